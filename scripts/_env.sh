@@ -1,0 +1,119 @@
+# Sourced by the other scripts. Goes to the project's root, takes --install out of the arguments, and offers
+#   use_venv EXTRA     .venv with `-e .[EXTRA]` as pinned in constraints.txt; made or renewed when something changed
+#   need_java          Java 17 or newer
+#   stage NAME CMD...  runs a command, tells how it ended and how long it took, remembers failures
+#   finish             exit code 1 when a stage failed
+# Set-up messages go to standard error: standard output belongs to the caller (--json).
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+export SPARK_LOCAL_IP=127.0.0.1 # otherwise Spark asks for the machine's name, which need not resolve
+
+install=${CI:-false}
+arguments=()
+for argument in "$@"; do
+    if [[ $argument == --install ]]; then install=true; else arguments+=("$argument"); fi
+done
+set -- ${arguments[@]+"${arguments[@]}"}
+
+say() { echo "$@" >&2; }
+die() { say "error: $*"; exit 1; }
+
+# --- system packages --------------------------------------------------------------------------------------------------
+
+# get WHAT APT_PACKAGE BREW_PACKAGE: installs it where that was allowed, else names the command and stops
+get() {
+    if ! command -v apt-get >/dev/null; then
+        command -v brew >/dev/null && die "$1 is missing. Install it: brew install $3"
+        die "$1 is missing. Install it with your system's package manager."
+    fi
+    local command="apt-get update && apt-get install -y --no-install-recommends $2"
+    if [[ $(id -u) != 0 ]]; then die "$1 is missing. Install it: sudo sh -c '$command'"; fi
+    if [[ $install != true ]]; then die "$1 is missing. Install it: $command   (or run this script with --install)"; fi
+    say "installing $1: $command"
+    DEBIAN_FRONTEND=noninteractive sh -c "$command" >&2 || die "could not install $1"
+}
+
+# --- Java -------------------------------------------------------------------------------------------------------------
+
+has_java() {
+    local java=java version
+    if [[ -n ${JAVA_HOME:-} ]]; then java=$JAVA_HOME/bin/java; fi
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p') # nothing before Java 9 counts: "1.8"
+    [[ ${version:-0} -ge 17 ]]
+}
+
+need_java() {
+    if has_java; then return; fi
+    if [[ -n ${JAVA_HOME:-} ]]; then die "JAVA_HOME=$JAVA_HOME is no Java 17 or newer. Unset it or point it to one."; fi
+    local package=openjdk-17-jre-headless # Ubuntu's default may be older, a Debian need not have exactly 17
+    if grep -qs '^ID=debian' /etc/os-release; then package=default-jre-headless; fi
+    get "Java 17 or newer" "$package" openjdk@17
+    has_java || die "Java 17 or newer is still not on PATH"
+}
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+can_make_venv="import ensurepip, venv; $new_enough"
+
+# find_python PROGRAM: the first Python that runs it; tested versions come first, a name on PATH may be an empty shim
+find_python() {
+    local name
+    for name in ${PYTHON:-} python3.11 python3.12 python3 python3.13 python3.14; do
+        if "$name" -c "$1" >/dev/null 2>&1; then echo "$name"; return; fi
+    done
+    return 1
+}
+
+need_python() {
+    if find_python "$can_make_venv"; then return; fi
+    local package=python3-venv python
+    if python=$(find_python "$new_enough"); then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    fi
+    get "Python 3.11 or newer with venv" "$package" python@3.12
+    find_python "$can_make_venv" || die "no Python 3.11 or newer with venv (set PYTHON to choose one)"
+}
+
+make_venv() {
+    if .venv/bin/python -m pip --version >/dev/null 2>&1; then return; fi
+    local python
+    python=$(need_python)
+    say "making .venv with $("$python" -V)"
+    "$python" -m venv --clear .venv >&2
+}
+
+# Changes when an installation would: the place (scripts in .venv/bin name it), the interpreter, what is asked for.
+fingerprint() {
+    {
+        echo "$PWD"
+        .venv/bin/python -V || true
+        cat setup.cfg pyproject.toml constraints.txt txstorm/_version.py
+    } 2>&1 | cksum
+}
+
+use_venv() {
+    local stamp=.venv/.txstorm-$1
+    if [[ -f $stamp && $(<"$stamp") == "$(fingerprint)" ]]; then return; fi
+    make_venv
+    say "installing txstorm[$1] into .venv (the first time some minutes: Spark alone is 450 MB)"
+    .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" >&2
+    fingerprint | tee "$stamp" ".venv/.txstorm-spark" >/dev/null # every extra used here includes spark
+}
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+failed=()
+
+stage() {
+    local name=$1 start=$SECONDS outcome=ok
+    shift
+    echo "== $name"
+    "$@" || { outcome=FAILED; failed+=("$name"); }
+    echo "== $name: $outcome ($((SECONDS - start)) s)"
+}
+
+finish() {
+    if [[ ${#failed[@]} -gt 0 ]]; then echo "== failed: ${failed[*]}"; exit 1; fi
+}

@@ -1,0 +1,167 @@
+"""The project's own promises: budgets of the code, what the wheel holds, one source of the version."""
+
+import ast
+import configparser
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "txstorm"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def function_lengths() -> Iterator[tuple[int, str]]:
+    """Lines of every function, from `def` to its end, without its docstring."""
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+                yield node.end_lineno - node.lineno + 1 - docstring_lines(node), where
+
+
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    if ast.get_docstring(node, clean=False) is None:
+        return 0
+    return node.body[0].end_lineno - node.body[0].lineno + 1
+
+
+def test_function_budget():
+    lengths = sorted(function_lengths(), reverse=True)
+    numbers = [length for length, _ in lengths]
+    assert [entry for entry in lengths if entry[0] > 50] == []
+    assert statistics.median(numbers) <= 8
+    assert statistics.quantiles(numbers, n=10)[-1] <= 25, lengths[: len(lengths) // 10]
+
+
+def test_file_budget():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+
+
+# --- dependencies and scripts -----------------------------------------------------------------------------------------
+
+
+def setup_cfg() -> configparser.ConfigParser:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    return config
+
+
+def normal(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-")
+
+
+def test_constraints_pin_every_requirement():
+    config = setup_cfg()
+    texts = [config["options"]["install_requires"], *config["options.extras_require"].values()]
+    required = {normal(line) for text in texts for line in text.splitlines() if line}
+    pinned = {normal(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert required - pinned == {"txstorm"}
+
+
+@pytest.mark.parametrize("script", ["check", "test", "demo", "bench", "jars"])
+def test_scripts_can_be_run(script: str):
+    assert os.access(ROOT / "scripts" / script, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=True)
+
+
+# --- version ----------------------------------------------------------------------------------------------------------
+
+
+def version() -> str:
+    namespace: dict[str, str] = {}
+    exec((PACKAGE / "_version.py").read_text(encoding="utf-8"), namespace)
+    return namespace["__version__"]
+
+
+def test_version_has_one_source():
+    assert setup_cfg()["metadata"]["version"] == "attr: txstorm._version.__version__"
+    literal = re.compile(rf"""["']{re.escape(version())}["']""")
+    assert [path.name for path in MODULES if literal.search(path.read_text(encoding="utf-8"))] == ["_version.py"]
+
+
+# --- the wheel --------------------------------------------------------------------------------------------------------
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command that must succeed; a failure shows what it printed."""
+    done = subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean copy of the project: a build leaves files beside its sources, and old ones would get into the wheel."""
+    copy = tmp_path_factory.mktemp("source") / "project"
+    unwanted = shutil.ignore_patterns(
+        ".*", "*.egg-info", "__pycache__", "build", "dist", "txstorm-data", "spark-warehouse"
+    )
+    shutil.copytree(ROOT, copy, ignore=unwanted)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", target, ".", cwd=source)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_wheel_holds_the_package_alone(wheel: Path):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.split("/")[0] for name in names} == {"txstorm", f"txstorm-{version()}.dist-info"}
+    assert "txstorm/py.typed" in names
+    assert {str(path.relative_to(ROOT)) for path in MODULES} == {name for name in names if name.endswith(".py")}
+
+
+@pytest.fixture(scope="module")
+def empty_environment(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bin` of an environment where `pip install .` was all that happened."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, with_pip=True)
+    run(home / "bin" / "python", "-m", "pip", "install", "-c", "constraints.txt", ".", cwd=source)
+    return home / "bin"
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "-c", "import txstorm; print(txstorm.__version__)"],
+        ["python", "-c", "import importlib.metadata; print(importlib.metadata.version('txstorm'))"],
+        ["python", "-m", "txstorm", "--version"],
+        ["txstorm", "--version"],
+    ],
+    ids=["import", "metadata", "module", "command"],
+)
+def test_installed_without_java_and_spark(command: list[str], empty_environment: Path, tmp_path: Path):
+    program, *arguments = command
+    hidden = {"PATH": str(empty_environment), "JAVA_HOME": "", "SPARK_HOME": "", "PYTHONPATH": ""}
+    assert version() in run(empty_environment / program, *arguments, cwd=tmp_path, **hidden)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_installed_without_extras_has_no_spark(empty_environment: Path, tmp_path: Path):
+    find = "import importlib.util as u; print([n for n in ('pyspark', 'delta', 'pandas') if u.find_spec(n)])"
+    assert run(empty_environment / "python", "-c", find, cwd=tmp_path).strip() == "[]"
