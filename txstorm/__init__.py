@@ -1,0 +1,92 @@
+"""txstorm: Storm 0.7's transactional topologies on Spark micro-batches, with exactly-once state in Delta tables.
+
+Layers, an upper one imports lower ones only::
+
+    cli | notebook → runtime → monitor | engine → bolts | spouts | sinks | state → ledger → clients
+    → plan | coordinator → topology → api → errors | faults
+
+The names below are loaded when they are first used, so that ``import txstorm`` needs neither Java nor Spark and
+costs nothing in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from txstorm._version import __version__
+
+if TYPE_CHECKING:
+    from txstorm.api.attempt import TransactionAttempt
+    from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
+    from txstorm.api.context import TaskContext
+    from txstorm.api.output import Collector, OutputFieldsDeclarer
+    from txstorm.api.spout import (
+        NOT_READY,
+        Emitter,
+        OpaquePartitionedCoordinator,
+        OpaquePartitionedEmitter,
+        OpaquePartitionedTransactionalSpout,
+        PartitionedCoordinator,
+        PartitionedEmitter,
+        PartitionedTransactionalSpout,
+        SpoutCoordinator,
+        TransactionalSpout,
+    )
+    from txstorm.api.state import KeyedState, SinkTable
+    from txstorm.api.tuples import Fields, Tuple
+    from txstorm.errors import FailedException, ReportedFailedException, TxstormError
+    from txstorm.plan.explain import explain
+    from txstorm.runtime.run import run
+    from txstorm.topology.builder import TransactionalTopologyBuilder
+    from txstorm.topology.graph import Topology
+
+_HOME = {
+    "TransactionAttempt": "txstorm.api.attempt",
+    "BasicBolt": "txstorm.api.bolt",
+    "BatchBolt": "txstorm.api.bolt",
+    "Committer": "txstorm.api.bolt",
+    "TaskContext": "txstorm.api.context",
+    "Collector": "txstorm.api.output",
+    "OutputFieldsDeclarer": "txstorm.api.output",
+    "NOT_READY": "txstorm.api.spout",
+    "Emitter": "txstorm.api.spout",
+    "OpaquePartitionedCoordinator": "txstorm.api.spout",
+    "OpaquePartitionedEmitter": "txstorm.api.spout",
+    "OpaquePartitionedTransactionalSpout": "txstorm.api.spout",
+    "PartitionedCoordinator": "txstorm.api.spout",
+    "PartitionedEmitter": "txstorm.api.spout",
+    "PartitionedTransactionalSpout": "txstorm.api.spout",
+    "SpoutCoordinator": "txstorm.api.spout",
+    "TransactionalSpout": "txstorm.api.spout",
+    "KeyedState": "txstorm.api.state",
+    "SinkTable": "txstorm.api.state",
+    "Fields": "txstorm.api.tuples",
+    "Tuple": "txstorm.api.tuples",
+    "FailedException": "txstorm.errors",
+    "ReportedFailedException": "txstorm.errors",
+    "TxstormError": "txstorm.errors",
+    "explain": "txstorm.plan.explain",
+    "run": "txstorm.runtime.run",
+    "TransactionalTopologyBuilder": "txstorm.topology.builder",
+    "Topology": "txstorm.topology.graph",
+}
+
+__all__ = [  # noqa: PLE0604 - the names of _HOME, spelt once
+    "__version__",
+    *_HOME,
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        msg = f"module 'txstorm' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,82 @@
+"""What a task knows about itself and its transaction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.state import SinkHandle, StateHandle
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CommitResources(Protocol):
+    """Gives a committer its tables, for one txid and task."""
+
+    def state(self, component: str, task: int, name: str) -> StateHandle:
+        """The handle of the state `name` declared by `component`."""
+
+    def sink(self, component: str, task: int, name: str) -> SinkHandle:
+        """The handle of the sink `name` declared by `component`."""
+
+
+@dataclass
+class TaskContext:
+    """Handed to `prepare` of bolts and to `emitter` of spouts.
+
+    Attributes:
+        topology: the topology's id.
+        component: the component's id.
+        task: index of this task within its component, from 0.
+        parallelism: number of tasks of the component.
+        settings: the topology's settings.
+        attempt: the attempt being worked on (spouts: None while no batch is emitted).
+        stamp: processing time of this txid, UTC microseconds since 1970, the same on every replay
+            of a decided plan; tasks must not look at the clock.
+        source: component, stream and task of the record batch in `execute_batch`.
+        payload: for emitters, what `SpoutCoordinator.payload` gave for this txid.
+    """
+
+    topology: str
+    component: str
+    task: int
+    parallelism: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    attempt: TransactionAttempt | None = None
+    stamp: int = 0
+    source: tuple[str, str, int] | None = None
+    payload: Any = None
+    resources: CommitResources | None = field(default=None, repr=False)
+
+    @property
+    def now(self) -> datetime:
+        """The processing time of this txid as an aware datetime."""
+        return EPOCH + timedelta(microseconds=self.stamp)
+
+    def random(self) -> random.Random:
+        """A generator seeded by (txid, component, task): a replay draws the same numbers."""
+        txid = self.attempt.txid if self.attempt else 0
+        return random.Random(f"{self.topology}/{self.component}/{self.task}/{txid}")  # noqa: S311 - not for secrets
+
+    def state(self, name: str) -> StateHandle:
+        """The state declared by this committer under `name`; readable and writable in `finish_batch` only."""
+        return self._resources("state", name).state(self.component, self.task, name)
+
+    def sink(self, name: str) -> SinkHandle:
+        """The sink declared by this committer under `name`."""
+        return self._resources("sink", name).sink(self.component, self.task, name)
+
+    def _resources(self, kind: str, name: str) -> CommitResources:
+        from txstorm.errors import StateError
+
+        if self.resources is None:
+            msg = (
+                f"{self.component}: {kind} {name!r} asked for in the processing phase; only committers have tables, "
+                "and only in finish_batch: mark the bolt with Committer or use set_committer_bolt"
+            )
+            raise StateError(msg)
+        return self.resources

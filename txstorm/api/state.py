@@ -1,0 +1,111 @@
+"""Declaring state and sinks, and the handles committers work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+DECIMAL = pa.decimal128(38, 18)
+ARROW_TYPES: dict[type, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    datetime: pa.timestamp("us", tz="UTC"),
+    date: pa.date32(),
+    Decimal: DECIMAL,
+}
+
+
+def arrow_type(declared: Any) -> pa.DataType | None:
+    """The Arrow type of a declared column type (a Python type or an Arrow type), or None if there is none."""
+    return declared if isinstance(declared, pa.DataType) else ARROW_TYPES.get(declared)
+
+
+@dataclass(frozen=True)
+class KeyedState:
+    """One value per key, kept in the Delta tables ``state/<name>`` and ``changes/<name>``.
+
+    Set it as an attribute of a committer; several attributes are several tables. One key column makes keys bare
+    values, several make them tuples, none makes a single row whose key is ``()``. One value column makes values
+    bare, several make them dicts.
+
+    Attributes:
+        name: names the tables; a letter, then letters, digits, ``_`` or ``-``.
+        key: column → type; no floats.
+        value: column → type; a Python type (str, int, float, bool, bytes, datetime, date, Decimal) or an Arrow type.
+    """
+
+    name: str
+    key: Mapping[str, Any] = field(hash=False)
+    value: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class SinkTable:
+    """An append-only Delta table ``sinks/<name>``: one row per appended tuple, with its ``_txid``.
+
+    Attributes:
+        name: names the table.
+        columns: column → type, as for `KeyedState`.
+    """
+
+    name: str
+    columns: Mapping[str, Any] = field(hash=False)
+
+
+class StateHandle(Protocol):
+    """A committer's view of one `KeyedState` within one txid.
+
+    A read sees everything up to the previous txid and this task's own writes; writes become visible to others
+    with the transaction. Only valid in `finish_batch`; `StateError` elsewhere.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """``{key: value}`` of those `keys` that have a value."""
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+
+    def put_many(self, values: Mapping[Any, Any]) -> None:
+        """Set many values."""
+
+    def update(self, key: Any, function: Callable[[Any], Any]) -> Any:
+        """Set `key` to ``function(old value or None)`` and return the new value."""
+
+    def update_many(self, partials: Mapping[Any, Any], function: Callable[[Any, Any], Any]) -> dict[Any, Any]:
+        """Set every key to ``function(old value or None, partial)``; returns the new values."""
+
+    def merge(self, batch: Any, how: Mapping[str, str]) -> dict[Any, Any]:
+        """Fold the columns of a record batch into the state: value column → sum, count, min, max or last.
+
+        The batch holds the key columns and, but for ``count``, the value columns. Returns the new values.
+        """
+
+    def remove(self, key: Any) -> None:
+        """Remove `key`; removing an absent key changes nothing."""
+
+    def remove_many(self, keys: Iterable[Any]) -> None:
+        """Remove many keys."""
+
+    def previous(self, key: Any) -> Any:
+        """The value `key` had before this txid, or None (Storm's ``prev``)."""
+
+
+class SinkHandle(Protocol):
+    """A committer's view of one `SinkTable` within one txid."""
+
+    def append(self, *values: Any) -> None:
+        """Append one row; `values` in the order of the columns."""
+
+    def append_batch(self, batch: Any) -> None:
+        """Append the rows of a `pyarrow.RecordBatch` or `Table` that has the columns."""

@@ -1,0 +1,147 @@
+"""The exception tree of txstorm.
+
+::
+
+    TxstormError
+    ├── InputError                  the caller's input is wrong: exit code 2 on the command line
+    │   ├── TopologyError           faults of a topology, all of them at once
+    │   ├── SettingError            an unknown or impossible setting
+    │   ├── SpoutError              an input that is missing, unreadable or changed since it was planned
+    │   ├── MetadataError           spout metadata that cannot be stored as JSON
+    │   ├── EmitError               an emit of the wrong arity, type or stream
+    │   ├── StateError              a state used against its declaration
+    │   └── DataDirectoryError      a data directory that is foreign, newer, incomplete or corrupt
+    │       ├── LedgerCorrupt
+    │       └── TableCorrupt
+    ├── HeldError                   another live run has the lease: exit code 3
+    ├── FencedError                 a newer coordinator has taken over: exit code 3
+    ├── ConflictError               a compare-and-set lost against another writer
+    ├── OrderError                  a txid came out of its strict order
+    ├── BlockedError                a decided transaction cannot be published
+    ├── TopologyFailed              the topology stopped on an error of user code: exit code 1
+    ├── StoppedError                the run was stopped before what was waited for came true
+    ├── EngineError                 the engine could not run a job (worker death, cancelled, session gone)
+    └── MissingDependency           an optional package is not installed
+
+    FailedException                 raised by *user* code: fail this batch quietly and replay it
+    └── ReportedFailedException     the same, and reported
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TxstormError(Exception):
+    """Root of everything txstorm raises itself."""
+
+    exit_code = 1
+
+
+class InputError(TxstormError):
+    """Something the caller passed in is wrong; nothing has been changed."""
+
+    exit_code = 2
+
+
+class TopologyError(InputError):
+    """All faults of one topology, each with what to do about it.
+
+    Attributes:
+        faults: one sentence per fault.
+    """
+
+    def __init__(self, topology: str, faults: Sequence[str]) -> None:
+        self.topology = topology
+        self.faults = tuple(faults)
+        lines = "\n".join(f"  - {fault}" for fault in self.faults)
+        super().__init__(f"topology {topology!r} has {len(self.faults)} fault(s):\n{lines}")
+
+
+class SettingError(InputError):
+    """A setting is unknown or its value is out of range."""
+
+
+class SpoutError(InputError):
+    """The input of a spout is missing, unreadable, or not what was planned."""
+
+
+class MetadataError(InputError):
+    """Spout metadata that cannot be stored as JSON."""
+
+
+class EmitError(InputError):
+    """A tuple was emitted with the wrong arity, to an unknown stream, or with a value that cannot be sent."""
+
+
+class StateError(InputError):
+    """A state was used against its declaration or outside `finish_batch`."""
+
+
+class DataDirectoryError(InputError):
+    """A data directory belongs to something else, is incomplete, or has a format this version does not know."""
+
+
+class LedgerCorrupt(DataDirectoryError):
+    """The ledger's bytes are not a ledger."""
+
+
+class TableCorrupt(DataDirectoryError):
+    """A table or one of its files is damaged."""
+
+
+class HeldError(TxstormError):
+    """Another live run holds the lease of this topology."""
+
+    exit_code = 3
+
+
+class FencedError(TxstormError):
+    """A coordinator with a newer epoch has taken over; this one must stop and write nothing more."""
+
+    exit_code = 3
+
+
+class ConflictError(TxstormError):
+    """A compare-and-set found another version than expected; read again and decide again."""
+
+
+class OrderError(TxstormError):
+    """A txid was given a value out of the strict txid order: a fault of the caller, nothing was written."""
+
+
+class BlockedError(TxstormError):
+    """A decided transaction cannot be published (table gone, permission refused).
+
+    Operator's action: mend the cause and start again; the decided transaction is rolled forward then.
+    """
+
+
+class TopologyFailed(TxstormError):
+    """User code raised, and the policy says to stop."""
+
+
+class StoppedError(TxstormError):
+    """The run was stopped before what was waited for came true."""
+
+
+class EngineError(TxstormError):
+    """The engine could not run a job: a worker died, the job was cancelled, or the session is gone."""
+
+
+class MissingDependency(TxstormError):
+    """An optional package is not installed; the message holds the install line."""
+
+    exit_code = 2
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package = package
+        super().__init__(f"{package} is not installed; run: pip install 'txstorm[{extra}]'")
+
+
+class FailedException(Exception):
+    """Raised by a bolt or spout: this batch fails at once and is replayed, without limit and without noise."""
+
+
+class ReportedFailedException(FailedException):
+    """A `FailedException` whose cause is also logged and shown in the status."""
