@@ -1,0 +1,118 @@
+"""Several consecutive txids under one decision."""
+
+import pytest
+from coordinator_bench import Bench
+
+from txstorm.coordinator.commands import Commit, Discard, Forget
+from txstorm.coordinator.events import Committed, Failed
+from txstorm.coordinator.machine import COMMITTING, PROCESSED, Config
+from txstorm.errors import SettingError, TxstormError
+
+
+def grouped() -> Bench:
+    """A bench with 1..5 active and the group 2..5 committing."""
+    bench = Bench(max_pending=5, max_group=4)
+    bench.wake()
+    bench.value = None
+    bench.ack(1)
+    for txid in (5, 4, 3, 2):
+        bench.ack(txid)
+    assert bench.ack(1) == ["commit 2+3+4+5"]
+    return bench
+
+
+def test_a_group_is_what_is_processed_in_a_row_when_the_turn_comes():
+    bench = Bench(max_pending=5, max_group=5)
+    bench.wake()
+    bench.ack(1), bench.ack(2), bench.ack(4), bench.ack(3)
+    assert bench.ack(1) == ["commit 2+3+4", "batch 6(always)"]
+
+
+def test_a_group_is_no_longer_than_max_group():
+    bench = Bench(max_pending=6, max_group=2)
+    bench.wake()
+    bench.value = None
+    for txid in (2, 3, 4, 5, 6):
+        bench.ack(txid)
+    assert bench.ack(1) == ["commit 1+2"]
+    assert bench.send(Committed(2, bench.attempts[2])) == ["commit 3+4"]
+    assert bench.send(Committed(4, bench.attempts[4])) == ["commit 5+6"]
+
+
+def test_one_group_at_a_time_and_it_does_not_grow():
+    bench = Bench(max_pending=3, max_group=3)
+    bench.wake()
+    assert bench.ack(1) == ["commit 1"]
+    assert bench.ack(2) + bench.ack(3) == []
+    assert bench.state.committing_txids == (1,)
+
+
+def test_the_whole_group_committed_forgets_below_its_last_and_plans_on():
+    bench = grouped()
+    bench.value = "more"
+    bench.send(Committed(5, bench.attempts[5]))
+    assert bench.wake() == [f"batch {txid}(more)" for txid in (6, 7, 8, 9, 10)]
+    assert (bench.state.currtx, bench.forgotten, bench.state.committed) == (6, 5, 5)
+
+
+def test_a_prefix_committed_then_the_failure_that_ended_the_group():
+    bench = grouped()
+    attempts = dict(bench.attempts)
+    assert bench.send(Committed(3, attempts[3])) == []
+    assert bench.commands() == [Forget(3)]
+    assert bench.send(Failed(4, attempts[4])) == ["batch 4(always)", "batch 5(always)"]
+    assert bench.discarded() == [4, 5]
+    assert bench.state.currtx == 4
+
+
+def test_a_prefix_committed_without_a_failure_commits_the_rest_at_the_next_wake():
+    bench = grouped()
+    assert bench.send(Committed(3, bench.attempts[3])) == []
+    assert [status for _, status in bench.state.active.values()] == [PROCESSED, PROCESSED]
+    assert bench.wake() == ["commit 4+5"]
+
+
+def test_a_failure_reported_before_the_prefix_is_committed():
+    bench = grouped()
+    attempts = dict(bench.attempts)
+    assert bench.send(Failed(4, attempts[4])) == ["batch 4(always)", "batch 5(always)"]
+    assert bench.state.committing_txids == (2, 3)
+    bench.send(Committed(3, attempts[3]))
+    assert bench.state.currtx == 4
+
+
+def test_the_first_of_a_group_fails():
+    bench = grouped()
+    assert bench.fail(2) == [f"batch {txid}(always)" for txid in (2, 3, 4, 5)]
+    assert bench.state.committing_txids == ()
+
+
+def test_a_failure_behind_the_group_leaves_the_group_alone():
+    bench = Bench(max_pending=3, max_group=3)
+    bench.wake()
+    bench.ack(2), bench.ack(1)
+    assert bench.fail(3) == ["batch 3(always)"]
+    assert bench.state.active[1][1] is bench.state.active[2][1] is COMMITTING
+
+
+def test_commit_and_discard_name_the_attempts():
+    bench = grouped()
+    attempts = dict(bench.attempts)
+    assert Commit((2, 3, 4, 5), tuple(attempts[txid] for txid in (2, 3, 4, 5))) in bench.commands()
+    bench.fail(3)
+    expected = Discard((3, 4, 5), tuple(attempts[txid] for txid in (3, 4, 5)))
+    assert expected in [one for _, commands in bench.log for one in commands]
+
+
+def test_committed_without_a_commit_is_a_fault_not_a_guess():
+    bench = Bench(max_pending=2)
+    bench.wake()
+    bench.ack(1)
+    with pytest.raises(TxstormError, match=r"Committed\(txid=2.*told to commit is \(1,\)"):
+        bench.send(Committed(2, bench.attempts[2]))
+
+
+@pytest.mark.parametrize(("setting", "kwargs"), [("max_pending", {"max_pending": 0}), ("max_group", {"max_group": 0})])
+def test_impossible_settings_are_refused(setting, kwargs):
+    with pytest.raises(SettingError, match=f"{setting}: expected .* at least 1, got 0"):
+        Config(**{"max_pending": 1, **kwargs})

@@ -1,0 +1,252 @@
+"""Opening, back-off, deactivation, stopping, and answers to plans that come too late."""
+
+import pytest
+from coordinator_bench import Bench
+
+from txstorm.coordinator.commands import Discard, Plan, Process
+from txstorm.coordinator.events import (
+    Activated,
+    Committed,
+    Deactivated,
+    Failed,
+    NotReady,
+    Opened,
+    Planned,
+    Processed,
+    Resume,
+    Stopping,
+    Wake,
+)
+from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.errors import LedgerCorrupt, TxstormError
+
+
+def started(count: int, **kwargs) -> Bench:
+    bench = Bench(max_pending=count, **kwargs)
+    bench.wake()
+    return bench
+
+
+def asking(count: int) -> State:
+    """1 to `count` are processing (attempts 11, 12, …) and the plan of the next one is unanswered."""
+    state, _ = step(initial(Config(count + 1)), Opened(1))
+    state, _ = step(state, Wake())
+    for txid in range(1, count + 1):
+        state, _ = step(state, Planned(txid, 10 + txid))
+    assert state.planning == count + 1
+    return state
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_but_opened_may_come_first():
+    with pytest.raises(TxstormError, match=r"got Wake.* first, expected Opened"):
+        step(initial(Config(1)), Wake())
+
+
+def test_opened_emits_nothing_by_itself():
+    assert step(initial(Config(4)), Opened(3, (3, 4)))[1] == ()
+
+
+def test_opened_again_starts_from_the_ledger():
+    state, _ = step(asking(3), Opened(2, (2, 3)))
+    assert (state.currtx, state.active, state.planning) == (2, {}, None)
+    assert step(state, Wake())[1] == (Plan(2, replay=True),)
+
+
+@pytest.mark.parametrize("stored", [(4,), (3, 5), (4, 3), (2, 3)])
+def test_stored_metadata_with_gaps_is_refused(stored):
+    with pytest.raises(LedgerCorrupt, match=r"without gaps from currtx 3"):
+        step(initial(Config(4)), Opened(3, stored))
+
+
+def test_opaque_metadata_must_be_dropped_before_opening():
+    with pytest.raises(TxstormError, match=r"opaque.*\[3, 4\] must be dropped"):
+        step(initial(Config(4, opaque=True)), Opened(3, (3, 4)))
+
+
+# --- back-off ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_failure_holds_it_and_later_ones_while_earlier_ones_go_on():
+    bench = started(4)
+    assert bench.fail(3, resume=False) == []
+    assert bench.discarded() == [3, 4]
+    assert bench.wake() == []
+    assert bench.ack(1) == ["commit 1"]
+    assert bench.ack(1) == []
+    assert (bench.state.currtx, bench.state.holding) == (2, (3,))
+    assert bench.send(Resume(3)) == [f"batch {txid}(always)" for txid in (3, 4, 5)]
+    assert bench.state.holding == ()
+
+
+def test_an_earlier_failure_does_not_end_the_back_off_of_a_later_one():
+    bench = started(4)
+    bench.fail(3, resume=False)
+    assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
+    bench.fail(1, resume=False)
+    assert bench.state.holding == (1, 3)
+    assert bench.send(Resume(1)) == ["batch 1(always)", "batch 2(always)"]
+    assert bench.send(Resume(3)) == ["batch 3(always)", "batch 4(always)"]
+
+
+def test_resume_of_what_is_not_held_changes_nothing():
+    assert started(2).ignores(Resume(1))
+
+
+def test_a_held_txid_is_idle_but_not_drained():
+    bench = started(1)
+    bench.fail(1, resume=False)
+    assert bench.state.idle
+    assert not bench.state.drained
+
+
+# --- readiness --------------------------------------------------------------------------------------------------------
+
+
+def test_not_ready_holds_new_transactions_until_a_wake_but_no_replays():
+    bench = Bench(max_pending=3)
+    bench.wake()
+    bench.value = None
+    bench.ack(1), bench.ack(1)
+    assert bench.asked == [1, 2, 3, 4]
+    bench.value = "now"
+    assert bench.fail(2) == ["batch 2(always)", "batch 3(always)"]
+    assert bench.asked == [1, 2, 3, 4]
+    assert bench.wake() == ["batch 4(now)"]
+
+
+def test_a_replay_that_cannot_be_planned_is_asked_for_again_at_the_next_wake_only():
+    state, commands = step(asking(2), NotReady(3))
+    state, commands = step(state, Failed(1, 11))
+    assert commands == (Discard((1, 2), (11, 12)), Plan(1, replay=True))
+    state, commands = step(state, NotReady(1))
+    assert commands == ()
+    assert step(state, Processed(1, 11)) == (state, ())
+    assert step(state, Wake())[1] == (Plan(1, replay=True),)
+
+
+# --- answers that come late -------------------------------------------------------------------------------------------
+
+
+def test_one_plan_at_a_time():
+    state = asking(2)
+    assert step(state, Wake()) == (state, ())
+    assert not any(isinstance(one, Plan) for one in step(state, Processed(1, 11))[1])
+
+
+def test_a_plan_answered_after_a_failure_before_it_is_discarded():
+    state, commands = step(asking(2), Failed(2, 12))
+    assert commands == (Discard((2,), (12,)),)  # the plan of 3 is still unanswered
+    state, commands = step(state, Planned(3, 13))
+    assert commands == (Discard((3,), (13,)), Plan(2, replay=True))
+    state, commands = step(state, Planned(2, 22))
+    assert commands == (Process(2, 22), Plan(3, replay=True))  # its metadata is stored: it is a replay now
+
+
+def test_a_plan_answered_with_not_ready_after_a_failure_does_not_hold_the_replay():
+    state, _ = step(asking(2), Failed(1, 11))
+    state, commands = step(state, NotReady(3))
+    assert commands == (Plan(1, replay=True),)
+
+
+def test_an_answer_nobody_asked_for_is_discarded():
+    state = asking(1)
+    assert step(state, Planned(7, 70)) == (state, (Discard((7,), (70,)),))
+    assert step(state, NotReady(7)) == (state, ())
+
+
+def test_a_plan_answered_after_stopping_is_discarded():
+    state, commands = step(asking(1), Stopping())
+    assert not state.stopped
+    state, commands = step(state, Planned(2, 12))
+    assert commands == (Discard((2,), (12,)),)
+    assert state.stopped
+
+
+# --- deactivation -----------------------------------------------------------------------------------------------------
+
+
+def test_deactivated_starts_nothing_new_and_finishes_what_was_started():
+    bench = started(3)
+    bench.send(Deactivated())
+    bench.ack(1)
+    assert bench.ack(1) == []
+    assert bench.fail(2) == ["batch 2(always)", "batch 3(always)"]
+    for txid in (2, 3):
+        bench.ack(txid), bench.ack(txid)
+    assert bench.wake() == []
+    assert (bench.state.currtx, bench.state.drained) == (4, True)
+    assert bench.send(Activated()) == [f"batch {txid}(always)" for txid in (4, 5, 6)]
+
+
+def test_a_plan_on_its_way_when_deactivated_was_started():
+    state, _ = step(asking(1), Deactivated())
+    assert step(state, Planned(2, 12))[1] == (Process(2, 12),)
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+def test_stopping_drops_everything_but_the_committing_group():
+    bench = started(4, max_group=2)
+    bench.ack(1), bench.ack(2), bench.ack(3)
+    attempts = dict(bench.attempts)
+    assert bench.state.committing_txids == (1,)
+    bench.send(Stopping())
+    assert bench.commands() == [Discard((2, 3, 4), tuple(attempts[txid] for txid in (2, 3, 4)))]
+    assert not bench.state.stopped
+    bench.send(Committed(1, attempts[1]))
+    assert bench.state.stopped
+    assert (bench.state.currtx, bench.wake()) == (2, [])
+    assert sorted(bench.metas) == [1, 2, 3, 4]
+
+
+def test_stopping_and_a_failure_of_the_committing_group():
+    bench = started(2)
+    bench.ack(1)
+    bench.send(Stopping())
+    assert bench.fail(1) == []
+    assert bench.state.stopped
+
+
+def test_stopping_and_a_prefix_of_the_committing_group():
+    bench = Bench(max_pending=3, max_group=2)
+    bench.wake()
+    bench.ack(3), bench.ack(2), bench.ack(1)
+    attempts = dict(bench.attempts)
+    bench.send(Stopping())
+    bench.send(Committed(1, attempts[1]))
+    assert bench.commands()[1:] == [Discard((2,), (attempts[2],))]
+    assert bench.ignores(Failed(2, attempts[2]))
+    assert bench.state.stopped
+
+
+def test_stopping_with_nothing_active_is_stopped_at_once():
+    bench = Bench()
+    bench.send(Stopping())
+    assert bench.state.stopped
+    assert bench.commands() == []
+
+
+def test_draining_commits_what_was_started_replays_included():
+    bench = started(3)
+    bench.send(Stopping(drain=True))
+    assert bench.fail(1, resume=False) == []
+    assert not bench.state.stopped
+    assert bench.send(Resume(1)) == [f"batch {txid}(always)" for txid in (1, 2, 3)]
+    for txid in (1, 2, 3):
+        bench.ack(txid), bench.ack(txid)
+    assert (bench.state.currtx, bench.state.stopped, bench.wake()) == (4, True, [])
+
+
+def test_draining_can_be_cut_short_but_not_taken_back():
+    bench = started(2)
+    bench.send(Stopping(drain=True))
+    assert bench.ignores(Activated())
+    bench.send(Stopping())
+    assert bench.state.stopped
+    assert bench.ignores(Stopping(drain=True))
+    assert bench.ignores(Activated())
+    assert bench.ignores(Deactivated())

@@ -1,0 +1,277 @@
+"""Storm's conformance items that concern the coordinator alone; the numbers are those of the reference list."""
+
+import pytest
+from coordinator_bench import Bench
+
+from txstorm.coordinator.commands import Commit, Discard, Forget, Plan, Process
+from txstorm.coordinator.events import Committed, Failed, NotReady, Opened, Planned, Processed, Wake
+from txstorm.coordinator.machine import COMMITTING, PROCESSED, PROCESSING, Config, initial, step
+
+
+def started(count: int, **kwargs) -> Bench:
+    """A bench with txids 1 to `count` in their processing phase."""
+    bench = Bench(max_pending=count, **kwargs)
+    bench.wake()
+    return bench
+
+
+def test_item_14_one_pending_starts_the_next_only_after_the_commit():
+    bench = Bench(max_pending=1)
+    assert bench.wake() == ["batch 1(always)"]
+    assert bench.ack(1) == ["commit 1"]
+    assert bench.wake() == []
+    assert bench.ack(1) == ["batch 2(always)"]
+
+
+def test_item_15_an_ack_of_a_superseded_attempt_is_ignored():
+    bench = started(3)
+    old = dict(bench.attempts)
+    bench.fail(1)
+    for txid in (1, 2, 3):
+        assert bench.ignores(Processed(txid, old[txid]))
+        assert bench.ignores(Committed(txid, old[txid]))
+    assert bench.ack(1) == ["commit 1"]
+
+
+def test_item_16_a_fail_of_a_superseded_attempt_is_ignored():
+    bench = started(3)
+    old = dict(bench.attempts)
+    bench.fail(1)
+    for txid in (1, 2, 3):
+        assert bench.ignores(Failed(txid, old[txid]))
+        assert bench.ignores(Failed(txid, old[txid], resume=False))
+
+
+def test_items_15_16_answers_for_txids_outside_the_window_are_ignored():
+    bench = started(2)
+    bench.ack(1)
+    bench.ack(1)
+    for txid in (1, 4, 99):
+        assert bench.ignores(Processed(txid, 101))
+        assert bench.ignores(Committed(txid, 101))
+        assert bench.ignores(Failed(txid, 101))
+
+
+def test_item_17_initialized_once_with_the_metadata_of_the_one_before():
+    bench = Bench(max_pending=3)
+    bench.value = "a"
+    bench.wake()
+    bench.fail(1)
+    bench.ack(1), bench.ack(2), bench.fail(1), bench.ack(1), bench.ack(1)
+    assert bench.initialized == [(1, None), (2, "a"), (3, "a"), (4, "a")]
+    bench = bench.restart()
+    bench.value = "b"
+    bench.wake()
+    assert bench.initialized == []
+    bench.ack(2), bench.ack(2)
+    assert bench.initialized == [(5, "a")]
+
+
+def test_item_17_first_transaction_has_no_metadata_before_it():
+    bench = Bench(max_pending=2)
+    bench.wake()
+    bench.fail(1)
+    assert bench.initialized == [(1, None), (2, "always")]
+
+
+def test_item_18_a_failing_source_starts_nothing_and_is_asked_again():
+    bench = Bench(max_pending=2)
+    bench.value = None  # the runtime answers NotReady for FailedException
+    assert bench.wake() == []
+    assert bench.wake() == []
+    bench.value = 7
+    assert bench.wake() == ["batch 1(7)", "batch 2(7)"]
+    assert bench.asked == [1, 1, 1, 2]
+
+
+def test_item_19_stops_at_the_first_slot_that_is_not_ready():
+    state, _ = step(initial(Config(4)), Opened(1))
+    state, commands = step(state, Wake())
+    assert commands == (Plan(1, replay=False),)
+    state, commands = step(state, Planned(1, 11))
+    assert commands == (Process(1, 11), Plan(2, replay=False))
+    state, commands = step(state, Planned(2, 12))
+    assert commands == (Process(2, 12), Plan(3, replay=False))
+    state, commands = step(state, NotReady(3))
+    assert commands == ()
+    state, commands = step(state, Processed(2, 12))
+    assert commands == ()  # slot 4 would be ready, but 3 is not, and nobody asks before the next wake
+    _, commands = step(state, Wake())
+    assert commands == (Plan(3, replay=False),)
+
+
+def test_item_20_committed_txid_is_none_before_the_first_commit():
+    bench = started(2)
+    assert bench.state.committed is None
+    bench.ack(1), bench.ack(1)
+    assert bench.state.committed == 1
+
+
+def test_item_21_only_the_lowest_uncommitted_commits():
+    bench = started(4)
+    assert [bench.ack(txid) for txid in (4, 3, 2)] == [[], [], []]
+    assert bench.state.committing_txids == ()
+    assert bench.ack(1) == ["commit 1"]
+    assert bench.state.committing_txids == (1,)
+    assert bench.state.active[1] == (bench.attempts[1], COMMITTING)
+    assert bench.state.active[2] == (bench.attempts[2], PROCESSED)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 1, 3)])
+def test_item_22_commits_in_txid_order_whatever_the_order_of_processing(order):
+    bench = started(3)
+    bench.value = None
+    emitted = [text for txid in order for text in bench.ack(txid)]
+    for txid in (1, 2, 3):
+        emitted += bench.ack(txid)
+    assert emitted == ["commit 1", "commit 2", "commit 3"]
+    assert bench.state.idle
+
+
+def test_item_22_the_commit_comes_before_the_batches_of_the_same_sync():
+    bench = started(2)
+    bench.ack(1), bench.ack(2)
+    bench.send(Committed(1, bench.attempts[1]))
+    assert [type(one) for one in bench.commands()] == [Forget, Commit, Plan, Process]
+
+
+def test_item_28_commit_of_n_forgets_what_is_below_n():
+    bench = started(3)
+    bench.ack(1), bench.ack(1)
+    assert sorted(bench.metas) == [1, 2, 3, 4]
+    bench.ack(2), bench.ack(2)
+    assert (bench.forgotten, sorted(bench.metas)) == (2, [2, 3, 4, 5])
+
+
+def test_item_31_states_are_values_and_share_nothing():
+    one, two = started(2), started(2)
+    before = two.state
+    one.ack(1), one.fail(1)
+    assert two.state == before
+    assert hash(before) == hash(two.state)
+
+
+@pytest.mark.parametrize("item", [43, 45, 46], ids=["43-finish-batch", "45-execute", "46-emit"])
+def test_failed_exception_in_the_processing_phase_replays_at_once(item):
+    bench = started(3)
+    bench.ack(3)
+    assert bench.fail(2) == ["batch 2(always)", "batch 3(always)"]
+    assert bench.discarded() == [2, 3]
+    assert [status for _, status in bench.state.active.values()] == [PROCESSING] * 3
+
+
+def test_item_44_failed_exception_in_the_commit_phase_runs_both_phases_again():
+    bench = started(2)
+    bench.ack(1)
+    assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
+    assert bench.ack(1) == ["commit 1"]
+
+
+def test_item_47_a_crash_in_any_phase_replays_on_restart():
+    bench = started(3)
+    bench.ack(1), bench.ack(2), bench.ack(1)  # 1 committed, 2 committing
+    old = dict(bench.attempts)
+    bench = bench.restart()
+    assert bench.wake() == ["batch 2(always)", "batch 3(always)", "batch 4(always)"]
+    assert bench.asked == []
+    assert not set(old.values()) & set(bench.used)
+
+
+def test_item_48_retries_have_no_limit():
+    bench = started(2)
+    for _ in range(1000):
+        assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
+    assert bench.ack(1) == ["commit 1"]
+
+
+def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
+    bench = started(3, opaque=True)
+    bench.value = "other"
+    assert bench.fail(2) == ["batch 2(other)", "batch 3(other)"]
+    assert bench.asked == [1, 2, 3]
+
+
+def test_item_57_opaque_discards_before_it_plans_again():
+    bench = started(3, opaque=True)
+    bench.fail(2)
+    assert [type(one) for one in bench.commands()] == [Discard, Plan, Process, Plan, Process]
+
+
+def test_item_58_a_commit_nobody_remembers_fails_and_is_replayed():
+    bench = started(2, opaque=True)
+    bench.ack(1), bench.ack(2)
+    assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
+
+
+def test_item_63_restart_emits_what_is_stored_in_order_without_asking():
+    bench = Bench(max_pending=4, currtx=5, stored={4: "d", 5: "e", 6: "f"})
+    bench.value = None
+    assert bench.wake() == ["batch 5(e)", "batch 6(f)"]
+    assert bench.asked == [7]
+
+
+def test_item_63_restart_with_a_narrower_window_emits_the_stored_ones_as_it_moves():
+    bench = Bench(max_pending=1, currtx=2, stored={1: "a", 2: "b", 3: "c"})
+    bench.value = None
+    assert bench.wake() == ["batch 2(b)"]
+    bench.ack(2)
+    assert bench.ack(2) == ["batch 3(c)"]
+    assert bench.asked == []
+
+
+def test_items_55_63_opaque_restart_asks_the_source_again():
+    bench = started(2, opaque=True)
+    bench.ack(1), bench.ack(1)
+    bench = bench.restart()
+    bench.value = "new"
+    assert bench.wake() == ["batch 2(new)", "batch 3(new)"]
+    assert bench.asked == [2, 3]
+
+
+def test_item_65_a_crash_before_currtx_is_written_runs_the_transaction_again():
+    bench = started(2)
+    bench.ack(1)
+    bench = bench.restart()
+    assert bench.wake()[0] == "batch 1(always)"
+
+
+def test_item_66_the_attempt_after_a_failed_commit_is_another_one():
+    bench = started(1)
+    bench.ack(1)
+    first = bench.attempts[1]
+    bench.fail(1)
+    bench.ack(1)
+    assert bench.commands()[0] == Commit((1,), (bench.attempts[1],))
+    assert bench.attempts[1] != first
+
+
+def test_item_81_stale_failure_of_an_old_tree_changes_nothing():
+    bench = started(3, opaque=True)
+    old = dict(bench.attempts)
+    bench.fail(1)
+    bench.value = "only four left"
+    assert bench.ignores(Failed(2, old[2]))
+    assert bench.ack(1) + bench.ack(2) + bench.ack(3) == ["commit 1"]
+    assert bench.state.active[2][0] == bench.attempts[2] != old[2]
+
+
+def test_item_82_a_processed_transaction_waits_any_time_for_its_turn():
+    bench = started(2)
+    bench.ack(2)
+    for _ in range(1000):
+        assert bench.wake() == []
+    bench.ack(1)
+    assert bench.ack(1)[0] == "commit 2"
+
+
+def test_item_83_an_attempt_is_processed_once():
+    bench = started(2, opaque=True)
+    bench.ack(1), bench.fail(1), bench.ack(1), bench.ack(2), bench.ack(1), bench.ack(2)
+    assert len(bench.used) == len(set(bench.used)) == 6
+
+
+def test_a_second_report_of_the_same_processing_is_ignored():
+    bench = started(2)
+    bench.ack(1), bench.ack(2)
+    assert bench.ignores(Processed(1, bench.attempts[1]))  # committing
+    assert bench.ignores(Processed(2, bench.attempts[2]))  # processed
