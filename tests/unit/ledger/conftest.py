@@ -1,0 +1,114 @@
+"""Every implementation of the ledger, and other processes that use the SQLite one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import txstorm.errors
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.store import Ledger
+
+ROOT = Path(txstorm.errors.__file__).parents[1]
+SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+PRELUDE = """
+import sys
+from pathlib import Path
+from txstorm.errors import *
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.store import *
+path = Path(sys.argv[1])
+"""
+
+
+def _sqlite(tmp_path: Path) -> Callable[[], Ledger]:
+    return lambda: SqliteLedger(tmp_path / "ledger.db", create=True, clock=lambda: SINCE)
+
+
+def _memory(tmp_path: Path) -> Callable[[], Ledger]:
+    first = MemoryLedger(clock=lambda: SINCE)
+    return lambda: MemoryLedger(first, clock=lambda: SINCE)
+
+
+IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Ledger]]:
+    """Opens one more handle on the same ledger."""
+    handles: list[Ledger] = []
+    opening = IMPLEMENTATIONS[request.param](tmp_path)
+
+    def opened() -> Ledger:
+        handles.append(opening())
+        return handles[-1]
+
+    yield opened
+    for handle in handles:
+        handle.close()
+
+
+@pytest.fixture
+def ledger(another: Callable[[], Ledger]) -> Ledger:
+    return another()
+
+
+@pytest.fixture
+def ledger_file(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.db"
+    SqliteLedger(path, create=True).close()
+    return path
+
+
+class Processes:
+    """Python processes with the ledger at hand; all are gone when the test ends."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, code: str, path: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + code, str(path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def holding(self, path: Path, owner: str) -> subprocess.Popen[str]:
+        """A process that has the lease of `path` and waits for its input to end."""
+        code = (
+            f"ledger = SqliteLedger(path, create=True); ledger.acquire({owner!r}); print('held', flush=True); input()"
+        )
+        process = self.start(code, path)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    def run(self, code: str, path: Path) -> str:
+        process = self.start(code, path)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out
+        return out
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.end()

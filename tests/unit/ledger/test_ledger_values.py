@@ -1,0 +1,166 @@
+"""How values are encoded, and the files of the long ones."""
+
+from __future__ import annotations
+
+import json
+import random
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
+from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
+from txstorm.ledger.store import MAX_VALUE
+
+LONG = {"rows": ["x" * 100] * 3000}
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 0, -(10**30), 1.5, 1e308, 5e-324, "", "ä 😀 \0 \n", "\udcff", [], {}, [1, [2, {"a": None}]],
+        {"blob": "x", "size": 1}, {"format": 9, "value": 1}, {"": {"": ""}}, [True, 1, 1.0],
+    ],
+)  # fmt: skip
+def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
+    back = decode_value(None, encode_value(None, value))
+    assert repr(back) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "back"), [((1, (2,)), [1, [2]]), (Point(1, 2), [1, 2]), ({"a": ((),)}, {"a": [[]]}), (Level.HIGH, 3)]
+)
+def test_tuples_come_back_as_lists(value: Any, back: Any) -> None:
+    assert decode_value(None, encode_value(None, value)) == back
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (float("nan"), r"\$: nan"),
+        ([1, float("inf")], r"\$\[1\]: inf"),
+        ({"a": {1: 2}}, r"\$\.a: the key 1"),
+        ({None: 2}, "the key None"),
+        ({"1": 1, 1: 2}, "the key 1"),
+        ({"a": [0, {3}]}, r"\$\.a\[1\]: set"),
+        (b"bytes", "bytes"),
+        (object(), "object"),
+        (Path("x"), "PosixPath"),
+        ({"big": 10**5000}, "digits"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_with_its_place(value: Any, where: str) -> None:
+    with pytest.raises(MetadataError, match=f"coordinator/meta/7: .*{where}"):
+        encode_value(None, value, "coordinator/meta/7")
+
+
+def test_what_contains_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(MetadataError, match="contains itself"):
+        encode_value(None, loop)
+
+
+def test_equal_values_give_equal_bytes() -> None:
+    assert encode_value(None, {"b": 1, "a": (2,)}) == encode_value(None, {"a": [2], "b": 1})
+    assert encode_value(None, {"b": 1, "a": 2}) == b'{"format":1,"value":{"a":2,"b":1}}'
+
+
+def test_long_values_go_to_a_file_named_with_their_digest(tmp_path: Path) -> None:
+    data = encode_value(tmp_path, LONG)
+    reference = json.loads(data)
+    (file,) = tmp_path.iterdir()
+    assert file.name == f"{reference['blob']}.json"
+    assert reference == {"format": 1, "blob": file.stem, "size": file.stat().st_size}
+    assert decode_value(tmp_path, data) == LONG
+    assert encode_value(tmp_path, LONG) == data
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_limit_is_the_ledgers(tmp_path: Path) -> None:
+    room = MAX_VALUE - len(encode_value(None, ""))
+    assert len(encode_value(tmp_path, "x" * room)) == MAX_VALUE
+    assert not list(tmp_path.iterdir())
+    assert len(encode_value(tmp_path, "x" * (room + 1))) < 200
+    assert list(tmp_path.iterdir())
+
+
+def test_without_a_directory_long_values_are_refused() -> None:
+    with pytest.raises(MetadataError, match=f"at most {MAX_VALUE} bytes"):
+        encode_value(None, LONG)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "long", "flipped"])
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
+    data = encode_value(tmp_path, LONG)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes({"short": whole[:-1], "long": whole + b" ", "flipped": whole.replace(b"x", b"y", 1)}[damage])
+    with pytest.raises(LedgerCorrupt, match=f"intents/3: .*{file.name}"):
+        decode_value(tmp_path, data, "intents/3")
+
+
+def test_encoding_again_mends_a_damaged_file(tmp_path: Path) -> None:
+    data = encode_value(tmp_path, LONG)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert encode_value(tmp_path, LONG) == data
+    assert decode_value(tmp_path, data) == LONG
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xff", b"{", b"[]", b"{}", b'{"value":1}', b'{"format":1}', b'{"format":"1","value":1}', b"7",
+        b'{"format":1,"blob":"../x","size":1}', b'{"format":1,"blob":7,"size":1}', b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_other_bytes_are_corrupt(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(LedgerCorrupt, match="coordinator/meta/7"):
+        decode_value(tmp_path, data, "coordinator/meta/7")
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="expected format 1, got 2") as caught:
+        decode_value(tmp_path, b'{"format":2,"value":1}')
+    assert not isinstance(caught.value, LedgerCorrupt)
+
+
+def test_random_damage_never_comes_back_as_a_value_of_a_file(tmp_path: Path) -> None:
+    data = encode_value(tmp_path, LONG)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    for seed in range(50):
+        rng = random.Random(seed)
+        at = rng.randrange(len(whole))
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ rng.randint(1, 255)]) + whole[at + 1 :])
+        with pytest.raises(LedgerCorrupt):
+            decode_value(tmp_path, data)
+            pytest.fail(f"seed {seed}: byte {at}")
+
+
+def test_the_sweeper_removes_what_no_value_names_and_only_its_own_kind(tmp_path: Path) -> None:
+    kept = [encode_value(tmp_path, LONG), encode_value(tmp_path, "short")]
+    mine = {path.name for path in tmp_path.iterdir()}
+    encode_value(tmp_path, [LONG])
+    (tmp_path / ("0" * 64 + ".json.deadbeef.tmp")).write_bytes(b"half")
+    foreign = {"readme.txt", "1-1.parquet", "0.json"}
+    for name in foreign:
+        (tmp_path / name).write_text("")
+    assert len(sweep_blobs(tmp_path, kept)) == 2
+    assert {path.name for path in tmp_path.iterdir()} == mine | foreign
+    assert decode_value(tmp_path, kept[0]) == LONG

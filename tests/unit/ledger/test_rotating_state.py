@@ -1,0 +1,251 @@
+"""Storm's rotating state: items 23 to 30 of its conformance list, and what this one adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm.errors import ConflictError, LedgerCorrupt, MetadataError, OrderError
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.rotating import RotatingState
+from txstorm.ledger.store import Check, Ledger, Put
+
+PATH = "coordinator/meta"
+
+
+class Variable:
+    """An initialiser whose value the test changes, as Storm's test does."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.calls: list[tuple[int, Any]] = []
+
+    def __call__(self, txid: int, last: Any) -> Any:
+        self.calls.append((txid, last))
+        return self.value
+
+
+def strict(ledger: Ledger) -> RotatingState:
+    return RotatingState(ledger, PATH, strict=True)
+
+
+def loose(ledger: Ledger) -> RotatingState:
+    return RotatingState(ledger, PATH, strict=False)
+
+
+def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
+    init, state = Variable(10), strict(ledger)
+    assert state.get_state(1, init) == 10
+    assert state.get_state(2, init) == 10
+    init.value = 20
+    assert state.get_state(3, init) == 20
+    assert state.get_state(1, init) == 10
+    with pytest.raises(OrderError, match=r"coordinator/meta/5: expected txid 4"):
+        state.get_state(5, init)
+    assert state.get_state(4, init) == 20
+    assert ledger.children(PATH) == ["1", "2", "3", "4"]
+    state.cleanup_before(3)
+    assert ledger.children(PATH) == ["3", "4"]
+    assert state.get_state_or_create(5, init) is None
+    assert state.get_state_or_create(5, init) == 20
+    assert state.get_state_or_create(6, init) is None
+    state.cleanup_before(6)
+    assert ledger.children(PATH) == ["6"]
+    assert init.calls == [(1, None), (2, 10), (3, 10), (4, 20), (5, 20), (6, 20)], "once for each txid"
+
+
+def test_item_27_not_strict(ledger: Ledger) -> None:
+    init, state = Variable(10), loose(ledger)
+    for value, txid, expected in [
+        (20, 10, 20),
+        (20, 20, 20),
+        (9, 12, None),
+        (9, 19, None),
+        (9, 12, None),
+        (20, 21, 20),
+    ]:
+        init.value = value
+        assert state.get_state(txid, init) == expected
+    assert 12 in state
+    assert init.calls == [(10, None), (20, 20), (21, 20)]
+    assert loose(ledger).txids() == [10, 12, 19, 20, 21]
+
+
+def test_item_28_the_metadata_of_the_committed_txid_stays(ledger: Ledger) -> None:
+    state = strict(ledger)
+    for txid in (1, 2, 3, 4):
+        state.get_state(txid, Variable(txid * 10))
+    state.cleanup_before(2)
+    assert state.txids() == [2, 3, 4]
+    assert (state.previous(3), state.previous(2), state.last()) == (20, None, 40)
+
+
+def test_item_30_removing_the_missing_is_no_error(ledger: Ledger) -> None:
+    state, other = loose(ledger), loose(ledger)
+    state.override(3, "a")
+    other.remove(3)
+    state.remove(4)
+    state.override(5, "b")
+    loose(ledger).remove(5)
+    state.remove(5)
+    state.remove(5)
+    state.cleanup_before(100)
+    state.cleanup_before(100)
+    assert ledger.children(PATH) == []
+
+
+def test_strict_refuses_a_start_above_one_gaps_and_the_past(ledger: Ledger) -> None:
+    state, init = strict(ledger), Variable(0)
+    for txid in (2, 0, -1):
+        with pytest.raises(OrderError, match="expected txid 1, which follows nothing"):
+            state.get_state(txid, init)
+    state.put_ops({})
+    state.committed(ops := state.put_ops({1: 0, 2: 0}))
+    ledger.commit(ops)
+    state.remove(1)
+    with pytest.raises(OrderError, match=r"meta/1: expected txid 3"):
+        state.get_state(1, init)
+    assert init.calls == []
+    assert ledger.children(PATH) == ["2"]
+
+
+def test_it_continues_where_an_earlier_object_stood(ledger: Ledger) -> None:
+    strict(ledger).get_state(1, Variable({"a": (1, 2)}))
+    again, init = strict(ledger), Variable("next")
+    assert again.get(1) == again.last() == {"a": [1, 2]}
+    assert again.get_state(1, init) == {"a": [1, 2]}
+    assert again.get_state(2, init) == "next"
+    assert init.calls == [(2, {"a": [1, 2]})]
+
+
+def test_the_first_emission_sees_what_a_replay_will(ledger: Ledger) -> None:
+    state = strict(ledger)
+    first = state.get_state(1, Variable({"extent": (0, 10)}))
+    assert first == state.get_state(1, Variable(None)) == strict(ledger).get(1) == {"extent": [0, 10]}
+
+
+def test_a_caller_that_changes_a_value_changes_only_its_own(ledger: Ledger) -> None:
+    state, mine = strict(ledger), {"parts": [1]}
+    state.get_state(1, Variable(mine))["parts"].append(2)
+    mine["parts"].append(3)
+    state.last()["parts"].append(4)
+    assert state.get(1) == {"parts": [1]}
+
+
+def test_a_stored_null_is_a_value(ledger: Ledger) -> None:
+    state, init = strict(ledger), Variable(None)
+    assert state.get_state(1, init) is None
+    assert 1 in state
+    assert 2 not in state
+    assert strict(ledger).get_state(1, init) is None
+    assert len(init.calls) == 1
+
+
+def test_the_last_of_an_empty_state_is_none(ledger: Ledger) -> None:
+    assert strict(ledger).last() is None
+    assert strict(ledger).get(0) is None
+
+
+def test_an_initialiser_that_raises_leaves_no_trace(ledger: Ledger) -> None:
+    state = strict(ledger)
+
+    def failing(txid: int, last: Any) -> Any:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        state.get_state(1, failing)
+    assert 1 not in state
+    assert state.get_state(1, Variable(7)) == 7
+
+
+def test_what_is_not_json_is_named_and_not_stored(ledger: Ledger) -> None:
+    state = strict(ledger)
+    with pytest.raises(MetadataError, match=r"coordinator/meta/1: .*\$\.when\[0\]: set"):
+        state.get_state(1, Variable({"when": [{1}]}))
+    with pytest.raises(MetadataError, match="coordinator/meta/2"):
+        state.put_ops({1: 0, 2: float("nan")})
+    assert state.txids() == []
+    assert ledger.children("") == []
+
+
+def test_operations_change_nothing_until_they_are_committed(ledger: Ledger) -> None:
+    state = strict(ledger)
+    ops = [*state.put_ops({1: "a", 2: "b"}), Put("elsewhere/9", b"x"), Put(f"{PATH}/2/below", b"x")]
+    assert state.txids() == []
+    ledger.commit(ops)
+    state.committed(ops)
+    assert [state.get(txid) for txid in state.txids()] == ["a", "b"]
+    ops = [*state.put_ops({2: "B", 3: "c"}), *state.cleanup_ops(2)]
+    ledger.commit(ops)
+    state.committed(ops)
+    assert {txid: state.get(txid) for txid in state.txids()} == {2: "B", 3: "c"}
+    ledger.commit(ops := state.remove_ops([3, 7]))
+    state.committed(ops)
+    assert {txid: state.get(txid) for txid in strict(ledger).txids()} == {2: "B"}
+
+
+@pytest.mark.parametrize("values", [{2: 0}, {1: 0, 3: 0}, {4: 0, 5: 0, 7: 0}])
+def test_a_batch_is_held_to_the_strict_order_too(values: dict[int, Any]) -> None:
+    ledger = MemoryLedger()
+    state = strict(ledger)
+    if 4 in values:
+        state.committed(state.put_ops({1: 0, 2: 0, 3: 0}))
+    with pytest.raises(OrderError):
+        state.put_ops(values)
+    assert loose(ledger).put_ops(values)
+
+
+def test_long_values_go_to_the_blob_directory(ledger: Ledger, tmp_path: Path) -> None:
+    blobs = tmp_path / "intents"
+    blobs.mkdir()
+    state = RotatingState(ledger, PATH, True, blobs)
+    value = {"extents": ["x" * 1000] * 300}
+    assert state.get_state(1, Variable(value)) == value
+    (file,) = blobs.iterdir()
+    assert RotatingState(ledger, PATH, True, blobs).get(1) == value
+    file.unlink()
+    assert state.get(1) == value
+    with pytest.raises(LedgerCorrupt, match=f"coordinator/meta/1: .*{file.name}"):
+        RotatingState(ledger, PATH, True, blobs)
+
+
+def test_a_guard_stops_a_writer_that_was_superseded(ledger: Ledger) -> None:
+    ledger.commit([Put("epoch", b"1")])
+    state = RotatingState(ledger, PATH, True, guards=[Check("epoch", 0)])
+    state.get_state(1, Variable("mine"))
+    ledger.commit([Put("epoch", b"2")])
+    for write in (
+        lambda: state.get_state(2, Variable("late")),
+        lambda: state.override(1, "late"),
+        lambda: state.remove(1),
+        lambda: state.cleanup_before(2),
+    ):
+        with pytest.raises(ConflictError, match="'epoch'"):
+            write()
+        assert (state.txids(), state.get(1)) == ([1], "mine"), "after a failed write it shows what is stored"
+    assert strict(ledger).get(1) == "mine"
+
+
+@pytest.mark.parametrize("name", ["x", "01", "-1", "1.5", "²"])
+def test_a_name_that_is_no_txid_is_refused(name: str) -> None:
+    ledger = MemoryLedger()
+    ledger.commit([Put(f"{PATH}/{name}", b'{"format":1,"value":1}')])
+    with pytest.raises(LedgerCorrupt, match=f"{PATH}/{name}"):
+        strict(ledger)
+
+
+def test_damaged_values_are_refused_by_path() -> None:
+    ledger = MemoryLedger()
+    ledger.commit([Put(f"{PATH}/3", b"junk")])
+    with pytest.raises(LedgerCorrupt, match=f"{PATH}/3"):
+        strict(ledger)
+
+
+def test_states_of_different_paths_are_separate(ledger: Ledger) -> None:
+    one, two = RotatingState(ledger, "user/0", False), RotatingState(ledger, "user/01", False)
+    one.override(5, "a")
+    two.override(6, "b")
+    assert RotatingState(ledger, "user/0", False).txids() == [5]
+    assert ledger.children("user") == ["0", "01"]

@@ -1,0 +1,344 @@
+"""What is special about the SQLite ledger: its file, its readers, its death."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import tempfile
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from txstorm.errors import ConflictError, DataDirectoryError, InputError, LedgerCorrupt, TxstormError
+from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.store import ABSENT, Entry, Put
+
+integration = pytest.mark.integration
+
+
+def filled(path: Path, entries: int = 300) -> Path:
+    with closing(SqliteLedger(path, create=True)) as ledger:
+        ledger.commit([Put(f"coordinator/meta/{i}", b"x" * 200) for i in range(entries)])
+    return path
+
+
+def refused(path: Path, error: type[Exception], *words: str, read_only: bool = False) -> None:
+    with pytest.raises(error) as caught:
+        SqliteLedger(path, create=False, read_only=read_only)
+    assert str(path) in str(caught.value)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_missing_file_is_made_only_when_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    refused(path, DataDirectoryError, "No such file")
+    refused(path, DataDirectoryError, "No such file", read_only=True)
+    with pytest.raises(DataDirectoryError):
+        SqliteLedger(path, create=True, read_only=True)
+    assert list(tmp_path.iterdir()) == []
+    SqliteLedger(path, create=True).close()
+    assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
+
+
+def test_making_it_twice_keeps_the_first(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.db", 3)
+    with closing(SqliteLedger(path, create=True)) as ledger:
+        assert ledger.children("coordinator/meta") == ["0", "1", "2"]
+
+
+def test_odd_names_of_directories(tmp_path: Path) -> None:
+    directory = tmp_path / "a b?mode=ro#c%41ä"
+    directory.mkdir()
+    path = filled(directory / "ledger.db", 2)
+    with closing(SqliteLedger(path, create=False, read_only=True)) as ledger:
+        assert len(ledger.scan("coordinator/meta")) == 2
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("content", [b"", b"x", b"not a database at all, but long enough to have a header" * 40])
+def test_what_is_not_sqlite_is_corrupt(tmp_path: Path, content: bytes, read_only: bool) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(content)
+    refused(path, LedgerCorrupt, "restore", read_only=read_only)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_truncated_file_is_corrupt(tmp_path: Path, read_only: bool) -> None:
+    path = filled(tmp_path / "ledger.db")
+    whole = path.read_bytes()
+    for keep in (0, 50, 1000, 4096, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
+        path.write_bytes(whole[:keep])
+        refused(path, LedgerCorrupt, read_only=read_only)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_overwritten_pages_are_corrupt(tmp_path: Path, seed: int) -> None:
+    path = filled(tmp_path / "ledger.db")
+    damaged = bytearray(path.read_bytes())
+    page = random.Random(seed).randrange(len(damaged) // 4096)
+    damaged[page * 4096 : page * 4096 + 512] = random.Random(seed).randbytes(512)
+    path.write_bytes(damaged)
+    with pytest.raises(LedgerCorrupt):
+        SqliteLedger(path, create=False)
+        pytest.fail(f"seed {seed}: page {page} of {len(damaged) // 4096} was damaged without anybody noticing")
+
+
+def test_another_database_is_not_taken_for_a_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE mine(a)")
+    refused(path, DataDirectoryError, "another SQLite database")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+
+
+def test_a_directory_is_not_a_ledger(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").mkdir()
+    refused(tmp_path / "ledger.db", DataDirectoryError, "something else")
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_format_is_refused_by_name(ledger_file: Path, read_only: bool) -> None:
+    with closing(sqlite3.connect(ledger_file, isolation_level=None)) as connection:
+        connection.execute("UPDATE format SET version = 2")
+    refused(ledger_file, DataDirectoryError, "txstorm-ledger 1", "txstorm-ledger 2", read_only=read_only)
+
+
+def test_it_syncs_every_commit_and_keeps_a_log(ledger_file: Path) -> None:
+    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+        connection = ledger._connection
+        assert connection is not None
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_reader_writes_nothing(ledger_file: Path) -> None:
+    with closing(SqliteLedger(ledger_file, create=False, read_only=True)) as reader:
+        for write in (lambda: reader.commit([Put("a", b"")]), lambda: reader.acquire("me")):
+            with pytest.raises(InputError, match="read_only"):
+                write()
+        assert reader.holder() is None
+    assert not ledger_file.with_name("ledger.db.lock").exists()
+
+
+def test_a_reader_follows_a_writer(ledger_file: Path) -> None:
+    with (
+        closing(SqliteLedger(ledger_file, create=False)) as writer,
+        closing(SqliteLedger(ledger_file, create=False, read_only=True)) as reader,
+    ):
+        for i in range(5):
+            writer.commit([Put("a", str(i).encode())])
+            assert reader.get("a") == Entry(str(i).encode(), i)
+
+
+@integration
+def test_a_reader_beside_another_process(ledger_file: Path, processes) -> None:
+    code = "ledger = SqliteLedger(path, create=False); ledger.acquire('w'); n = 0\n"
+    code += "for line in sys.stdin: ledger.commit([Put('n', line.strip().encode())]); print('ok', flush=True)"
+    writer = processes.start(code, ledger_file)
+    with closing(SqliteLedger(ledger_file, create=False, read_only=True)) as reader:
+        for i in range(5):
+            writer.stdin.write(f"{i}\n")
+            writer.stdin.flush()
+            assert writer.stdout.readline() == "ok\n"
+            assert reader.get("n") == Entry(str(i).encode(), i)
+            assert f"'w' (pid {writer.pid} " in str(reader.holder())
+
+
+@integration
+def test_what_was_committed_before_sigkill_is_there_for_readers_and_the_next_writer(
+    ledger_file: Path, processes
+) -> None:
+    code = "ledger = SqliteLedger(path, create=False)\n"
+    code += "for n in map(str, range(10**9)):\n"
+    code += "    ledger.commit([Put('n', n.encode()), Put('m', n.encode())]); print(n, flush=True)"
+    writer = processes.start(code, ledger_file)
+    for _ in range(20):
+        printed = int(writer.stdout.readline())
+    writer.send_signal(signal.SIGKILL)
+    printed = int((writer.stdout.read().split() or [printed])[-1])
+    writer.wait()
+    for read_only in (True, False):
+        with closing(SqliteLedger(ledger_file, create=False, read_only=read_only)) as ledger:
+            both = ledger.scan("")
+            assert both["n"] == both["m"]
+            assert int(both["n"].value) in (printed, printed + 1)
+
+
+@integration
+def test_of_two_processes_one_wins_each_version(ledger_file: Path, processes) -> None:
+    code = """
+ledger = SqliteLedger(path, create=False)
+print("ready", flush=True)
+me = input()
+won = []
+for version in range(ABSENT, 99):
+    try:
+        ledger.commit([Put("seat", me.encode(), version), Put(f"won/{version}", me.encode(), ABSENT)])
+        won.append(version)
+    except ConflictError:
+        pass
+print(won)
+"""
+    racers = [processes.start(code, ledger_file) for _ in range(2)]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for me, racer in enumerate(racers):
+        racer.stdin.write(f"{me}\n")
+        racer.stdin.flush()
+    won = [eval(racer.communicate(timeout=60)[0]) for racer in racers]
+    assert sorted(won[0] + won[1]) == list(range(ABSENT, 99)), "every version has exactly one winner"
+    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+        stored = {int(name): entry.value for name, entry in ledger.scan("won").items()}
+    assert stored == {version: str(me).encode() for me in (0, 1) for version in won[me]}
+
+
+@integration
+def test_two_processes_making_it_at_once_share_one(tmp_path: Path, processes) -> None:
+    path = tmp_path / "ledger.db"
+    code = "ledger = SqliteLedger(path, create=True); import os; ledger.commit([Put(f'p/{os.getpid()}', b'')])"
+    racers = [processes.start(code, path) for _ in range(3)]
+    for racer in racers:
+        racer.communicate(timeout=60)
+        assert racer.returncode == 0
+    with closing(SqliteLedger(path, create=False)) as ledger:
+        assert sorted(ledger.children("p")) == sorted(str(racer.pid) for racer in racers)
+    assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
+
+
+@pytest.mark.parametrize("left", ["nothing", "logs"])
+def test_it_can_be_read_where_nothing_can_be_written(left: str) -> None:
+    # Not below pytest's own directory, which no other user may enter.
+    directory = Path(tempfile.mkdtemp())
+    try:
+        path = filled(directory / "ledger.db", 7)
+        if left == "logs":
+            SqliteLedger(path, create=False, read_only=True).close()
+        for file in directory.iterdir():
+            file.chmod(0o444)
+        directory.chmod(0o555)
+        assert _as_a_user_without_rights(lambda: _read_count(path)) == 7
+        assert _as_a_user_without_rights(lambda: _write_refused(path)) == 1
+    finally:
+        directory.chmod(0o755)
+        shutil.rmtree(directory)
+
+
+def _read_count(path: Path) -> int:
+    with closing(SqliteLedger(path, create=False, read_only=True)) as ledger:
+        assert ledger.holder() is None
+        return len(ledger.scan("coordinator/meta"))
+
+
+def _write_refused(path: Path) -> int:
+    try:
+        SqliteLedger(path, create=False)
+    except DataDirectoryError:
+        return 1
+    return 0
+
+
+def _as_a_user_without_rights(action) -> int:
+    child = os.fork()
+    if child == 0:
+        result = 255
+        try:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            result = action()
+        finally:
+            os._exit(result)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_failed_commit_leaves_the_connection_usable(ledger_file: Path) -> None:
+    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+        for _ in range(3):
+            with pytest.raises(ConflictError):
+                ledger.commit([Put("a", b"1"), Put("a", b"2", ABSENT)])
+        ledger.commit([Put("a", b"3", ABSENT)])
+
+
+def test_a_full_disk_changes_nothing_and_says_so(ledger_file: Path) -> None:
+    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+        ledger.commit([Put("a", b"1")])
+        connection = ledger._connection
+        assert connection is not None
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite's own way to be full
+        with pytest.raises(TxstormError, match=r"ledger\.db.*full.*disk space"):
+            ledger.commit([Put("a", b"2"), *(Put(f"b/{i}", b"x" * 4096) for i in range(20))])
+        assert ledger.scan("") == {"a": Entry(b"1", 0)}
+        connection.execute("PRAGMA max_page_count = 100000")
+        ledger.commit([Put("a", b"2", 0)])
+
+
+def test_damage_under_a_live_handle_is_reported_as_such(tmp_path: Path) -> None:
+    path = filled(tmp_path / "ledger.db")
+    with closing(SqliteLedger(path, create=False)) as ledger:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (path.stat().st_size - 4096))
+        connection = ledger._connection
+        assert connection is not None
+        connection.execute("PRAGMA shrink_memory")  # else it answers from memory
+        with pytest.raises(LedgerCorrupt, match=r"ledger\.db"):
+            ledger.scan("coordinator/meta")
+
+
+def test_one_handle_serves_many_threads(ledger_file: Path) -> None:
+    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+        threads = [threading.Thread(target=lambda i=i: ledger.commit([Put(f"t/{i}", b"")])) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ledger.children("t")) == 8
+
+
+@pytest.mark.parametrize(
+    "directory",
+    ["s3://bucket/x", "s3a://bucket/x", "abfss://c@a/x", "dbfs:/x", "hdfs://n/x", "file://host/x", Path("s3://b/x")],
+)
+def test_remote_directories_are_refused(directory: str | Path) -> None:
+    with pytest.raises(InputError, match="SQLite ledger works only beside tables on the same local file system"):
+        open_ledger(directory, create=True)
+
+
+@pytest.mark.parametrize(
+    ("directory", "local"),
+    [
+        ("a/b", "a/b"),
+        ("/a/b:c/d", "/a/b:c/d"),
+        ("file:///a/b%20c#d", "/a/b c#d"),
+        ("file:/a", "/a"),
+        ("file://localhost/a", "/a"),
+        (Path("/a"), "/a"),
+    ],
+)
+def test_local_directories_are_taken(directory: str | Path, local: str) -> None:
+    assert local_directory(directory) == Path(local)
+
+
+def test_the_ledger_of_a_data_directory(tmp_path: Path) -> None:
+    data_dir = tmp_path / "not" / "there"
+    with pytest.raises(DataDirectoryError):
+        open_ledger(data_dir, create=False)
+    assert not data_dir.parent.exists()
+    with closing(open_ledger(str(data_dir), create=True)) as ledger:
+        ledger.commit([Put("a", b"1")])
+    with closing(open_ledger(data_dir, create=False, read_only=True)) as ledger:
+        assert ledger.get("a") == Entry(b"1", 0)
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataDirectoryError, match="file/below"):
+        open_ledger(tmp_path / "file" / "below", create=True)

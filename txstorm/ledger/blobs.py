@@ -1,0 +1,160 @@
+"""How values are kept: as versioned JSON, in the ledger while short, in a file of their own when long.
+
+A long value is an immutable file named with its digest; the ledger then holds the digest and the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
+from txstorm.ledger.durable import sync_file, write_durably
+from txstorm.ledger.store import MAX_VALUE
+
+VALUE_FORMAT = 1
+_OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.tmp)?")
+
+
+def encode_value(blob_dir: Path | None, value: Any, what: str = "value") -> bytes:
+    """The bytes to put into the ledger for `value`; a long one is first written durably to `blob_dir`.
+
+    Equal values give equal bytes. Tuples come back as lists.
+
+    Args:
+        blob_dir: an existing directory on a local disk, or None where long values are not expected.
+        value: None, bool, int, float, str, and lists, tuples and dicts with string keys of them.
+        what: names the value in errors.
+
+    Raises:
+        MetadataError: `value` is not JSON, or would come back as something else; or is too long without `blob_dir`.
+    """
+    document = _dumps({"format": VALUE_FORMAT, "value": _checked(value, what)}, what)
+    if len(document) <= MAX_VALUE:
+        return document
+    if blob_dir is None:
+        msg = f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
+        raise MetadataError(msg)
+    digest = _digest(document)
+    path = _blob_path(blob_dir, digest)
+    if path.is_file() and path.read_bytes() == document:
+        # The one who wrote it may have died before the directory was synced.
+        sync_file(blob_dir)
+    else:
+        write_durably(path, document)
+    return _dumps({"format": VALUE_FORMAT, "blob": digest, "size": len(document)}, what)
+
+
+def decode_value(blob_dir: Path | None, data: bytes, what: str = "value") -> Any:
+    """The value that `encode_value` made `data` of.
+
+    Raises:
+        LedgerCorrupt: `data` or the file it names is missing or damaged.
+        DataDirectoryError: it is in a newer format.
+    """
+    document = _loads(data, what)
+    if "blob" in document:
+        document = _loads(_read_blob(blob_dir, document, what), what)
+    if "value" not in document:
+        raise _corrupt(what, "a document without value")
+    return document["value"]
+
+
+def sweep_blobs(blob_dir: Path, kept: Iterable[bytes]) -> list[str]:
+    """Remove the blob files that none of the encoded values `kept` names; returns the names of the removed.
+
+    Called while nobody encodes into `blob_dir`, with *every* value of the ledger that was encoded with it: what is
+    written but not yet in the ledger would be taken for an orphan.
+    """
+    documents = (_loads(data, "kept value") for data in kept)
+    named = {f"{document['blob']}.json" for document in documents if "blob" in document}
+    orphans = sorted(p.name for p in blob_dir.iterdir() if _OURS.fullmatch(p.name) and p.name not in named)
+    for name in orphans:
+        (blob_dir / name).unlink()
+    return orphans
+
+
+def _checked(value: Any, what: str) -> Any:
+    try:
+        fault = _fault(value, "$")
+    except RecursionError:
+        fault = "$: nested too deep, or contains itself"
+    if fault:
+        msg = (
+            f"{what}: expected JSON (None, bool, int, finite float, str, list, dict with string keys), got {fault}; "
+            "convert it first: it must come back unchanged after a restart"
+        )
+        raise MetadataError(msg)
+    return value
+
+
+def _fault(value: Any, where: str) -> str | None:
+    """The first place in `value` that JSON cannot hold or would silently change."""
+    if isinstance(value, dict):
+        return _dict_fault(value, where)
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, (_fault(item, f"{where}[{i}]") for i, item in enumerate(value))), None)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{where}: {value}"
+    return None if value is None or isinstance(value, (str, int, float)) else f"{where}: {type(value).__name__}"
+
+
+def _dict_fault(value: dict[Any, Any], where: str) -> str | None:
+    for key, item in value.items():
+        fault = _fault(item, f"{where}.{key}") if isinstance(key, str) else f"{where}: the key {key!r}"
+        if fault:
+            return fault
+    return None
+
+
+def _dumps(document: dict[str, Any], what: str) -> bytes:
+    try:
+        # ASCII: names of files may hold lone surrogates, which UTF-8 cannot.
+        return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except ValueError as error:
+        msg = f"{what}: expected JSON, got {error}"
+        raise MetadataError(msg) from error
+
+
+def _loads(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(what, f"{len(data)} bytes that are not JSON: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("format"), int):
+        raise _corrupt(what, "JSON without a format")
+    if document["format"] > VALUE_FORMAT:
+        msg = f"{what}: expected format {VALUE_FORMAT}, got {document['format']}; use the txstorm that wrote it"
+        raise DataDirectoryError(msg)
+    return document
+
+
+def _read_blob(blob_dir: Path | None, document: dict[str, Any], what: str) -> bytes:
+    digest, size = document["blob"], document.get("size")
+    if blob_dir is None or not isinstance(digest, str) or not _OURS.fullmatch(f"{digest}.json"):
+        raise _corrupt(what, f"the name of a file {digest!r} and no directory {blob_dir}")
+    path = _blob_path(blob_dir, digest)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _corrupt(what, f"{path}: {error.strerror}") from error
+    if len(data) != size or _digest(data) != digest:
+        raise _corrupt(what, f"{path}: {len(data)} bytes instead of {size}, or with another digest")
+    return data
+
+
+def _blob_path(blob_dir: Path, digest: str) -> Path:
+    return blob_dir / f"{digest}.json"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _corrupt(what: str, found: str) -> LedgerCorrupt:
+    return LedgerCorrupt(f"{what}: expected what txstorm stored, got {found}; restore the data directory from a backup")

@@ -1,0 +1,181 @@
+"""The lease of a ledger: who may lead.
+
+On a file it is a POSIX record lock, because the operating system frees that with the process, also after SIGKILL.
+Such a lock belongs to the process and is dropped as soon as *any* handle of the file is closed in it. Therefore
+the lock has a file of its own, and a registry says what this process holds: while it holds a lease, nothing here
+opens that file again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from txstorm.errors import DataDirectoryError, HeldError, TxstormError
+
+Clock = Callable[[], datetime]
+
+# struct flock, as F_GETLK wants it: the answer names the process that has the lock.
+_LINUX = sys.platform.startswith("linux")
+_FLOCK = "@hhqqi0q" if _LINUX else "@qqihh"
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who has a lease.
+
+    Attributes:
+        owner: what the holder calls itself.
+        pid: its process.
+        host: its machine.
+        since: when it took the lease, ISO 8601; all three are empty or 0 where unknown.
+    """
+
+    owner: str
+    pid: int
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"{self.owner!r} (pid {self.pid} on {self.host or 'an unknown host'}, since {self.since or 'unknown'})"
+
+
+def this_process(owner: str, clock: Clock) -> Holder:
+    """The holder that `owner` in this process would be."""
+    return Holder(owner, os.getpid(), socket.gethostname(), clock().isoformat(timespec="seconds"))
+
+
+def held_error(what: str, holder: Holder) -> HeldError:
+    """The error of whoever came second."""
+    return HeldError(
+        f"{what} is held by {holder}; expected it to be free: one run at a time. Stop that run or wait for its end"
+    )
+
+
+class FileLease:
+    """A lease on the file `path`, exclusive among processes and within this one."""
+
+    def __init__(self, path: Path, clock: Clock = utc_now) -> None:
+        self._path = path
+        self._key = os.path.realpath(path)
+        self._clock = clock
+        self._file: int | None = None
+
+    def acquire(self, owner: str) -> None:
+        """Take it; `HeldError` if it is taken, `DataDirectoryError` if the file cannot be made."""
+        with _registry_lock:
+            ours = _ours(self._key)
+            if ours is not None:
+                raise held_error(self._key, ours)
+            file = _open_lock_file(self._path)
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                theirs = _theirs(file)
+                os.close(file)
+                raise _refusal(self._key, error, theirs) from None
+            self._file = file
+            _registry[self._key] = me = this_process(owner, self._clock)
+            _write(file, me)
+
+    def release(self) -> None:
+        """Give it back if this object has it."""
+        with _registry_lock:
+            # After a fork the child has the number, but the lock is the parent's and so is the file's content.
+            if self._file is not None and _ours(self._key) is not None:
+                os.ftruncate(self._file, 0)
+                os.close(self._file)
+                del _registry[self._key]
+            self._file = None
+
+    def holder(self) -> Holder | None:
+        """Who has it; a look that disturbs nobody."""
+        with _registry_lock:
+            ours = _ours(self._key)
+            return ours if ours is not None else self._elsewhere()
+
+    def _elsewhere(self) -> Holder | None:
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return _theirs(file)
+        finally:
+            os.close(file)
+
+
+_registry_lock = threading.Lock()
+_registry: dict[str, Holder] = {}
+
+
+def _ours(key: str) -> Holder | None:
+    holder = _registry.get(key)
+    return holder if holder is not None and holder.pid == os.getpid() else None
+
+
+def _open_lock_file(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        msg = f"{path}: expected a lock file that this user can write, got {error.strerror}; check the data directory"
+        raise DataDirectoryError(msg) from error
+
+
+def _refusal(path: str, error: OSError, theirs: Holder | None) -> TxstormError:
+    if error.errno in (errno.EAGAIN, errno.EACCES):
+        return held_error(path, theirs or Holder("another run", 0, "", ""))
+    return DataDirectoryError(
+        f"{path}: expected a file system with locks, got {error.strerror}; put the data directory on a local disk"
+    )
+
+
+def _write(file: int, holder: Holder) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
+
+
+def _theirs(file: int) -> Holder | None:
+    """Who in another process has the lock on `file`: the system knows the process, the content knows the rest."""
+    pid = _locking_pid(file)
+    if pid is None:
+        return None
+    written = _read(file)
+    # Pids are 0 or negative across containers. Another pid than written: the new holder has not written yet.
+    if written is not None and pid in (written.pid, 0, -1):
+        return written
+    return Holder("another run", pid, "", "")
+
+
+def _locking_pid(file: int) -> int | None:
+    answer = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, _flock_request()))
+    kind, pid = (answer[0], answer[4]) if _LINUX else (answer[3], answer[2])
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _flock_request() -> bytes:
+    if _LINUX:
+        return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    return struct.pack(_FLOCK, 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+
+
+def _read(file: int) -> Holder | None:
+    try:
+        return Holder(**json.loads(os.pread(file, 65536, 0)))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,94 @@
+"""A ledger in the memory of this process, for tests and trials; it survives its handles, not the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from txstorm.errors import TxstormError
+from txstorm.ledger.lease import Clock, Holder, held_error, this_process, utc_now
+from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
+
+_NAME = "the ledger in memory"
+
+
+@dataclass
+class _Store:
+    entries: dict[str, Entry] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    holder: Holder | None = None
+    held_by: MemoryLedger | None = None
+
+
+class MemoryLedger:
+    """A `Ledger` in memory; with `beside`, a further handle on the entries and the lease of that one."""
+
+    def __init__(self, beside: MemoryLedger | None = None, clock: Clock = utc_now) -> None:
+        self._store: _Store = _Store() if beside is None else beside._store  # noqa: SLF001 - one of its own kind
+        self._clock = clock
+        self._open = True
+
+    def get(self, path: str) -> Entry | None:
+        """The entry at `path`, or None."""
+        return self._entries().get(checked_path(path))
+
+    def children(self, path: str) -> list[str]:
+        """Names directly below `path`."""
+        return child_names(checked_path(path, root=True), self._entries())
+
+    def scan(self, path: str) -> dict[str, Entry]:
+        """The entries directly below `path`."""
+        entries = self._entries()
+        prefix = f"{checked_path(path, root=True)}/" if path else ""
+        names = child_names(path, entries)
+        return {name: entries[prefix + name] for name in names if prefix + name in entries}
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        """Carry out `ops`, all or nothing."""
+        check_ops(ops)
+        self._check_open()
+        with self._store.lock:
+            entries = dict(self._store.entries)
+            for op in ops:
+                after = outcome(op, entries.get(op.path))
+                if after is None:
+                    entries.pop(op.path, None)
+                else:
+                    entries[op.path] = after
+            self._store.entries = entries
+
+    def acquire(self, owner: str) -> None:
+        """Take the lease."""
+        self._check_open()
+        with self._store.lock:
+            if self._store.holder is not None:
+                raise held_error(_NAME, self._store.holder)
+            self._store.holder, self._store.held_by = this_process(owner, self._clock), self
+
+    def release(self) -> None:
+        """Give the lease back."""
+        with self._store.lock:
+            if self._store.held_by is self:
+                self._store.holder = self._store.held_by = None
+
+    def holder(self) -> str | None:
+        """Who has the lease."""
+        self._check_open()
+        with self._store.lock:
+            return None if self._store.holder is None else str(self._store.holder)
+
+    def close(self) -> None:
+        """Release the lease and refuse further use of this handle."""
+        self.release()
+        self._open = False
+
+    def _entries(self) -> dict[str, Entry]:
+        """The entries of this moment: a commit replaces the dictionary, so this one does not change any more."""
+        self._check_open()
+        return self._store.entries
+
+    def _check_open(self) -> None:
+        if not self._open:
+            msg = f"{_NAME}: expected an open handle, got a closed one; make another one beside it"
+            raise TxstormError(msg)

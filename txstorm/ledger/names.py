@@ -1,0 +1,55 @@
+"""Where things are in a ledger. Changing a path is a migration."""
+
+from __future__ import annotations
+
+CURRTX = "coordinator/currtx"
+"""The next txid to commit (Storm's path)."""
+
+META = "coordinator/meta"
+"""Spout metadata per txid (Storm's path)."""
+
+INTENTS = "intents"
+"""One entry per decided group, by its last txid: its presence is the commit point."""
+
+EPOCH = "epoch"
+"""The epoch of the coordinator that leads; its version guards decisions."""
+
+IDENTITY = "identity"
+"""Incarnation, timeline, topology id and the graph's fingerprint."""
+
+TABLES = "tables"
+"""Per table: where it stands."""
+
+HISTORY = "history"
+"""Per txid: what it read and which versions it made, until moved to the history table."""
+
+FAILURES = "failures"
+"""Per txid: how often it failed, and the last cause."""
+
+STATUS = "status"
+"""What the run last said about itself, for readers beside it."""
+
+
+def meta_path(txid: int) -> str:
+    """Where the metadata of `txid` are."""
+    return f"{META}/{txid}"
+
+
+def intent_path(txid: int) -> str:
+    """Where the intent is whose group ends with `txid`."""
+    return f"{INTENTS}/{txid}"
+
+
+def table_path(table: str) -> str:
+    """Where the record of `table` is."""
+    return f"{TABLES}/{table}"
+
+
+def history_path(txid: int) -> str:
+    """Where the history row of `txid` is."""
+    return f"{HISTORY}/{txid}"
+
+
+def failure_path(txid: int) -> str:
+    """Where the failure count of `txid` is."""
+    return f"{FAILURES}/{txid}"

@@ -1,0 +1,163 @@
+"""The SQLite file of a ledger: made whole, opened with its format and its bytes checked, its errors in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, TxstormError
+from txstorm.ledger.durable import sync_file
+
+FORMAT = "txstorm-ledger"
+FORMAT_VERSION = 1
+
+# How long a commit waits for another process's commit, in seconds; a commit takes milliseconds.
+_BUSY = 30.0
+_SCHEMA = """
+CREATE TABLE format(name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE kv(path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+def create_file(path: Path) -> None:
+    """Make an empty ledger at `path`; somebody else making it at the same moment is no error.
+
+    It is made under another name and then linked, so that a crash cannot leave half a ledger, which would look
+    like a damaged one.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{path.name}.new-", dir=path.parent) as directory:
+            made = Path(directory) / path.name
+            _write_empty(made)
+            sync_file(made)
+            os.link(made, path)
+        sync_file(path.parent)
+    except FileExistsError:
+        return
+    except OSError as error:
+        msg = f"ledger {path}: expected to make it, got {error.strerror}; check that the directory can be written"
+        raise DataDirectoryError(msg) from error
+
+
+def _write_empty(path: Path) -> None:
+    with translated(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        # The mode is kept in the file. Readers beside a writer, and one sync a commit.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """A checked connection to the ledger at `path`, usable from any thread (under a lock), in autocommit mode."""
+    _check_file(path, read_only=read_only)
+    with translated(path):
+        connection = _open_reader(path) if read_only else _open(path, "mode=rw")
+        try:
+            _check_content(connection, path)
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _check_file(path: Path, *, read_only: bool) -> None:
+    try:
+        found = None if stat.S_ISREG(path.stat().st_mode) else "something else"
+    except OSError as error:
+        found = error.strerror
+    if found:
+        msg = f"ledger {path}: expected a file, got: {found}; "
+        raise DataDirectoryError(msg + "check the data directory; where tables are left, restore their ledger first")
+    # SQLite would open it for reading, and say so at the first commit only.
+    if not read_only and not os.access(path, os.W_OK):
+        msg = f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
+        raise DataDirectoryError(msg)
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    return sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+
+
+def _open_reader(path: Path) -> sqlite3.Connection:
+    connection = _open(path, "mode=ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        # SQLite cannot put its shared memory beside the file. Nobody writes, if there is no log to recover.
+        if _refused(error) and _log_is_empty(path):
+            return _snapshot(path)
+        raise
+    return connection
+
+
+def _log_is_empty(path: Path) -> bool:
+    log = path.with_name(path.name + "-wal")
+    return not log.exists() or log.stat().st_size == 0
+
+
+def _snapshot(path: Path) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    with closing(_open(path, "mode=ro&immutable=1")) as source:
+        source.backup(copy)
+    return copy
+
+
+def _check_content(connection: sqlite3.Connection, path: Path) -> None:
+    """`DataDirectoryError` if this is not a ledger of a known format, `LedgerCorrupt` if it is damaged."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    _check_length(connection, path)
+    if not {"format", "kv"} <= tables:
+        msg = f"ledger {path}: expected a txstorm ledger, got another SQLite database; is this the data directory?"
+        raise DataDirectoryError(msg)
+    _check_format(connection, path)
+    problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+    if problems != ["ok"]:
+        raise _corrupt(path, "; ".join(problems))
+
+
+def _check_length(connection: sqlite3.Connection, path: Path) -> None:
+    """SQLite takes a file of less than a page for a new one, and reads zeros for the missing end of the last page."""
+    page = connection.execute("PRAGMA page_size").fetchone()[0]
+    size = path.stat().st_size
+    if size == 0 or size % page:
+        raise _corrupt(path, f"{size} bytes, not a whole number of pages of {page}")
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    found = connection.execute("SELECT name, version FROM format").fetchall()
+    if found != [(FORMAT, FORMAT_VERSION)]:
+        shown = ", ".join(f"{name} {version}" for name, version in found) or "none"
+        msg = f"ledger {path}: expected format {FORMAT} {FORMAT_VERSION}, got {shown}; use the txstorm that wrote it"
+        raise DataDirectoryError(msg)
+
+
+def _corrupt(path: Path, found: str) -> LedgerCorrupt:
+    return LedgerCorrupt(
+        f"ledger {path}: expected an intact SQLite file, got {found}; restore it from a backup together with the tables"
+    )
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
+        raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
+    except sqlite3.DatabaseError as error:
+        raise _corrupt(path, str(error)) from error
+
+
+def _refused(error: sqlite3.Error) -> bool:
+    primary = error.sqlite_errorcode & 0xFF if error.sqlite_errorname else 0
+    return primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)

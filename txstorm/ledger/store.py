@@ -1,0 +1,163 @@
+"""The port of the ledger: a tree of small versioned values, all-or-nothing writes, and one lease.
+
+The rules of a write are pure functions here, so that every implementation (SQLite, memory, ZooKeeper, Delta) only
+has to read and write entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from txstorm.errors import ConflictError, InputError
+
+MAX_VALUE = 256 * 1024
+"""Longest value in bytes (ZooKeeper loses the connection at 1 MB); longer ones go through `txstorm.ledger.blobs`."""
+
+ABSENT = -1
+"""As an expected version: there must be no entry."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stored value.
+
+    Attributes:
+        value: the bytes.
+        version: 0 when created, one more with every `Put`; from 0 again after a `Delete`.
+    """
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True)
+class Put:
+    """Create or overwrite `path`; `expect` is None (whatever is there), `ABSENT`, or the version it must have."""
+
+    path: str
+    value: bytes
+    expect: int | None = None
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove `path`; removing what is absent is an error only if `expect` is given."""
+
+    path: str
+    expect: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Change nothing, but fail the whole commit unless `path` is at version `expect` (or `ABSENT`)."""
+
+    path: str
+    expect: int
+
+
+Op = Put | Delete | Check
+
+
+class Ledger(Protocol):
+    """A handle on one ledger; usable from several threads, and from several handles and processes at once.
+
+    Paths are segments joined by ``/`` without one at either end, such as ``coordinator/meta/17``; `InputError`
+    otherwise. Every method raises `TxstormError` when the store cannot be reached and after `close`.
+    """
+
+    def get(self, path: str) -> Entry | None:
+        """The entry at `path`, or None."""
+
+    def children(self, path: str) -> list[str]:
+        """Names directly below `path`, also of those that only have entries below themselves; whole numbers first.
+
+        The empty path is the root. An unknown path has no children.
+        """
+
+    def scan(self, path: str) -> dict[str, Entry]:
+        """The entries directly below `path` (name → entry), all of one moment, in the order of `children`."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        """Carry out `ops` in order, all or nothing; when it returns they are durable.
+
+        An operation sees the effects of the earlier ones. A path may occur more than once.
+
+        Raises:
+            ConflictError: an entry is not at the expected version; nothing was changed.
+            InputError: a malformed path or a value over `MAX_VALUE`; nothing was changed.
+        """
+
+    def acquire(self, owner: str) -> None:
+        """Take the lease, which ends with `release`, `close`, or the death of the process.
+
+        Raises:
+            HeldError: another handle, of this or another process, has it; names that owner.
+        """
+
+    def release(self) -> None:
+        """Give the lease back; nothing happens if this handle does not have it."""
+
+    def holder(self) -> str | None:
+        """Who has the lease, in words, or None."""
+
+    def close(self) -> None:
+        """Release the lease and let go of the store; may be called twice."""
+
+
+def checked_path(path: str, *, root: bool = False) -> str:
+    """`path` if it is well-formed (or empty and `root` allows that); `InputError` otherwise."""
+    if root and not path:
+        return path
+    if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
+        msg = f"ledger path {path!r}: expected names joined by '/', none empty, '.' or '..', without NUL and surrogates"
+        raise InputError(msg)
+    return path
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_ops(ops: Sequence[Op]) -> None:
+    """`InputError` if a path is malformed or a value too long: called before anything is locked or written."""
+    for op in ops:
+        checked_path(op.path)
+        if isinstance(op, Put) and len(op.value) > MAX_VALUE:
+            msg = (
+                f"ledger path {op.path!r}: a value has at most {MAX_VALUE} bytes, got {len(op.value)}; "
+                "encode it with txstorm.ledger.blobs.encode_value and a blob directory"
+            )
+            raise InputError(msg)
+
+
+def outcome(op: Op, found: Entry | None) -> Entry | None:
+    """What is at ``op.path`` after `op` when `found` was there before; `ConflictError` if that was not expected."""
+    version = ABSENT if found is None else found.version
+    if op.expect is not None and op.expect != version:
+        msg = (
+            f"ledger path {op.path!r}: expected {_worded(op.expect)}, got {_worded(version)}; "
+            "somebody else wrote it: read again and decide again"
+        )
+        raise ConflictError(msg)
+    if isinstance(op, Check):
+        return found
+    return Entry(op.value, version + 1) if isinstance(op, Put) else None
+
+
+def _worded(version: int) -> str:
+    return "no entry" if version == ABSENT else f"version {version}"
+
+
+def child_names(path: str, stored: Iterable[str]) -> list[str]:
+    """The names directly below `path` among the `stored` paths, in the order of `Ledger.children`."""
+    prefix = f"{path}/" if path else ""
+    names = {other[len(prefix) :].split("/", 1)[0] for other in stored if other.startswith(prefix)}
+    return sorted(names, key=name_order)
+
+
+def name_order(name: str) -> tuple[bool, int, str]:
+    """Sort key: whole numbers by size, then the other names."""
+    number = name.isascii() and name.isdecimal()
+    return (not number, int(name) if number else 0, name)
