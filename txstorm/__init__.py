@@ -11,6 +11,7 @@ costs nothing in Spark's Python workers.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from txstorm.runtime.run import run
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
+
+# A library does not configure its host's logging; the command line does.
+logging.getLogger("txstorm").addHandler(logging.NullHandler())
 
 _HOME = {
     "TransactionAttempt": "txstorm.api.attempt",

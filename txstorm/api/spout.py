@@ -116,7 +116,7 @@ class PartitionedCoordinator(StormNames):
 
 
 class PartitionedEmitter(StormNames):
-    """Emitter of a `PartitionedTransactionalSpout`; task i of n serves partitions i, i+n, …"""
+    """Emitter of a `PartitionedTransactionalSpout`; task i of n serves partitions i, i + n and so on."""
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "emitPartitionBatchNew": "emit_partition_batch_new",

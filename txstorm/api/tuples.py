@@ -15,6 +15,7 @@ class Fields(tuple[str, ...]):
     __slots__ = ()
 
     def __new__(cls, *names: str) -> Fields:
+        """The names, one argument each."""
         return super().__new__(cls, names)
 
 

@@ -1,0 +1,75 @@
+"""What all tests share: one Spark session, and the engines a topology can run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+from txstorm.engine.local import LocalEngine
+from txstorm.engine.port import Engine
+
+# No deadlines: the machine may be busy. The failing example is printed with what replays it.
+hypothesis.settings.register_profile("txstorm", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("txstorm")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def delta_jars() -> str:
+    """The Delta jars `scripts/jars` fetched, as Spark's ``spark.jars`` takes them."""
+    jars = sorted((ROOT / ".cache" / "jars").glob("*.jar"))
+    if not jars:
+        pytest.fail("no Delta jars in .cache/jars; run scripts/jars")
+    return ",".join(map(str, jars))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One Spark session for all tests, with Delta; made the way txstorm makes its own."""
+    from txstorm.clients.spark import make_session
+
+    session = make_session(
+        "txstorm tests",
+        extra={
+            "spark.jars": delta_jars(),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "1",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
+    """Makes an engine; a test that takes it runs once on threads and once on Spark."""
+    if request.param == "local":
+        return lambda: LocalEngine(2)
+    from txstorm.engine.spark import SparkEngine
+
+    session = request.getfixturevalue("spark")
+    return lambda: SparkEngine(session)
+
+
+@pytest.fixture(autouse=True)
+def _no_faults() -> Iterator[None]:
+    """A test that arms fault points leaves none behind."""
+    from txstorm import faults
+
+    yield
+    faults.arm("")
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path) -> Iterator[Path]:
+    """The test runs in an empty current directory."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield tmp_path
+    os.chdir(before)

@@ -1,0 +1,107 @@
+"""Values cross between tasks as they are."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txstorm.engine.arrow import batch_of_rows, conform, rows_of_batch
+from txstorm.engine.cargo import Cargo, Kind, decode, encode, split
+from txstorm.errors import EmitError
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
+    st.dates(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.decimals(allow_nan=False, allow_infinity=False),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.integers(), st.booleans()), inner, max_size=3),
+    ),
+    max_leaves=5,
+)
+
+
+def kinds(value: object) -> object:
+    """The types in a value, to tell 1 from True and 1.0."""
+    if isinstance(value, list | tuple):
+        return (type(value), [kinds(part) for part in value])
+    if isinstance(value, dict):
+        return (dict, [(kinds(k), kinds(v)) for k, v in value.items()])
+    return type(value)
+
+
+@given(st.lists(st.tuples(values, scalars), min_size=1, max_size=8))
+def test_values_come_back_as_they_were(rows: list[tuple[object, object]]) -> None:
+    batch = batch_of_rows(rows, ("a", "b"))
+    cargo = decode(pa.py_buffer(encode(Cargo(Kind.DATA, 1, 2, 3, 4, 5, 6, batch=batch))))
+    assert cargo.batch is not None
+    back = list(rows_of_batch(cargo.batch))
+    assert back == rows
+    assert [kinds(row) for row in back] == [kinds(row) for row in rows]
+
+
+def test_special_floats_and_other_zones() -> None:
+    moment = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
+    batch = batch_of_rows([(math.inf, moment, {1, 2}), ("x", moment, None)], ("mixed", "at", "s"))
+    [first, second] = rows_of_batch(batch)
+    assert first == (math.inf, moment, {1, 2})
+    assert second == ("x", moment, None)
+
+
+def test_numpy_scalars_become_python_values() -> None:
+    batch = batch_of_rows([(np.int64(3), np.float64(0.5), np.bool_(True))], ("i", "f", "b"))
+    assert next(rows_of_batch(batch)) == (3, 0.5, True)
+
+
+@pytest.mark.parametrize("value", [datetime(2020, 1, 1), object(), [object()], {"a": datetime(2020, 1, 1)}])  # noqa: DTZ001
+def test_what_cannot_be_sent_is_refused_with_its_field(value: object) -> None:
+    with pytest.raises(EmitError, match="field 'when'"):
+        batch_of_rows([(value,)], ("when",))
+
+
+def test_rows_without_fields() -> None:
+    assert list(rows_of_batch(batch_of_rows([(), ()], ()))) == [(), ()]
+
+
+def test_emitted_batches_are_brought_into_the_declared_order() -> None:
+    batch = pa.record_batch({"b": [1], "a": ["x"]})
+    [out] = conform(batch, ("a", "b"), "here")
+    assert out.schema.names == ["a", "b"]
+    with pytest.raises(EmitError, match=r"here: .*expects the declared columns \['a'\], got \['b', 'a'\]"):
+        conform(batch, ("a",), "here")
+    with pytest.raises(EmitError, match="without time zone"):
+        conform(pa.record_batch({"a": pa.array([1], pa.timestamp("us"))}), ("a",), "here")
+    with pytest.raises(EmitError, match="got list"):
+        conform([1], ("a",), "here")
+
+
+def test_plain_columns_have_plain_types() -> None:
+    batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
+    assert [str(kind) for kind in batch.schema.types] == ["string", "int64", "double", "bool", "binary", "date32[day]", "null"]
+    decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
+    assert str(next(rows_of_batch(decimals))[0]) == "1.50"
+
+
+def test_large_batches_are_split() -> None:
+    batch = batch_of_rows([("x" * 100,)] * 100, ("a",))
+    pieces = list(split(batch, 1000))
+    assert sum(piece.num_rows for piece in pieces) == 100
+    assert all(piece.num_rows <= 10 for piece in pieces)
+    assert [piece.num_rows for piece in split(batch, 1)] == [1] * 100

@@ -1,0 +1,81 @@
+"""Key groups never change: stored rows depend on them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txstorm.api import keys
+from txstorm.errors import StateError
+
+GOLDEN = [
+    (("a",), 2016),
+    ((1,), 18564),
+    ((True,), 31697),
+    (("1",), 26173),
+    ((None,), 2017),
+    (("a", 1), 14076),
+]
+
+
+@pytest.mark.parametrize(("key", "group"), GOLDEN, ids=str)
+def test_golden_key_groups(key: tuple[object, ...], group: int) -> None:
+    assert keys.key_group(key) == group
+
+
+COLUMNS = {
+    "string": (st.text(), pa.string()),
+    "large_string": (st.text(), pa.large_string()),
+    "binary": (st.binary(), pa.binary()),
+    "int": (st.integers(-(2**63), 2**63 - 1), pa.int64()),
+    "bool": (st.booleans(), pa.bool_()),
+    "float": (st.floats(), pa.float64()),
+    "date": (st.dates(), pa.date32()),
+    "time": (st.datetimes(timezones=st.just(UTC)), pa.timestamp("us", tz="UTC")),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@given(data=st.data())
+def test_columns_hash_as_their_values(kind: str, data: st.DataObject) -> None:
+    strategy, arrow = COLUMNS[kind]
+    values = data.draw(st.lists(st.one_of(st.none(), strategy), max_size=20))
+    expected = [keys.hash_value(value) for value in values]
+    whole = pa.array(values, arrow)
+    assert keys.hash_column(whole).tolist() == expected
+    assert keys.hash_column(pa.chunked_array([whole.slice(0, 3), whole.slice(3)])).tolist() == expected
+    assert keys.hash_column(whole.slice(1)).tolist() == expected[1:]
+
+
+def test_long_strings_hash_the_same_whatever_the_chunking() -> None:
+    values = ["x" * 3_000_000, "", "abc" * 500_000, "tail"]
+    assert keys.hash_column(pa.array(values)).tolist() == [keys.hash_value(value) for value in values]
+
+
+def test_kinds_of_values_differ() -> None:
+    different = [1, "1", True, b"1", None, date(1970, 1, 2), datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC), Decimal(1)]
+    assert len({keys.hash_value(value) for value in different}) == len(different)
+    assert len({keys.canonical([value]) for value in different}) == len(different)
+    assert keys.canonical(["a", "bc"]) != keys.canonical(["ab", "c"])
+    assert keys.hash_value(Decimal("1.50")) == keys.hash_value(Decimal("1.5"))
+    assert keys.hash_value(0.0) == keys.hash_value(-0.0)
+
+
+@pytest.mark.parametrize("value", [object(), [1], {"a": 1}, 2**63, datetime(2020, 1, 1)])  # noqa: DTZ001
+def test_what_cannot_be_a_key(value: object) -> None:
+    with pytest.raises(StateError):
+        keys.canonical([value])
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 64])
+def test_key_groups_are_spread_evenly(parallelism: int) -> None:
+    groups = keys.key_groups([pa.array([f"word-{i}" for i in range(20_000)])])
+    tasks = np.bincount(keys.tasks_of(groups, parallelism), minlength=parallelism)
+    assert tasks.min() > 0.8 * 20_000 / parallelism
+    assert [keys.task_of(int(group), parallelism) for group in groups[:50]] == keys.tasks_of(groups[:50], parallelism).tolist()

@@ -1,0 +1,88 @@
+from plan_samples import branches, builder, source_diagram, word_count
+
+from txstorm.plan.explain import explain
+from txstorm.plan.stages import compile_plan
+
+WORD_COUNT = """\
+plan of topology word-count
+processing phase: finishes many txids at once; one job a pack, 2 Spark stages
+├─ stage 0: 2 tasks
+│  └─ s: spout, 2 tasks
+└─ stage 1: 2 tasks
+   ├─ split: basic bolt, 2 tasks
+   │  └─ from s by shuffle: exchange, 2 → 2 tasks
+   └─ partial: batch bolt, 2 tasks
+      └─ from split by local-or-shuffle: no exchange
+reaches the driver, in files beyond spill_bytes
+└─ partial → counts by fields word: 2 tasks
+commit phase: finishes one txid after the other, in the driver, in this order
+└─ 1. counts: committer, 2 tasks
+   ├─ from partial by fields word
+   ├─ state counts: state/counts, changes/counts, by word
+   └─ sink log: sinks/log"""
+
+DIAGRAM = """\
+plan of topology diagram
+processing phase: finishes many txids at once; one job a pack, 1 Spark stage
+└─ stage 0: 1 task
+   └─ A: spout, 1 task
+reaches the driver, in files beyond spill_bytes
+├─ A → B by shuffle: 1 task
+└─ A → C by shuffle: 1 task
+commit phase: finishes one txid after the other, in the driver, in this order
+├─ 1. B: committer, 1 task
+│  └─ from A by shuffle
+├─ 2. C: batch bolt, 1 task
+│  ├─ from A by shuffle
+│  └─ from B by shuffle
+└─ 3. D: committer, 1 task
+   └─ from C by shuffle"""
+
+BRANCHES = """\
+plan of topology branches
+processing phase: finishes many txids at once; one job a pack, 3 Spark stages
+├─ stage 0: 4 tasks
+│  ├─ s: spout, 4 tasks
+│  └─ near: basic bolt, 4 tasks
+│     └─ from s by local-or-shuffle: no exchange
+├─ stage 1: 3 tasks
+│  └─ far: batch bolt, 3 tasks
+│     └─ from near by fields word: exchange, 4 → 3 tasks
+└─ stage 2: 4 tasks
+   └─ meet: batch bolt, 4 tasks
+      ├─ from near by local-or-shuffle: exchange, task i to task i
+      └─ from far by all: exchange, 3 → 4 tasks
+reaches the driver, in files beyond spill_bytes
+├─ far/errors → faults by global: 1 task
+└─ meet/errors → faults by global: 1 task
+commit phase: finishes one txid after the other, in the driver, in this order
+└─ 1. faults: committer, 1 task
+   ├─ from far/errors by global
+   └─ from meet/errors by global"""
+
+ALONE = """\
+plan of topology t
+processing phase: finishes many txids at once; one job a pack, 1 Spark stage
+└─ stage 0: 1 task
+   └─ s: spout, 1 task
+commit phase: nothing finishes here; a txid commits when it is processed"""
+
+
+def test_the_topology_of_the_design():
+    assert explain(word_count()) == WORD_COUNT
+
+
+def test_committers_in_the_middle_of_the_graph():
+    assert explain(source_diagram()) == DIAGRAM
+
+
+def test_branches_and_streams():
+    assert explain(branches()) == BRANCHES
+
+
+def test_without_committers():
+    assert explain(builder().build_topology()) == ALONE
+
+
+def test_a_compiled_plan_explains_itself_the_same():
+    assert explain(compile_plan(branches())) == BRANCHES

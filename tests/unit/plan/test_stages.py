@@ -1,0 +1,153 @@
+import random
+
+import cloudpickle
+import pytest
+from plan_samples import Batch, Each, branches, builder, source_diagram, word_count
+
+from txstorm.errors import InputError
+from txstorm.plan.stages import Edge, Stage, compile_plan
+
+
+def chain(*steps, spout=1):
+    """A chain of basic bolts: (grouping method, parallelism) per step."""
+    made = builder(spout)
+    before = "s"
+    for i, (grouping, parallelism) in enumerate(steps):
+        getattr(made.set_bolt(f"b{i}", Each(), parallelism), f"{grouping}_grouping")(before)
+        before = f"b{i}"
+    return compile_plan(made.build_topology())
+
+
+def test_the_topology_of_the_design():
+    plan = compile_plan(word_count())
+    assert plan.stages == (Stage(0, 2, ("s",)), Stage(1, 2, ("split", "partial")))
+    assert plan.commit == ("counts",)
+    assert [(edge.source, edge.target, edge.local, edge.boundary) for edge in plan.edges] == [
+        ("s", "split", False, False),
+        ("split", "partial", True, False),
+        ("partial", "counts", False, True),
+    ]
+
+
+def test_an_edge_says_all_about_its_subscription():
+    plan = compile_plan(branches())
+    edge = plan.in_edges("faults")[0]
+    grouping = plan.topology.component("faults").inputs[0].grouping
+    assert edge == Edge(edge.index, "far", "errors", "faults", grouping, 3, 1, local=False, boundary=True)
+
+
+def test_edges_are_numbered_by_target_then_input():
+    plan = compile_plan(branches())
+    assert [edge.index for edge in plan.edges] == list(range(6))
+    assert [(edge.source, edge.target) for edge in plan.edges] == [
+        ("s", "near"),
+        ("near", "far"),
+        ("near", "meet"),
+        ("far", "meet"),
+        ("far", "faults"),
+        ("meet", "faults"),
+    ]
+    assert [edge.index for edge in plan.in_edges("meet")] == [2, 3]
+    assert [edge.index for edge in plan.out_edges("far")] == [3, 4]
+
+
+def test_committers_in_the_middle_of_the_graph():
+    plan = compile_plan(source_diagram())
+    assert plan.stages == (Stage(0, 1, ("A",)),)
+    assert plan.commit == ("B", "C", "D")
+    assert [edge.boundary for edge in plan.edges] == [True, True, False, False]
+    assert not any(edge.local for edge in plan.edges)
+
+
+@pytest.mark.parametrize(
+    ("grouping", "spout", "bolt", "local"),
+    [
+        ("local_or_shuffle", 2, 2, True),
+        ("local_or_shuffle", 2, 3, False),
+        ("shuffle", 2, 2, False),
+        ("all", 2, 2, False),
+        ("shuffle", 1, 1, True),
+        ("global", 1, 1, True),
+        ("global", 2, 1, False),
+    ],
+)
+def test_which_edges_stay_in_their_task(grouping, spout, bolt, local):
+    plan = chain((grouping, bolt), spout=spout)
+    assert plan.edges[0].local is local
+    assert len(plan.stages) == (1 if local else 2)
+
+
+def test_a_chain_has_one_stage_per_exchange():
+    plan = chain(
+        ("local_or_shuffle", 2),
+        ("shuffle", 2),
+        ("local_or_shuffle", 2),
+        ("shuffle", 5),
+        ("global", 1),
+        ("all", 1),
+        spout=2,
+    )
+    assert [stage.components for stage in plan.stages] == [("s", "b0"), ("b1", "b2"), ("b3",), ("b4", "b5")]
+    assert [stage.tasks for stage in plan.stages] == [2, 2, 5, 1]
+
+
+def test_a_stage_has_as_many_tasks_as_its_widest_component():
+    made = builder(2)
+    made.set_bolt("a", Each(), 3).shuffle_grouping("s")
+    made.set_bolt("b", Each(), 7).shuffle_grouping("s")
+    assert compile_plan(made.build_topology()).stages[1] == Stage(1, 7, ("a", "b"))
+
+
+def test_a_local_edge_over_stages_is_not_fused():
+    plan = compile_plan(branches())
+    over = next(edge for edge in plan.edges if (edge.source, edge.target) == ("near", "meet"))
+    assert over.local
+    assert (plan.level("near"), plan.level("meet")) == (0, 2)
+    assert not plan.fused(over)
+    assert plan.fused(plan.edges[0])
+
+
+def test_levels():
+    plan = compile_plan(branches())
+    assert [plan.level(name) for name in ("s", "near", "far", "meet", "faults")] == [0, 0, 1, 2, 3]
+    with pytest.raises(InputError, match="no component 'fara'"):
+        plan.level("fara")
+
+
+def test_a_spout_alone_is_one_stage():
+    plan = compile_plan(builder(3).build_topology())
+    assert (plan.stages, plan.commit, plan.edges) == ((Stage(0, 3, ("s",)),), (), ())
+
+
+def test_a_plan_can_be_shipped():
+    plan = cloudpickle.loads(cloudpickle.dumps(compile_plan(branches())))
+    assert plan.edges == compile_plan(branches()).edges
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_plan_keeps_the_rules(seed):
+    chosen = random.Random(seed)
+    made = builder(chosen.randint(1, 4))
+    names = ["s"]
+    for i in range(chosen.randint(1, 15)):
+        add = made.set_committer_bolt if chosen.random() < 0.2 else made.set_bolt
+        declarer = add(f"b{i}", Batch(), chosen.randint(1, 4))
+        for source in chosen.sample(names, min(len(names), chosen.randint(1, 3))):
+            getattr(declarer, chosen.choice(("shuffle", "local_or_shuffle", "all")) + "_grouping")(source)
+        names.append(f"b{i}")
+    topology = made.build_topology()
+    plan = compile_plan(topology)
+    placed = [name for stage in plan.stages for name in stage.components]
+    assert sorted([*placed, *plan.commit]) == sorted(names), seed
+    assert set(plan.commit) == topology.commit_phase, seed
+    assert all(stage.components for stage in plan.stages), seed
+    order = {one.id: at for at, one in enumerate(topology.components)}
+    assert list(plan.commit) == sorted(plan.commit, key=order.get), seed
+    for edge in plan.edges:
+        assert order[edge.source] < order[edge.target], seed
+        if edge.source in topology.commit_phase:
+            assert edge.target in topology.commit_phase, seed
+        if edge.target not in topology.commit_phase:
+            assert plan.level(edge.target) >= plan.level(edge.source) + (0 if edge.local else 1), seed
+        if edge.local:
+            assert edge.sources == edge.targets, seed

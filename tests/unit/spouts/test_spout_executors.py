@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from spouts_recording import Bench, Recorder, flat
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
+from txstorm.api.spout import (
+    NOT_READY,
+    Emitter,
+    OpaquePartitionedCoordinator,
+    OpaquePartitionedEmitter,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    PartitionedTransactionalSpout,
+    SpoutCoordinator,
+    TransactionalSpout,
+)
+from txstorm.errors import FailedException, MetadataError, SpoutError
+from txstorm.spouts.executors import check_spout, planner, spout_task, storable
+
+
+class Numbers:
+    """A source of numbered tuples per partition; what a cluster of brokers would be."""
+
+    def __init__(self, *sizes: int, take: int = 2) -> None:
+        self.partitions = [[f"{p}-{i}" for i in range(size)] for p, size in enumerate(sizes)]
+        self.take = take
+        self.ready = True
+        self.away: set[int] = set()
+        self.calls: list[Any] = []
+        self.closed = 0
+
+    def calls_of(self, kind: str) -> list[Any]:
+        return [call for call in self.calls if call[0] == kind]
+
+
+class LocalBench(Bench):
+    """Task-planned test spouts share one source, as emitters would share a broker."""
+
+    ships = False
+
+
+class Partitioned(PartitionedTransactionalSpout):
+    fields = ("n",)
+
+    def __init__(self, source: Numbers) -> None:
+        self.source = source
+
+    def coordinator(self, context: TaskContext) -> PartitionedCoordinator:
+        return _Coordinator(self.source)
+
+    def emitter(self, context: TaskContext) -> PartitionedEmitter:
+        return _Emitter(self.source, context)
+
+
+class _Coordinator(PartitionedCoordinator):
+    def __init__(self, source: Numbers) -> None:
+        self.source = source
+
+    def numPartitions(self) -> int:  # Storm's spelling is an override too
+        return len(self.source.partitions)
+
+    def isReady(self) -> bool:
+        self.source.calls.append("ready?")
+        return self.source.ready
+
+    def close(self) -> None:
+        self.source.closed += 1
+
+
+class _Emitter(PartitionedEmitter):
+    def __init__(self, source: Numbers, context: TaskContext) -> None:
+        self.source, self.context = source, context
+
+    def emit_partition_batch_new(self, attempt, collector, partition, last):
+        start = last[1] if last else 0
+        meta = (start, min(start + self.source.take, len(self.source.partitions[partition])))
+        self.source.calls.append(("new", attempt.txid, partition, self.context.task))
+        self.emit_partition_batch(attempt, collector, partition, meta)
+        return meta
+
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        self.source.calls.append(("emit", attempt.txid, partition, list(metadata)))
+        for value in self.source.partitions[partition][metadata[0] : metadata[1]]:
+            collector.emit(value)
+
+    def close(self) -> None:
+        self.source.closed += 1
+
+
+class Opaque(OpaquePartitionedTransactionalSpout):
+    fields = ("n",)
+
+    def __init__(self, source: Numbers) -> None:
+        self.source = source
+
+    def coordinator(self, context: TaskContext) -> OpaquePartitionedCoordinator:
+        coordinator = OpaquePartitionedCoordinator()
+        coordinator.is_ready = lambda: self.source.ready  # type: ignore[method-assign]
+        return coordinator
+
+    def emitter(self, context: TaskContext) -> OpaquePartitionedEmitter:
+        return _OpaqueEmitter(self.source)
+
+
+class _OpaqueEmitter(OpaquePartitionedEmitter):
+    def __init__(self, source: Numbers) -> None:
+        self.source = source
+
+    def num_partitions(self) -> int:
+        return len(self.source.partitions)
+
+    def emit_partition_batch(self, attempt, collector, partition, last):
+        if partition in self.source.away:
+            return None
+        start = last["next"] if last else 0
+        rows = self.source.partitions[partition][start : start + self.source.take]
+        for value in rows:
+            collector.emit(value)
+        return {"next": start + len(rows)}
+
+
+def values(rows: list[tuple[Any, ...]]) -> list[str]:
+    return [row[0] for row in rows]
+
+
+# --- partitioned -----------------------------------------------------------------------------------------------
+
+
+def test_replay_emits_exactly_the_stored_batch_whatever_came_since():  # storm.md 49, 64
+    source = Numbers(3, 3)
+    bench = LocalBench(Partitioned(source))
+    first = bench.rows(1)
+    source.take = 9
+    source.partitions[0] += ["late"]
+    source.calls.clear()
+    assert bench.rows(1) == first == [("0-0",), ("0-1",), ("1-0",), ("1-1",)]
+    assert [call[0] for call in source.calls] == ["emit", "emit"]
+    assert values(bench.rows(2)) == ["0-2", "late", "1-2"]
+
+
+def test_document_names_count_and_every_partition():
+    bench = LocalBench(Partitioned(Numbers(3, 1)))
+    assert bench.plan(1) == {"count": 2, "parts": None}
+    bench.emit(1)
+    assert bench.documents[1] == {"count": 2, "parts": {"0": {"batch": [0, 2]}, "1": {"batch": [0, 1]}}}
+
+
+def test_added_partition_joins_with_the_next_created_txid_only():  # storm.md 50
+    source = Numbers(4)
+    bench = LocalBench(Partitioned(source))
+    bench.plan(1)
+    source.partitions.append(["new"])
+    assert values(bench.rows(1)) == ["0-0", "0-1"]
+    assert values(bench.rows(1)) == ["0-0", "0-1"]
+    assert values(bench.rows(2)) == ["0-2", "0-3", "new"]
+
+
+def test_partition_without_batch_in_known_extents_emits_nothing_on_every_replay():  # storm.md 51
+    source = Numbers(4, 4)
+    bench = LocalBench(Partitioned(source))
+    bench.plan(1)
+    bench.documents[1]["parts"] = {"1": {"batch": [0, 2]}}
+    for _ in range(2):
+        assert values(bench.rows(1)) == ["1-0", "1-1"]
+
+
+def test_tasks_own_partitions_modulo_and_parallelism_changes_no_batch():  # storm.md 52
+    by_tasks = {}
+    for tasks in (1, 2, 3, 7):
+        source = Numbers(5, 5, 5, 5, 5)
+        bench = LocalBench(Partitioned(source), tasks)
+        bench.plan(1)
+        bench.emit(1)
+        owners = {partition: task for kind, _, partition, task in source.calls_of("new")}
+        assert owners == {p: p % tasks for p in range(5)}
+        by_tasks[tasks] = bench.documents[1], sorted(bench.rows(1)), sorted(bench.rows(2))
+    assert all(found == by_tasks[1] for found in by_tasks.values())
+
+
+def test_pack_chains_through_carried_without_documents_in_between():
+    source = Numbers(5, 1)
+    bench = LocalBench(Partitioned(source))
+    documents = [bench.planner.plan(txid, None) for txid in (1, 2, 3)]
+    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
+    for txid, document in enumerate(documents, 1):
+        task.run(TransactionAttempt(txid, 1), document, carried, recorder)
+    assert values(recorder.rows) == ["0-0", "0-1", "1-0", "0-2", "0-3", "0-4"]
+    assert carried == {"0": {"batch": [4, 5]}, "1": {"batch": [1, 1]}}
+
+
+def test_pack_may_replay_first_and_go_on_with_new_txids():
+    source = Numbers(6)
+    bench = LocalBench(Partitioned(source))
+    bench.rows(1)
+    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
+    task.run(TransactionAttempt(1, 9), bench.documents[1], carried, recorder)
+    task.run(TransactionAttempt(2, 9), {"count": 1, "parts": None}, carried, recorder)
+    assert values(recorder.rows) == ["0-0", "0-1", "0-2", "0-3"]
+
+
+def test_empty_txids_are_real_and_keep_positions():  # storm.md 53
+    bench = LocalBench(Partitioned(Numbers(1)))
+    assert [values(bench.rows(txid)) for txid in (1, 2, 3)] == [["0-0"], [], []]
+    bench.spout.source.partitions[0].append("0-1")
+    assert values(bench.rows(4)) == ["0-1"]
+
+
+def test_transactional_partition_that_gives_none_keeps_its_position_and_replays_empty():
+    source = Numbers(4)
+
+    class Silent(_Emitter):
+        def emit_partition_batch_new(self, attempt, collector, partition, last):
+            return None if attempt.txid == 2 else super().emit_partition_batch_new(attempt, collector, partition, last)
+
+    spout = Partitioned(source)
+    spout.emitter = lambda context: Silent(source, context)  # type: ignore[method-assign]
+    bench = LocalBench(spout)
+    assert [values(bench.rows(txid)) for txid in (1, 2, 3)] == [["0-0", "0-1"], [], ["0-2", "0-3"]]
+    assert bench.documents[2]["parts"] == {"0": {"kept": [0, 2]}}
+    assert bench.rows(2) == []
+
+
+def test_ready_is_asked_for_new_txids_only():
+    source = Numbers(4)
+    source.ready = False
+    bench = LocalBench(Partitioned(source))
+    assert bench.plan(1) is NOT_READY
+    assert source.calls == ["ready?"]
+    assert bench.plan(1, replay=True) == {"count": 1, "parts": None}
+    assert source.calls == ["ready?"]
+
+
+def test_close_reaches_coordinator_and_emitters():
+    source = Numbers(1)
+    bench = LocalBench(Partitioned(source), tasks=2)
+    bench.rows(1)
+    assert source.closed == 2
+    bench.planner.close()
+    assert source.closed == 3
+
+
+def test_task_planned_kinds_cannot_tell_what_they_hold():
+    for spout in (Partitioned(Numbers(1)), Opaque(Numbers(1))):
+        made = LocalBench(spout).planner
+        assert (made.task_planned, made.latest(), made.reached(None, None)) == (True, None, False)
+
+
+# --- opaque ----------------------------------------------------------------------------------------------------
+
+
+def test_opaque_replay_may_differ_and_later_txids_start_at_the_new_end():  # storm.md 57, 77
+    source = Numbers(140, take=50)
+    bench = LocalBench(Opaque(source))
+    assert bench.planner.opaque
+    numbers = [int(n[2:]) + 1 for n in values(bench.rows(1) + bench.rows(2))]
+    assert numbers == list(range(1, 101))
+    # 1 fails in commit: both are planned anew, the source gives 40 this time.
+    bench.documents.clear()
+    source.take = 40
+    assert bench.plan(1, replay=True) == {"parts": None}
+    again = values(bench.rows(1))
+    source.take = 50
+    again_2, third = values(bench.rows(2)), values(bench.rows(3))
+    assert [len(again), len(again_2), len(third)] == [40, 50, 50]
+    assert again + again_2 + third == source.partitions[0]
+
+
+def test_two_pipelined_opaque_batches_do_not_overlap():  # storm.md 54
+    source = Numbers(4)
+    bench = LocalBench(Opaque(source))
+    task, carried, recorder = spout_task(bench.spout, bench.context(0)), {}, Recorder()
+    for txid in (1, 2):
+        task.run(TransactionAttempt(txid, 1), {"parts": None}, carried, recorder)
+    assert values(recorder.rows) == source.partitions[0]
+
+
+def test_opaque_partition_away_carries_its_position_into_every_document():  # storm.md 60, 61
+    source = Numbers(6, 6)
+    bench = LocalBench(Opaque(source), tasks=2)
+    bench.rows(1)
+    source.away = {1}
+    assert values(bench.rows(2)) == ["0-2", "0-3"]
+    assert bench.documents[2]["parts"] == {"0": {"batch": {"next": 4}}, "1": {"kept": {"next": 2}}}
+    hidden = source.partitions.pop()
+    bench.rows(3)
+    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}}
+    source.partitions.append(hidden)
+    source.away = set()
+    assert values(bench.rows(4)) == ["1-2", "1-3"]
+
+
+def test_opaque_partition_without_a_position_yet_starts_at_none():
+    source = Numbers(2)
+    source.away = {0}
+    bench = LocalBench(Opaque(source))
+    assert bench.rows(1) == []
+    assert bench.documents[1] == {"parts": {"0": {"kept": None}}}
+    source.away = set()
+    assert values(bench.rows(2)) == ["0-0", "0-1"]
+
+
+def test_number_of_opaque_partitions_is_read_again_at_every_emission():  # storm.md 59
+    source = Numbers(2)
+    bench = LocalBench(Opaque(source))
+    bench.plan(1)
+    source.partitions.append(["added"])
+    assert "added" in values(bench.rows(1))
+
+
+def test_parts_are_sorted_by_number():
+    bench = LocalBench(Opaque(Numbers(*[1] * 11)), tasks=3)
+    bench.rows(1)
+    assert list(bench.documents[1]["parts"]) == [str(p) for p in range(11)]
+
+
+# --- plain, and what all share -----------------------------------------------------------------------------------
+
+
+class Plain(TransactionalSpout):
+    fields = ("n",)
+    ready = True
+    meta: Any = None
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        return _PlainCoordinator(self)
+
+    def emitter(self, context: TaskContext) -> Emitter:
+        return _PlainEmitter(context)
+
+
+class _PlainCoordinator(SpoutCoordinator):
+    def __init__(self, spout: Plain) -> None:
+        self.spout, self.seen = spout, []
+
+    def isReady(self):
+        return self.spout.ready
+
+    def initializeTransaction(self, txid, prev_metadata):
+        self.seen.append((txid, prev_metadata))
+        return self.spout.meta if self.spout.meta is not None else {"from": txid * 10}
+
+    def payload(self, metadata):
+        return ["shipped", metadata["from"]]
+
+
+class _PlainEmitter(Emitter):
+    cleaned: list[int] = []
+
+    def __init__(self, context: TaskContext) -> None:
+        self.context = context
+
+    def emitBatch(self, attempt, metadata, collector):
+        assert self.context.attempt == attempt
+        collector.emit((*self.context.payload, metadata["from"], self.context.task))
+
+    def cleanup_before(self, txid):
+        self.cleaned.append(txid)
+
+
+def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
+    bench = Bench(Plain(), tasks=2)
+    assert bench.plan(1) == {"meta": {"from": 10}}
+    assert bench.rows(1) == [(("shipped", 10, 10, 0),), (("shipped", 10, 10, 1),)]
+    bench.plan(2)
+    assert bench.planner._coordinator.seen == [(1, None), (2, {"from": 10})]
+    assert not bench.planner.opaque
+    assert not bench.planner.task_planned
+
+
+def test_plain_spout_not_ready_by_either_way():
+    spout = Plain()
+    spout.ready = False
+    bench = Bench(spout)
+    assert bench.plan(1) is NOT_READY
+    assert bench.plan(1, replay=True) == {"meta": {"from": 10}}
+    spout.ready, spout.meta = True, NOT_READY
+    assert bench.plan(2) is NOT_READY
+
+
+def test_cleanup_is_passed_on():
+    task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
+    task.cleanup_before(7)
+    assert _PlainEmitter.cleaned == [7]
+
+
+@pytest.mark.parametrize("bad", [{1, 2}, {"x": float("nan")}, {"x": object()}, {1: 2}, {"x": [{(1,): 2}]}, b"bytes"])
+def test_metadata_that_cannot_be_stored_is_refused_by_name(bad):
+    spout = Plain()
+    spout.meta = bad
+    with pytest.raises(MetadataError) as caught:
+        Bench(spout).plan(3)
+    assert "spout 'lines', txid 3" in str(caught.value)
+    assert repr(bad)[:20] in str(caught.value)
+
+
+def test_partition_metadata_that_cannot_be_stored_names_the_partition():
+    source = Numbers(1, 1)
+    emitter = _Emitter(source, TaskContext("t", "lines", 0, 1))
+    emitter.emit_partition_batch_new = lambda attempt, collector, partition, last: {"p": {partition}}  # type: ignore
+    spout = Partitioned(source)
+    spout.emitter = lambda context: emitter  # type: ignore[method-assign]
+    with pytest.raises(MetadataError, match=r"spout 'lines', partition 0, txid 1: metadata \{'p': \{0\}\}"):
+        LocalBench(spout).rows(1)
+
+
+def test_tuples_without_metadata_are_refused():
+    class Careless(_OpaqueEmitter):
+        def emit_partition_batch(self, attempt, collector, partition, last):
+            collector.emit("lost or twice")
+
+    spout = Opaque(Numbers(1))
+    spout.emitter = lambda context: Careless(spout.source)  # type: ignore[method-assign]
+    with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
+        LocalBench(spout).rows(1)
+
+
+def test_metadata_comes_back_the_same_on_first_emission_and_replay():
+    assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
+
+
+def test_failed_exception_of_an_emitter_passes_through():  # storm.md 46
+    class Failing(_OpaqueEmitter):
+        def emit_partition_batch(self, attempt, collector, partition, last):
+            raise FailedException("broker away")
+
+    spout = Opaque(Numbers(1))
+    spout.emitter = lambda context: Failing(spout.source)  # type: ignore[method-assign]
+    with pytest.raises(FailedException, match="broker away"):
+        LocalBench(spout).rows(1)
+
+
+@pytest.mark.parametrize("count", [-1, "3", None, True, 2.0])
+def test_impossible_number_of_partitions_is_refused(count):
+    spout = Partitioned(Numbers(1))
+    coordinator = _Coordinator(spout.source)
+    coordinator.num_partitions = lambda: count  # type: ignore[method-assign]
+    spout.coordinator = lambda context: coordinator  # type: ignore[method-assign]
+    with pytest.raises(MetadataError, match=r"num_partitions\(\) gave"):
+        LocalBench(spout).plan(1)
+
+
+def test_what_is_no_spout_is_refused_with_the_kinds_there_are():
+    context = TaskContext("t", "lines", 0, 1)
+    for make in (planner, spout_task):
+        with pytest.raises(SpoutError, match="'lines' is a str; derive it from TransactionalSpout"):
+            make("words", context)  # type: ignore[operator]
+
+
+def test_check_is_called_where_there_is_one():
+    asked = []
+    spout = Plain()
+    check_spout(spout)
+    spout.check = lambda: asked.append(1)  # type: ignore[attr-defined]
+    check_spout(spout)
+    assert asked == [1]
+
+
+def test_collector_passes_everything_on():
+    class Everything(_OpaqueEmitter):
+        def emit_partition_batch(self, attempt, collector, partition, last):
+            collector.emit_direct(3, "d")
+            collector.emitDirect(4, "e")
+            collector.digest("p0", "abc")
+            collector.report_error(ValueError("seen"))
+            collector.reportError(ValueError("seen too"))
+            return 1
+
+    spout = Opaque(Numbers(1))
+    spout.emitter = lambda context: Everything(spout.source)  # type: ignore[method-assign]
+    bench = LocalBench(spout)
+    bench.plan(1)
+    (recorder,) = bench.emit(1)
+    assert recorder.direct == [(3, ("d",)), (4, ("e",))]
+    assert recorder.digests == {"p0": "abc"}
+    assert flat([[str(error)] for error in recorder.errors]) == ["seen", "seen too"]

@@ -1,0 +1,494 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pickle
+import random
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from spouts_recording import Bench, flat
+
+from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.api.spout import NOT_READY
+from txstorm.errors import SettingError, SpoutError
+from txstorm.spouts import FileSpout, lines
+from txstorm.spouts.executors import check_spout
+
+
+def declared(spout: FileSpout) -> tuple[str, ...]:
+    declarer = OutputFieldsDeclarer()
+    spout.declare_output_fields(declarer)
+    return declarer.streams["default"].fields
+
+
+def read_all(spout: FileSpout, tasks: int = 1) -> list[list[tuple]]:
+    return Bench(spout, tasks).drain()
+
+
+def one_line(path: Path, **options) -> list[str]:
+    return [row[0] for row in flat(read_all(FileSpout(path, **options)))]
+
+
+# --- text --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", []),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"a\r\nb\r\n\r\nc\rd\r\ne\r", ["a", "b", "", "c\rd", "e"]),
+        (b"a\n\r", ["a", ""]),
+        ("é\n日本\n🌍".encode(), ["é", "日本", "🌍"]),
+        (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
+        (b"nul\0inside\n", ["nul\0inside"]),
+    ],
+)
+def test_text_lines(tmp_path, content, expected):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    assert one_line(path) == expected
+    assert one_line(path, max_batch_rows=1) == expected
+
+
+def test_text_is_emitted_as_record_batches_of_one_declared_field(tmp_path):
+    (tmp_path / "a.log").write_text("x\ny\n")
+    spout = FileSpout(tmp_path / "a.log", fields=["text"])
+    assert declared(spout) == ("text",)
+    assert declared(FileSpout(tmp_path / "a.log", fields="text")) == ("text",)
+    assert declared(FileSpout(tmp_path / "a.log")) == ("line",)
+    bench = Bench(spout)
+    bench.plan(1)
+    (recorder,) = bench.emit(1)
+    assert recorder.batches[0].schema == pa.schema([("text", pa.string())])
+
+
+def test_batches_hold_at_most_max_rows_and_span_files(tmp_path):
+    for name, first in (("a", 0), ("b", 4), ("c", 5)):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{i}\n" for i in range(first, {"a": 4, "b": 5, "c": 12}[name])))
+    batches = read_all(FileSpout(tmp_path / "*.txt", max_batch_rows=5))
+    assert [[int(line) for (line,) in batch] for batch in batches] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9],
+        [10, 11],
+    ]
+
+
+def test_batches_hold_at_most_max_bytes_but_one_record(tmp_path):
+    (tmp_path / "a.txt").write_text("aaa\nbbb\n" + "c" * 100 + "\nd\ne\n")
+    batches = read_all(FileSpout(tmp_path / "a.txt", max_batch_bytes=8))
+    assert [[len(line) for (line,) in batch] for batch in batches] == [[3, 3], [100], [1, 1]]
+    (tmp_path / "b.txt").write_text("f\n")
+    assert [len(batch) for batch in read_all(FileSpout(tmp_path / "*.txt", max_batch_bytes=6))] == [1, 1, 1, 3]
+
+
+def test_metadata_names_every_range_with_its_digest_and_where_the_next_begins(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\nthree\n")
+    bench = Bench(FileSpout(path, max_batch_rows=2), tasks=2)
+    bench.plan(1)
+    meta = bench.documents[1]["meta"]
+    assert meta["v"] == 1
+    assert [(s["file"], s["from"], s["to"], s["rows"]) for s in meta["segments"]] == [
+        (str(path), 0, 4, 1),
+        (str(path), 4, 8, 1),
+    ]
+    assert meta["position"] == {"file": str(path), "offset": 8, "open": False, "behind": 0, "trail": ""}
+    first, second = bench.emit(1)
+    assert (first.rows, second.rows) == ([("one",)], [("two",)])
+    assert first.digests == {f"{path}:0-4": meta["segments"][0]["digest"]}
+
+
+def test_all_tasks_share_every_batch_and_none_changes_what_is_in_it(tmp_path):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for number in range(5):
+        text = "".join("x" * chance.randrange(40) + "\n" for _ in range(chance.randrange(60)))
+        (tmp_path / f"{number}.txt").write_text(text)
+    expected = [line for path in sorted(tmp_path.glob("*")) for line in path.read_text().splitlines()]
+    plain = read_all(FileSpout(tmp_path / "*.txt", max_batch_rows=17))
+    assert [line for (line,) in flat(plain)] == expected
+    for tasks in (2, 3, 8):
+        bench = Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=17), tasks)
+        batches = bench.drain()
+        assert [sorted(batch) for batch in batches] == [sorted(batch) for batch in plain]
+        for document in bench.documents.values():
+            cut = document["meta"]["segments"]
+            assert max(s["rows"] for s in cut) <= -(-sum(s["rows"] for s in cut) // tasks)
+
+
+def test_boundaries_do_not_depend_on_how_the_file_is_read(tmp_path, monkeypatch):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    (tmp_path / "a.txt").write_text("".join("y" * chance.randrange(90) + "\n" for _ in range(200)) + "end")
+
+    def documents() -> dict:
+        bench = Bench(FileSpout(tmp_path / "a.txt", max_batch_rows=7, max_batch_bytes=300), tasks=2)
+        bench.drain()
+        return bench.documents
+
+    once = documents()
+    for size in (1, 16, 100, 1000):
+        monkeypatch.setattr(lines, "READ_BYTES", size)
+        assert documents() == once, size
+
+
+def test_restart_after_any_txid_plans_the_same(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name}{i}\n" for i in range(7)))
+    spout = FileSpout(tmp_path / "*.txt", max_batch_rows=4)
+    whole = Bench(spout)
+    whole.drain()
+    for last in range(len(whole.documents)):
+        again = Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=4))
+        again.documents = {txid: whole.documents[txid] for txid in range(1, last + 1)}
+        again.drain()
+        assert again.documents == whole.documents
+
+
+def test_replay_reads_the_same_again_on_any_number_of_tasks(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"{i}\n" for i in range(10)))
+    bench = Bench(FileSpout(tmp_path / "a.txt", max_batch_rows=6), tasks=3)
+    first = bench.rows(1)
+    bench.tasks = 2
+    assert sorted(bench.rows(1)) == sorted(first)
+    bench.tasks = 5
+    assert sorted(bench.rows(1)) == sorted(first)
+
+
+def test_bad_utf8_is_named_by_offset_or_replaced(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"fine\nb\xffd\n")
+    with pytest.raises(SpoutError, match=r"'lines', txid 2: .*a\.txt: byte 0xff at offset 6 is not UTF-8"):
+        read_all(FileSpout(tmp_path / "a.txt", max_batch_rows=1))
+    assert one_line(tmp_path / "a.txt", errors="replace") == ["fine", "b\ufffdd"]
+
+
+def test_a_line_longer_than_a_read_is_one_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "READ_BYTES", 8)
+    (tmp_path / "a.txt").write_text("x" * 1000 + "\nshort\n" + "y" * 77)
+    assert [len(line) for line in one_line(tmp_path / "a.txt")] == [1000, 5, 77]
+
+
+def test_a_record_without_end_is_refused_before_memory_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "LARGEST_RECORD", 1 << 21)
+    with open(tmp_path / "a.txt", "wb") as file:
+        file.truncate(1 << 23)
+    with pytest.raises(SpoutError, match=r"the record at offset 0 has no end within 2097152 bytes"):
+        read_all(FileSpout(tmp_path / "a.txt"))
+
+
+# --- csv ---------------------------------------------------------------------------------------------------------
+
+
+def test_csv_header_quotes_and_newlines_in_values(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'name,text\r\nann,"two\nlines, and a "" quote"\r\nbob,\r\n\r\n"c","x\r\ny"')
+    spout = FileSpout(tmp_path / "a.csv")
+    assert declared(spout) == ("name", "text")
+    rows = [("ann", 'two\nlines, and a " quote'), ("bob", ""), ("c", "x\r\ny")]
+    assert flat(read_all(spout)) == rows
+    assert read_all(FileSpout(tmp_path / "a.csv", max_batch_rows=1)) == [[row] for row in rows]
+
+
+def test_csv_agrees_with_the_csv_module_on_random_tables(tmp_path, monkeypatch):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    pieces = ["a", '"', ",", "\n", "\r\n", "é", " ", "", "0", '""']
+    for number in range(40):
+        rows = [["".join(chance.choices(pieces, k=chance.randrange(6))) for _ in range(3)] for _ in range(8)]
+        text = io.StringIO()
+        csv.writer(text, lineterminator=chance.choice(["\n", "\r\n"])).writerows([["x", "y", "z"], *rows])
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(text.getvalue().encode())
+        monkeypatch.setattr(lines, "READ_BYTES", chance.choice([1, 7, 64, 1 << 20]))
+        spout = FileSpout(path, max_batch_rows=chance.choice([1, 3, 100]))
+        assert flat(read_all(spout)) == [tuple(row) for row in rows], f"seed {seed}, table {number}: {rows}"
+
+
+def test_csv_types_convert_and_empty_is_none(tmp_path):
+    (tmp_path / "a.csv").write_text("n,x,day,s\n1,2.5,2024-02-29,\n,,,t\n")
+    spout = FileSpout(tmp_path / "a.csv", types={"n": int, "x": pa.float32(), "day": date})
+    assert flat(read_all(spout)) == [(1, 2.5, date(2024, 2, 29), ""), (None, None, None, "t")]
+
+
+def test_csv_fields_choose_columns_and_without_header_name_them(tmp_path):
+    (tmp_path / "a.csv").write_text("p;q;r\n1;2;3\n")
+    assert flat(read_all(FileSpout(tmp_path / "a.csv", delimiter=";", fields=("r", "p")))) == [("3", "1")]
+    named = FileSpout(tmp_path / "a.csv", delimiter=";", header=False, fields=("a", "b", "c"))
+    assert flat(read_all(named)) == [("p", "q", "r"), ("1", "2", "3")]
+
+
+def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
+    (tmp_path / "a.csv").write_text("")
+    (tmp_path / "b.csv").write_text("x\n1\n")
+    (tmp_path / "c.csv").write_text("x\n")
+    (tmp_path / "d.csv").write_bytes(b"\xef\xbb\xbfx\n2")
+    assert flat(read_all(FileSpout(tmp_path / "*.csv"))) == [("1",), ("2",)]
+    (tmp_path / "e.csv").write_text("y\n3\n")
+    with pytest.raises(SpoutError, match=r"e\.csv: expected the header \['x'\], got \['y'\]"):
+        read_all(FileSpout(tmp_path / "*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("a,b\n1\n", {}, r"a\.csv:4-6: .*Expected 2 columns, got 1"),
+        ("a,b\n1,x\n", {"types": {"b": int}}, r"a\.csv:4-8: .*invalid value 'x'"),
+        ('a,b\n1,"open\n2,3\n', {}, r"a quote opened in the record at offset 4 is never closed"),
+        ('a,b\n1,5" disk\n2,4" disk\n', {}, r"expected 1 records, parsed 2"),
+        ("a,a\n1,2\n", {}, r"header \['a', 'a'\] has a name twice"),
+        ("a,\n1,2\n", {}, "or an empty one"),
+        ("a,b\n", {"fields": ["a", "z"]}, r"no column \['z'\]; the columns are \['a', 'b'\]"),
+        ("a,b\n", {"types": {"z": int}}, r"no column \['z'\]"),
+        ("", {}, "no header or record to take the fields from"),
+    ],
+)
+def test_csv_faults_are_named(tmp_path, content, options, message):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(SpoutError, match=message):
+        read_all(FileSpout(tmp_path / "a.csv", **options))
+
+
+# --- json lines --------------------------------------------------------------------------------------------------
+
+
+def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_path):
+    records = [{"w": "é", "n": 1}, {"n": 2.5, "extra": 0}, {"w": ["x", {"y": None}], "n": None}]
+    (tmp_path / "a.jsonl").write_text("\n" + "\r\n\n".join(map(json.dumps, records)) + "\n")
+    spout = FileSpout(tmp_path / "a.jsonl", max_batch_rows=2)
+    assert declared(spout) == ("w", "n")
+    assert read_all(spout) == [[("é", 1), (None, 2.5)], [(["x", {"y": None}], None)]]
+    assert flat(read_all(FileSpout(tmp_path / "a.jsonl", fields=["extra", "n"])))[1] == (0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"é":1}\n{"é":}\n', r"the line at offset 9 is no JSON record: Expecting value"),
+        ('{"a":1}\n[1]\n', r"offset 8 is no JSON record: expected an object, got list"),
+        ('{"a":1},{"a":2}\n', "offset 0 is no JSON record"),
+        ("", "no header or record to take the fields from"),
+    ],
+)
+def test_jsonl_faults_are_named(tmp_path, content, message):
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(SpoutError, match=message):
+        read_all(FileSpout(tmp_path / "a.jsonl"))
+
+
+# --- parquet -----------------------------------------------------------------------------------------------------
+
+
+def table(first: int, rows: int) -> pa.Table:
+    numbers = np.arange(first, first + rows)
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int64()))])
+    return pa.table([numbers, [str(n) for n in numbers], [[int(n)] for n in numbers]], schema=schema)
+
+
+def test_parquet_row_ranges_over_row_groups_and_files(tmp_path):
+    pq.write_table(table(0, 10), tmp_path / "a.parquet", row_group_size=4)
+    pq.write_table(table(10, 0), tmp_path / "b.parquet")
+    pq.write_table(table(10, 5), tmp_path / "c.parquet")
+    spout = FileSpout(tmp_path / "*.parquet", max_batch_rows=6)
+    assert declared(spout) == ("n", "s", "l")
+    batches = read_all(spout)
+    assert [[row[0] for row in batch] for batch in batches] == [[*range(6)], [*range(6, 12)], [12, 13, 14]]
+    assert batches[0][3] == (3, "3", [3])
+    bench = Bench(spout, tasks=4)
+    assert [sorted(batch) for batch in bench.drain()] == batches
+    cut = bench.documents[2]["meta"]["segments"]
+    assert [(os.path.basename(s["file"])[0], s["from"], s["to"]) for s in cut] == [
+        ("a", 6, 7), ("a", 7, 9), ("a", 9, 10), ("c", 0, 2),
+    ]  # fmt: skip
+
+
+def test_parquet_keeps_types_and_takes_columns(tmp_path):
+    pq.write_table(table(0, 3), tmp_path / "a.parquet")
+    bench = Bench(FileSpout(tmp_path / "a.parquet", fields=("s", "n")))
+    bench.plan(1)
+    (recorder,) = bench.emit(1)
+    assert pa.table(recorder.batches[0]).schema == pa.schema([("s", pa.string()), ("n", pa.int64())])
+    assert recorder.rows == [("0", 0), ("1", 1), ("2", 2)]
+
+
+def test_parquet_bytes_bound(tmp_path):
+    pq.write_table(table(0, 1000), tmp_path / "a.parquet", compression="none")
+    size = os.path.getsize(tmp_path / "a.parquet")
+    batches = read_all(FileSpout(tmp_path / "a.parquet", max_batch_bytes=size // 3))
+    assert len(batches) in (3, 4)
+    assert [row[0] for row in flat(batches)] == list(range(1000))
+
+
+def test_parquet_of_another_schema_or_no_parquet_is_named(tmp_path):
+    pq.write_table(table(0, 1), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"z": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(SpoutError, match=r"b\.parquet: expected the columns .*got \['z: int64'\]"):
+        check_spout(FileSpout(tmp_path / "*.parquet"))
+    (tmp_path / "c.parquet").write_text("no")
+    with pytest.raises(SpoutError, match=r"c\.parquet is no Parquet file"):
+        check_spout(FileSpout(tmp_path / "c.parquet"))
+
+
+def test_parquet_that_changed_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(table(0, 10), path)
+    bench = Bench(FileSpout(path, max_batch_rows=4))
+    first = bench.rows(1)
+    pq.write_table(table(1, 10), path)
+    with pytest.raises(SpoutError, match=r"a\.parquet: range 0-4 changed since its range was planned: expected digest"):
+        bench.rows(1)
+    pq.write_table(table(0, 3), path)
+    with pytest.raises(SpoutError, match="changed since its range was planned"):
+        bench.rows(1)
+    again = Bench(FileSpout(path, max_batch_rows=4))
+    again.documents = dict(bench.documents)
+    with pytest.raises(SpoutError, match=r"txid 2: .*shrank: expected the 4 rows that were read, got 3"):
+        again.plan(2)
+    pq.write_table(table(0, 10), path)
+    assert bench.rows(1) == first
+
+
+# --- options, and what check() finds -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("s3://bucket/a.txt",), SpoutError, "'s3://bucket/a.txt' is not local"),
+        (("file://host/a.txt",), SpoutError, "is not local"),
+        (("",), SpoutError, "is no path"),
+        (("a\0b",), SpoutError, "is no path"),
+        (([],), SpoutError, "no path given"),
+        ((["a.txt", "b.csv"],), SettingError, r"several formats, \['csv', 'text'\]"),
+    ],
+)
+def test_bad_paths(arguments, error, message):
+    with pytest.raises(error, match=message):
+        FileSpout(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_rows": 0}, "max_batch_rows is 0"),
+        ({"max_batch_bytes": -1}, "max_batch_bytes is -1"),
+        ({"max_batch_bytes": 0}, "max_batch_bytes is 0"),
+        ({"max_batch_rows": 1.5}, "max_batch_rows is 1.5"),
+        ({"format": "xml"}, "format 'xml', expected one of"),
+        ({"types": {"a": int}}, "types, header and delimiter belong to format 'csv'"),
+        ({"format": "csv", "types": {"a": "int"}}, r"types of \['a'\]"),
+        ({"format": "csv", "header": False}, "header=False needs fields="),
+        ({"fields": ["a", "b"]}, "text has one field"),
+        ({"fields": []}, "fields is empty"),
+        ({"errors": "ignore"}, "errors 'ignore'"),
+        ({"format": "csv", "delimiter": ";;"}, "delimiter ';;'"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(SettingError, match=message):
+        FileSpout("a.txt", **options)
+
+
+def test_check_names_what_is_wrong(tmp_path):
+    def fault(path: object, **options) -> str:
+        with pytest.raises(SpoutError) as caught:
+            check_spout(FileSpout(path, **options))
+        return str(caught.value)
+
+    assert f"{tmp_path}/none.txt cannot be read: No such file" in fault(tmp_path / "none.txt")
+    assert f"no file matches '{tmp_path}/*.txt'" in fault(tmp_path / "*.txt")
+    assert "is a directory, expected a file" in fault(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no regular file" in fault(tmp_path / "pipe")
+    (tmp_path / "z.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    assert "holds gzip data" in fault(tmp_path / "z.gz")
+    pq.write_table(table(0, 1), tmp_path / "p.parquet")
+    assert "holds Parquet data" in fault(tmp_path / "p.parquet", format="csv")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    assert "gone.txt cannot be read" in fault(tmp_path / "gone.txt")
+
+
+def test_unreadable_file_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a\n")
+    check_spout(FileSpout(tmp_path / "a.txt"))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(SpoutError, match=r"a\.txt cannot be read: Permission denied"):
+        check_spout(FileSpout(tmp_path / "a.txt"))
+
+
+def test_paths_are_absolute_at_once_and_urls_and_odd_names_work(tmp_path, monkeypatch):
+    (tmp_path / "a b[1].txt").write_text("odd\n")
+    monkeypatch.chdir(tmp_path)
+    relative = FileSpout("a b[1].txt")
+    monkeypatch.chdir("/")
+    assert flat(read_all(relative)) == [("odd",)]
+    assert flat(read_all(FileSpout(f"file://{tmp_path}/a%20b[1].txt"))) == [("odd",)]
+    assert flat(read_all(FileSpout([tmp_path / "*.txt", str(tmp_path / "a b[1].txt")]))) == [("odd",)]
+
+
+def test_globs_reach_into_directories(tmp_path):
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    (tmp_path / "x" / "y" / "a.txt").write_text("deep\n")
+    (tmp_path / "b.txt").write_text("shallow\n")
+    assert flat(read_all(FileSpout(tmp_path / "**" / "*.txt"))) == [("shallow",), ("deep",)]
+
+
+def test_spout_travels_with_its_fields(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    spout = FileSpout(tmp_path / "a.csv")
+    declared(spout)
+    (tmp_path / "a.csv").unlink()
+    assert declared(pickle.loads(pickle.dumps(spout))) == ("x",)
+
+
+def test_newer_metadata_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    bench = Bench(FileSpout(tmp_path / "a.txt"))
+    bench.plan(1)
+    bench.documents[1]["meta"]["v"] = 2
+    for use in (lambda: bench.plan(2), lambda: bench.emit(1)):
+        with pytest.raises(SpoutError, match="metadata of format 2, this txstorm knows 1"):
+            use()
+
+
+def test_not_ready_when_all_is_read_and_reached_tells(tmp_path):
+    (tmp_path / "a.txt").write_text("1\n2\n3\n")
+    (tmp_path / "b.txt").write_text("")
+    bench = Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=2))
+    mark = bench.planner.latest()
+    (tmp_path / "c.txt").write_text("later\n")
+    assert bench.plan(1) is not NOT_READY
+    assert not bench.planner.reached(None, mark)
+    assert not bench.planner.reached(bench.documents[1], mark)
+    bench.plan(2)
+    assert bench.planner.reached(bench.documents[2], mark)
+    assert bench.plan(3) is NOT_READY
+
+
+def test_what_holds_no_record_is_reached_without_a_txid(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n")
+    bench = Bench(FileSpout(tmp_path / "a.csv"))
+    assert bench.planner.reached(None, bench.planner.latest())
+    (tmp_path / "b.txt").write_text("")
+    bench = Bench(FileSpout(tmp_path / "b.txt"))
+    assert bench.planner.reached(None, bench.planner.latest())
+    (tmp_path / "c.csv").write_text("x\n1\n\n\n")
+    bench = Bench(FileSpout(tmp_path / "c.csv"))
+    assert not bench.planner.reached(None, bench.planner.latest())
+    bench.plan(1)
+    assert bench.planner.reached(bench.documents[1], bench.planner.latest())

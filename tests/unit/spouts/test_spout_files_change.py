@@ -1,0 +1,182 @@
+"""Files that grow, appear, vanish or change under the spout."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from spouts_recording import Bench
+
+from txstorm.api.spout import NOT_READY
+from txstorm.errors import SpoutError
+from txstorm.spouts import FileSpout
+
+
+def write(path, text: str) -> None:
+    path.write_text(text)
+
+
+def append(path, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    write(tmp_path / "b.txt", "1\n2\n3\n")
+    write(tmp_path / "d.txt", "4\n5\n")
+    return Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=3))
+
+
+def restarted(bench: Bench, upto: int) -> Bench:
+    again = Bench(FileSpout(bench.spout.paths, max_batch_rows=3))
+    again.documents = {txid: document for txid, document in bench.documents.items() if txid <= upto}
+    return again
+
+
+def test_new_file_that_sorts_after_is_taken(bench, tmp_path):
+    bench.drain()
+    write(tmp_path / "e.txt", "6\n")
+    assert bench.rows(3) == [("6",)]
+    write(tmp_path / "f.txt", "7\n")
+    assert restarted(bench, 3).rows(4) == [("7",)]
+
+
+def test_new_lines_of_the_last_file_are_taken(bench, tmp_path):
+    bench.drain()
+    append(tmp_path / "d.txt", "6\n7\n")
+    assert bench.rows(3) == [("6",), ("7",)]
+
+
+def test_file_that_appears_ahead_of_the_position_is_taken_after_a_restart(bench, tmp_path):
+    bench.rows(1)
+    write(tmp_path / "c.txt", "new\n")
+    assert restarted(bench, 1).rows(2) == [("new",), ("4",), ("5",)]
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (lambda d: write(d / "a.txt", "0\n"), "a.txt appeared"),
+        (lambda d: write(d / "c.txt", ""), "c.txt appeared"),
+        (lambda d: os.unlink(d / "b.txt"), "b.txt vanished"),
+        (lambda d: append(d / "b.txt", "late\n"), "b.txt had 6 bytes when it was read and has 11"),
+        (lambda d: os.rename(d / "b.txt", d / "a.txt"), "a.txt appeared, .*b.txt vanished"),
+    ],
+)
+def test_change_behind_the_position_is_an_error_naming_the_file(bench, tmp_path, change, seen):
+    bench.drain()
+    change(tmp_path)
+    with pytest.raises(SpoutError, match=f"files before .*d.txt, which is being read, .*{seen}"):
+        bench.plan(3)
+    # A new process knows a count and a digest: it names the candidates.
+    with pytest.raises(SpoutError, match=r"expected the 1 file\(s\) that were read, got \d"):
+        restarted(bench, 2).plan(3)
+
+
+def test_a_new_process_names_the_newest_candidates(bench, tmp_path):
+    bench.drain()
+    write(tmp_path / "a.txt", "0\n")
+    os.utime(tmp_path / "b.txt", (1, 1))
+    with pytest.raises(SpoutError, match=r"got 2, .*changed last: .*a\.txt, .*b\.txt"):
+        restarted(bench, 2).plan(3)
+
+
+def test_file_being_read_that_vanishes_is_named(bench, tmp_path):
+    bench.drain()
+    (tmp_path / "d.txt").unlink()
+    with pytest.raises(SpoutError, match=r"d\.txt"):
+        bench.plan(3)
+    with pytest.raises(SpoutError, match=r"d\.txt vanished, it was read up to 4"):
+        restarted(bench, 2).plan(3)
+
+
+def test_file_ahead_that_vanishes_after_it_was_listed_is_named(bench, tmp_path):
+    bench.rows(1)
+    (tmp_path / "d.txt").unlink()
+    with pytest.raises(SpoutError, match=r"'lines', txid 2: .*d\.txt cannot be read"):
+        bench.plan(2)
+
+
+def test_file_that_shrinks_is_named(bench, tmp_path):
+    bench.drain()
+    write(tmp_path / "d.txt", "4\n")
+    with pytest.raises(SpoutError, match=r"d\.txt shrank: expected the 4 bytes that were read, got 2"):
+        bench.plan(3)
+
+
+def test_growth_inside_an_unterminated_line_is_refused(bench, tmp_path):
+    write(tmp_path / "d.txt", "4\n5")
+    bench.drain()
+    append(tmp_path / "d.txt", "6\n")
+    for one in (bench, restarted(bench, 2)):
+        with pytest.raises(SpoutError, match=r"d\.txt grew inside its last line, .* read up to 3"):
+            one.plan(3)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_end_that_comes_later_changes_nothing(bench, tmp_path, end):
+    (tmp_path / "d.txt").write_bytes(b"4\n5")
+    bench.drain()
+    with open(tmp_path / "d.txt", "ab") as file:
+        file.write(end.encode())
+    assert bench.plan(3) is NOT_READY
+    assert bench.planner.reached(bench.documents[2], bench.planner.latest())
+    append(tmp_path / "d.txt", "6\n")
+    again = restarted(bench, 2)
+    assert bench.rows(3) == [("6",)]
+    assert again.rows(3) == [("6",)]
+    write(tmp_path / "e.txt", "7\n")
+    assert restarted(bench, 3).rows(4) == [("7",)]
+
+
+def test_unterminated_line_before_a_further_file(bench, tmp_path):
+    write(tmp_path / "b.txt", "1\n2")
+    assert [[line for (line,) in batch] for batch in bench.drain()] == [["1", "2", "4"], ["5"]]
+    assert restarted(bench, 1).rows(2) == [("5",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "how"),
+    [
+        ("1\n2\nX\n", "expected digest [0-9a-f]{32}, got [0-9a-f]{32}"),
+        ("1\n", "expected 6 bytes, got 2"),
+    ],
+)
+def test_a_planned_range_that_changed_is_refused_and_mended_by_putting_it_back(bench, tmp_path, content, how):
+    first = bench.rows(1)
+    write(tmp_path / "b.txt", content)
+    with pytest.raises(SpoutError, match=rf"'lines', txid 1: .*b\.txt: range 0-6 changed since .* planned: {how}"):
+        bench.rows(1)
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(SpoutError, match=r"b\.txt cannot be read"):
+        bench.rows(1)
+    write(tmp_path / "b.txt", "1\n2\n3\n")
+    assert bench.rows(1) == first
+
+
+def test_growth_while_planned_does_not_disturb_a_replay(bench, tmp_path):
+    bench.drain()
+    second = bench.rows(2)
+    append(tmp_path / "d.txt", "6\n")
+    assert bench.rows(2) == second
+
+
+def test_csv_that_grows_keeps_its_header(tmp_path):
+    path = tmp_path / "a.csv"
+    write(path, "")
+    with pytest.raises(SpoutError, match="no header"):
+        Bench(FileSpout(path, fields=["x"]))
+    write(path, "x\n1\n")
+    bench = Bench(FileSpout(path))
+    assert bench.rows(1) == [("1",)]
+    append(path, "2\n")
+    assert bench.rows(2) == [("2",)]
+
+
+def test_csv_that_had_only_part_of_the_source_yet(tmp_path):
+    write(tmp_path / "a.csv", "x\n")
+    bench = Bench(FileSpout(tmp_path / "a.csv"))
+    assert bench.plan(1) is NOT_READY
+    append(tmp_path / "a.csv", "1\n")
+    assert bench.rows(1) == [("1",)]

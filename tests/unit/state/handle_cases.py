@@ -1,0 +1,43 @@
+"""What the tests of handles share: a state over a memory index, driven txid by txid."""
+
+from collections.abc import Callable
+from typing import Any
+
+from txstorm.api.state import KeyedState
+from txstorm.state.handle import StateGroup, TaskState
+from txstorm.state.index import MemoryIndex
+
+COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
+
+
+class Bench:
+    """One state, its index and its group."""
+
+    def __init__(self, state: KeyedState = COUNTS) -> None:
+        self.state = state
+        self.index = MemoryIndex(state)
+        self.group = StateGroup(state, self.index)
+
+    def open(self, txid: int, task: int = 0) -> TaskState:
+        """The active handle of one task."""
+        handle = self.group.handle("counter", task, txid)
+        handle.active = True
+        return handle
+
+    def commit(self, txid: int, work: Callable[[TaskState], Any], publish: bool = True) -> Any:
+        """Run one txid of one task to its end; returns what `work` does."""
+        result = work(self.open(txid))
+        self.group.end_txid(txid)
+        if publish:
+            self.group.apply(txid)
+        return result
+
+    def rows(self, first: int, last: int) -> list[dict[str, Any]]:
+        """Change rows without the key group."""
+        table = self.group.changes(first, last)
+        return [] if table is None else table.drop_columns(["_kg"]).to_pylist()
+
+
+def add(old: Any, n: Any) -> Any:
+    """Counting."""
+    return (old or 0) + n

@@ -1,0 +1,201 @@
+"""The column form of updates: record batches folded into a state."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from handle_cases import Bench
+
+from txstorm.api.state import KeyedState, arrow_type
+from txstorm.errors import StateError
+
+MANY = {"total": int, "rows": int, "low": float, "high": str, "latest": str}
+HOW = {"total": "sum", "rows": "count", "low": "min", "high": "max", "latest": "last"}
+STATE = KeyedState("stats", key={"k": str, "j": int}, value=MANY)
+
+
+INTS = [None, *range(-9, 9)]
+FLOATS = [None, *(n / 2 for n in range(9))]
+
+
+def batch(rows):
+    names = ["k", "j", "total", "low", "high", "latest"]
+    kinds = [pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.string()]
+    columns = zip(*rows, strict=True)
+    return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)], names=names)
+
+
+def test_every_way_of_folding():
+    bench = Bench(STATE)
+    first = batch([("b", 1, 5, 0.5, "x", "1"), ("a", None, 1, 2.0, "z", "2"), ("b", 1, 6, -1.0, "y", None)])
+    new = bench.commit(1, lambda h: h.merge(first, HOW))
+    assert list(new.items()) == [
+        (("b", 1), {"total": 11, "rows": 2, "low": -1.0, "high": "y", "latest": None}),
+        (("a", None), {"total": 1, "rows": 1, "low": 2.0, "high": "z", "latest": "2"}),
+    ]
+    second = batch([("b", 1, None, None, None, "9"), ("b", 1, 1, 7.0, "a", "8")])
+    assert bench.commit(2, lambda h: h.merge(pa.Table.from_batches([second]), HOW)) == {
+        ("b", 1): {"total": 12, "rows": 4, "low": -1.0, "high": "y", "latest": "8"}
+    }
+
+
+def test_a_merge_sees_and_adds_to_own_writes():
+    bench = Bench(KeyedState("s", key={"k": str}, value={"n": int}))
+    rows = pa.table({"k": ["a", "a", "b"], "n": [1, 2, 3]})
+
+    def work(handle):
+        handle.put("a", 10)
+        handle.merge(rows, {"n": "sum"})
+        return handle.merge(rows, {"n": "sum"})
+
+    assert bench.commit(1, work) == {"a": 16, "b": 6}
+    assert bench.commit(2, lambda h: h.merge(rows.select(["k"]), {"n": "count"})) == {"a": 18, "b": 7}
+
+
+def test_folding_equals_doing_it_row_by_row():
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    by_column, by_row = Bench(STATE), Bench(STATE)
+    for txid in range(1, 6):
+        rows = [
+            tuple(draw.choice(choices) for choices in ("abc", [None, 1, 2], INTS, FLOATS, [None, "ä", "z", ""], "pq"))
+            for _ in range(draw.randrange(30))
+        ]
+        cut = draw.randrange(len(rows) + 1)
+        for handle in [by_column.open(txid)]:
+            for part in (rows[:cut], rows[cut:]):
+                handle.merge(batch(part) if part else batch([(None,) * 6]).slice(0, 0), HOW)
+        by_column.group.end_txid(txid)
+        by_row.commit(txid, lambda h, rows=rows: [fold(h, row) for row in rows], publish=False)
+        assert by_column.rows(1, txid) == by_row.rows(1, txid)
+
+
+def fold(handle, row):
+    k, j, total, low, high, latest = row
+
+    def function(old):
+        old = old or {"total": None, "rows": 0, "low": None, "high": None}
+        lows = [x for x in (old["low"], low) if x is not None]
+        highs = [x for x in (old["high"], high) if x is not None]
+        totals = [x for x in (old["total"], total) if x is not None]
+        return {
+            "total": sum(totals) if totals else None,
+            "rows": old["rows"] + 1,
+            "low": min(lows, default=None),
+            "high": max(highs, default=None),
+            "latest": latest,
+        }
+
+    handle.update((k, j), function)
+
+
+def test_sums_that_pass_through_the_end_of_the_range_are_exact_or_refused():
+    state = KeyedState("s", key={"k": str}, value={"n": int})
+    big = 2**62
+    fine = pa.table({"k": ["a"] * 3 + ["b"], "n": [big, big, -big, None]})
+    assert Bench(state).commit(1, lambda h: h.merge(fine, {"n": "sum"})) == {"a": big, "b": None}
+    with pytest.raises(StateError, match=r"key 'a'.*expected a value that fits int64, got 9223372036854775808"):
+        Bench(state).open(1).merge(pa.table({"k": ["a", "a"], "n": [big, big]}), {"n": "sum"})
+
+
+def test_decimal_sums_are_exact():
+    bench = Bench(KeyedState("s", key={"k": str}, value={"n": Decimal}))
+    large, small = Decimal(10) ** 19, Decimal("0.000000000000000001")
+    rows = pa.table({"k": ["a"] * 3, "n": pa.array([large, small, large], pa.decimal128(38, 18))})
+    assert bench.commit(1, lambda h: h.merge(rows, {"n": "sum"})) == {
+        "a": Decimal("20000000000000000000.000000000000000001")
+    }
+    assert bench.commit(2, lambda h: h.merge(rows.slice(1, 1), {"n": "sum"})) == {
+        "a": Decimal("20000000000000000000.000000000000000002")
+    }
+
+
+def test_minima_leave_nan_out():
+    bench = Bench(KeyedState("s", key={"k": str}, value={"low": float, "high": float}))
+    how = {"low": "min", "high": "max"}
+    nan = float("nan")
+    for txid, value in enumerate([nan, 1.0, nan, 2.0], start=1):
+        new = bench.commit(txid, lambda h, v=value: h.merge(pa.table({"k": ["a"], "low": [v], "high": [v]}), how))
+    assert new == {"a": {"low": 1.0, "high": 2.0}}
+
+
+def test_a_state_without_key_is_folded_whole():
+    bench = Bench(KeyedState("total", key={}, value={"n": int}))
+    assert bench.commit(1, lambda h: h.merge(pa.table({"n": [1, 2, 3]}), {"n": "sum"})) == {(): 6}
+    assert bench.commit(2, lambda h: h.merge(pa.table({"n": pa.array([], pa.int64())}), {"n": "sum"})) == {}
+    assert bench.commit(3, lambda h: h.merge(pa.table({"x": [1, 2]}), {"n": "count"})) == {(): 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (datetime, [datetime(2020, 1, 1, tzinfo=UTC) + timedelta(days=d) for d in (1, 3, 2)], 3),
+        (Decimal, [Decimal(1), Decimal(3), Decimal(2)], 3),
+        (bool, [False, True, False], True),
+        (bytes, [b"a", b"c", b"b"], b"c"),
+    ],
+)
+def test_maxima_and_last_of_other_types(kind, values, expected):
+    bench = Bench(KeyedState("s", key={"k": kind}, value={"top": kind, "end": kind}))
+    column = column_of(kind, values)
+    new = bench.commit(1, lambda h: h.merge(pa.table({"k": column.take([0, 0, 0]), "top": column, "end": column}),
+                                            {"top": "max", "end": "last"}))  # fmt: skip
+    assert new == {values[0]: {"top": max(values), "end": values[-1]}}
+    assert max(values) == expected or kind is datetime
+
+
+def column_of(kind, values):
+    return pa.array(values, arrow_type(kind))
+
+
+def test_names_that_look_like_aggregates_do_not_clash():
+    bench = Bench(KeyedState("s", key={"row": str, "all": str}, value={"row_min": int, "v0": int}))
+    rows = pa.table({"row": ["a", "a"], "all": ["b", "b"], "row_min": [1, 2], "v0": [3, 4]})
+    assert bench.commit(1, lambda h: h.merge(rows, {"row_min": "sum", "v0": "min"})) == {
+        ("a", "b"): {"row_min": 3, "v0": 3}
+    }
+
+
+def test_columns_are_converted_when_nothing_is_lost():
+    bench = Bench(KeyedState("s", key={"k": str}, value={"x": float}))
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    rows = pa.table({"x": pa.array([1, 2, 3], pa.int8()), "extra": [0, 0, 0], "k": words})
+    assert bench.commit(1, lambda h: h.merge(rows, {"x": "sum"})) == {"a": 4.0, "b": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "message"),
+    [
+        ({"k": ["a"]}, {"n": "sum"}, "merge: expected one column 'n', got"),
+        ({"n": [1]}, {"n": "sum"}, "merge: expected one column 'k', got"),
+        ({"k": ["a"], "n": [1.5]}, {"n": "sum"}, "value column 'n'.*expected int64, got double"),
+        ({"k": [1], "n": [1]}, {"n": "sum"}, "key column 'k'.*expected string, got int64"),
+        ({"k": ["a"], "n": [True]}, {"n": "sum"}, "value column 'n'.*expected int64, got bool"),
+        ({"k": ["a"], "n": pa.array([2**63], pa.uint64())}, {"n": "sum"}, "column 'n'.*expected int64, got uint64: "),
+        ({"k": ["a"], "n": [1]}, {}, r"merge: expected a way for each of the value columns \['n'\], got \[\]"),
+        ({"k": ["a"], "n": [1]}, {"n": "sum", "m": "sum"}, r"got \['m', 'n'\]"),
+        ({"k": ["a"], "n": [1]}, {"n": "mean"}, "'n': expected one of sum, count, min, max, last, got 'mean'"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_does_not_fit_is_refused(columns, how, message):
+    bench = Bench(KeyedState("s", key={"k": str}, value={"n": int}))
+    with pytest.raises(StateError, match=message):
+        bench.open(1).merge(pa.table(columns), how)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"), [(str, "sum"), (bool, "sum"), (float, "count"), (pa.list_(pa.int64()), "max"), (datetime, "sum")]
+)
+def test_ways_a_type_does_not_have_are_refused(kind, way):
+    with pytest.raises(StateError, match=f"values have no {way}"):
+        Bench(KeyedState("s", key={"k": str}, value={"n": kind})).open(1).merge(pa.table({"k": ["a"]}), {"n": way})
+
+
+def test_times_without_a_zone_are_refused():
+    bench = Bench(KeyedState("s", key={"k": str}, value={"at": datetime}))
+    rows = pa.table({"k": ["a"], "at": pa.array([0], pa.timestamp("us"))})
+    with pytest.raises(StateError, match=r"expected timestamp\[us, UTC\], got timestamp\[us\]; cast the column"):
+        bench.open(1).merge(rows, {"at": "max"})

@@ -1,0 +1,124 @@
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.errors import StateError
+from txstorm.state.schema import (
+    changes_schema,
+    check_schema,
+    in_order,
+    key_columns,
+    schema_differences,
+    sink_schema,
+    state_schema,
+    value_columns,
+)
+
+STATE = KeyedState("s", key={"b": int, "a": str}, value={"n": int, "at": datetime})
+
+
+def test_changes_and_state_tables_have_the_same_columns_but_for_the_operation():
+    utc = pa.timestamp("us", tz="UTC")
+    before = pa.struct([("n", pa.int64()), ("at", utc)])
+    columns = {"b": pa.int64(), "a": pa.string(), "n": pa.int64(), "at": utc}
+    own = {"_txid": pa.int64(), "_prev": before, "_op": pa.string(), "_kg": pa.int32()}
+    assert changes_schema(STATE) == pa.schema([*columns.items(), *own.items()])
+    assert [name for name in changes_schema(STATE).names if name != "_op"] == state_schema(STATE).names
+    assert (key_columns(STATE), value_columns(STATE)) == (["b", "a"], ["n", "at"])
+
+
+def test_a_sink_table_has_its_columns_and_the_txid():
+    sink = SinkTable("out", {"word": str, "day": date, "price": Decimal, "tags": pa.list_(pa.string())})
+    assert sink_schema(sink).names == ["word", "day", "price", "tags", "_txid"]
+
+
+@pytest.mark.parametrize("kind", [float, pa.float32(), pa.list_(pa.int64()), pa.struct([("x", pa.int64())])])
+def test_what_cannot_be_a_key_is_refused(kind):
+    with pytest.raises(StateError, match=r"state 's', key 'k': .* cannot be part of a key"):
+        changes_schema(KeyedState("s", key={"k": kind}, value={"n": int}))
+
+
+@pytest.mark.parametrize(
+    "kind", [complex, "int", None, pa.uint64(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC"), pa.large_string(),
+             pa.list_(pa.duration("s")), pa.struct([])]
+)  # fmt: skip
+def test_a_type_no_table_can_hold_is_refused_by_name(kind):
+    with pytest.raises(StateError, match="state 's', value 'n': expected one of str, int"):
+        state_schema(KeyedState("s", key={"k": str}, value={"n": kind}))
+    with pytest.raises(StateError, match="sink 'o', column 'n': expected one of str, int"):
+        sink_schema(SinkTable("o", {"n": kind}))
+
+
+def test_a_declaration_without_columns_is_refused():
+    with pytest.raises(StateError, match="no value column"):
+        changes_schema(KeyedState("s", key={"k": str}, value={}))
+    with pytest.raises(StateError, match="no column"):
+        sink_schema(SinkTable("o", {}))
+
+
+def test_a_state_without_key_columns_is_one_row():
+    assert changes_schema(KeyedState("s", key={}, value={"n": int})).names == ["n", "_txid", "_prev", "_op", "_kg"]
+
+
+def test_differences_name_added_removed_and_retyped_columns():
+    declared = pa.schema([("k", pa.string()), ("n", pa.int64()), ("new", pa.bool_())])
+    table = pa.schema([("k", pa.string()), ("n", pa.string()), ("old", pa.int64())])
+    assert schema_differences(declared, table) == [
+        "column 'new' (bool) is declared, but the table has none",
+        "column 'old' (int64) is in the table, but not declared",
+        "column 'n' is declared as int64, the table has string",
+    ]
+
+
+def test_how_a_reader_lays_out_a_type_is_no_difference():
+    declared = pa.schema([("s", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.string())),
+                          ("t", pa.timestamp("us", tz="UTC")), ("p", pa.struct([("s", pa.string())]))])  # fmt: skip
+    table = pa.schema(
+        [
+            pa.field("p", pa.struct([pa.field("s", pa.large_string(), nullable=False)])),
+            pa.field("t", pa.timestamp("us", tz="+00:00")),
+            pa.field("l", pa.large_list(pa.field("element", pa.large_string()))),
+            pa.field("b", pa.large_binary()),
+            pa.field("s", pa.string_view(), metadata={"x": "y"}),
+        ]
+    )
+    assert schema_differences(declared, table) == []
+
+
+def test_a_nested_difference_is_one():
+    declared = pa.schema([("_prev", pa.struct([("n", pa.int64())]))])
+    table = pa.schema([("_prev", pa.struct([("n", pa.int32())]))])
+    assert schema_differences(declared, table) == [
+        "column '_prev' is declared as struct<n: int64>, the table has struct<n: int32>"
+    ]
+
+
+def test_a_changed_declaration_is_refused_with_the_two_ways_out():
+    check_schema("state 's'", state_schema(STATE), state_schema(STATE))
+    with pytest.raises(StateError, match=r"(?s)state 's'.*'m' \(int64\) is declared.*new name.*new data directory"):
+        check_schema("state 's'", pa.schema([("m", pa.int64())]), pa.schema([]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), [None, "", "A", "a", "ä", "日"]),
+        (pa.int64(), [None, -5, 0, 7]),
+        (pa.binary(), [None, b"", b"\x00", b"\xff"]),
+        (pa.bool_(), [None, False, True]),
+        (pa.date32(), [None, date(1969, 1, 1), date(2020, 1, 1)]),
+        (pa.decimal128(38, 18), [None, Decimal(-2), Decimal("0.5"), Decimal(10)]),
+    ],
+)
+def test_rows_have_one_order_with_none_first(kind, values):
+    table = pa.table({"k": pa.array(reversed(values), kind), "n": pa.array(range(len(values)))})
+    assert in_order(table, ["k"])["k"].to_pylist() == pa.array(values, kind).to_pylist()
+
+
+def test_the_first_column_decides_before_nulls_of_the_second():
+    table = pa.table({"a": ["x", "x", None], "b": [2, None, 9]})
+    assert in_order(table, ["a", "b"]).to_pylist() == [{"a": None, "b": 9}, {"a": "x", "b": None}, {"a": "x", "b": 2}]
+    assert in_order(table, []).to_pylist() == table.to_pylist()

@@ -1,0 +1,81 @@
+"""The update rules, with the values of Storm's own tests and documents."""
+
+import random
+
+import pytest
+
+from txstorm.errors import StateError
+from txstorm.state.semantics import Row, base, is_applied, opaque, transactional, withdrawn
+
+
+def adding(n):
+    return lambda old: (old or 0) + n
+
+
+@pytest.mark.parametrize(("txid", "expected"), [(None, "v1"), (100, "v1"), (9, "v1"), (8, "v0")])
+def test_opaque_value_reads_before_a_txid(txid, expected):
+    assert base(Row("v1", 8, "v0"), txid) == expected
+
+
+def test_a_row_ahead_of_the_txid_is_an_error_that_names_both():
+    for rule in (base, is_applied, withdrawn):
+        with pytest.raises(StateError, match=r"state is ahead.*txid 7 or earlier.*txid 8"):
+            rule(Row("v1", 8, "v0"), 7)
+    with pytest.raises(StateError, match="state is ahead"):
+        opaque(Row(1, 8, 0), 7, adding(1))
+    with pytest.raises(StateError, match="state is ahead"):
+        transactional(Row(1, 8, 0), 7, adding(1))
+
+
+def test_opaque_update_at_the_same_and_a_later_txid():
+    row = Row("v1", 8, "v0")
+    assert opaque(row, 8, lambda _: "v2") == Row("v2", 8, "v0")
+    assert opaque(row, 9, lambda _: "v2") == Row("v2", 9, "v1")
+
+
+def test_opaque_update_of_the_documents_example():
+    assert opaque(Row(4, 2, 1), 3, adding(2)) == Row(6, 3, 4)
+    assert opaque(Row(4, 2, 1), 2, adding(2)) == Row(3, 2, 1)
+    assert opaque(None, 1, adding(5)) == Row(5, 1, None)
+
+
+def test_transactional_update_of_the_documents_example():
+    rows = {"man": Row(3, 1, None), "dog": Row(4, 3, None), "apple": Row(10, 2, None)}
+    for word, n in {"man": 2, "dog": 1}.items():
+        rows[word] = transactional(rows[word], 3, adding(n))
+    assert {word: (row.value, row.txid) for word, row in rows.items()} == {
+        "man": (5, 3),
+        "dog": (4, 3),
+        "apple": (10, 2),
+    }
+
+
+def test_one_retry_skips_the_states_already_at_its_txid_and_applies_the_others():
+    first, second = Row(7, 4, None), Row(7, 3, None)
+    assert transactional(first, 4, adding(1)) is first
+    assert transactional(second, 4, adding(1)) == Row(8, 4, None)
+
+
+def test_a_row_of_a_lost_attempt_goes_back_to_what_it_was():
+    assert withdrawn(Row(9, 5, 4), 5) == Row(4, 5, 4)
+    assert withdrawn(Row(9, 5, None), 5) is None
+    assert withdrawn(Row(9, 4, 3), 5) == Row(9, 4, 3)
+
+
+def test_replays_with_other_content_end_as_the_last_attempt_alone_would():
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    for _ in range(300):
+        rows, expected = {}, {}
+        for txid in range(1, 6):
+            for _attempt in range(draw.randint(1, 3)):
+                batch = {key: draw.randint(1, 9) for key in "abcd" if draw.random() < 0.5}
+                for key in [key for key, row in rows.items() if row.txid == txid and key not in batch]:
+                    row = withdrawn(rows.pop(key), txid)
+                    rows.update({key: row} if row else {})
+                for key, n in batch.items():
+                    rows[key] = opaque(rows.get(key), txid, adding(n))
+            for key, n in batch.items():
+                expected[key] = expected.get(key, 0) + n
+        assert {key: row.value for key, row in rows.items()} == expected

@@ -1,0 +1,113 @@
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from txstorm.api.state import SinkTable
+from txstorm.errors import StateError
+from txstorm.state.schema import sink_schema
+from txstorm.state.sink import SinkGroup
+
+SINK = SinkTable("out", {"word": str, "n": int})
+
+
+def opened(group, txid, task=0):
+    handle = group.handle("writer", task, txid)
+    handle.active = True
+    return handle
+
+
+def test_rows_come_by_txid_then_task_then_as_appended():
+    group = SinkGroup(SINK)
+    second, first = opened(group, 1, task=10), opened(group, 1, task=2)
+    second.append("c", 3)
+    first.append("b", None)
+    first.append_batch(pa.table({"n": [5, 6], "more": [0, 0], "word": ["x", None]}))
+    first.append("a", 1)
+    group.end_txid(1)
+    opened(group, 2).append_batch(pa.record_batch({"word": ["z"], "n": [9]}))
+    group.end_txid(2)
+    assert group.rows(1, 2).schema == sink_schema(SINK)
+    assert [tuple(row.values()) for row in group.rows(1, 2).to_pylist()] == [
+        ("b", None, 1), ("x", 5, 1), (None, 6, 1), ("a", 1, 1), ("c", 3, 1), ("z", 9, 2)
+    ]  # fmt: skip
+    assert group.rows(2, 5).num_rows == 1
+    assert group.rows(3, 5) is None
+
+
+def test_a_txid_that_appends_nothing_has_no_rows():
+    group = SinkGroup(SINK)
+    opened(group, 1).append_batch(pa.table({"word": pa.array([], pa.string()), "n": pa.array([], pa.int64())}))
+    group.end_txid(1)
+    group.end_txid(2)
+    assert group.rows(1, 2) is None
+
+
+def test_published_rows_leave_and_failed_txids_vanish():
+    group = SinkGroup(SINK)
+    for txid in (1, 2, 3):
+        opened(group, txid).append("w", txid)
+        group.end_txid(txid)
+    late = opened(group, 4)
+    group.apply(1)
+    group.drop_from(3)
+    assert group.rows(1, 9)["_txid"].to_pylist() == [2]
+    with pytest.raises(StateError, match="outside finish_batch"):
+        late.append("w", 4)
+    opened(group, 3).append("again", 3)
+    group.end_txid(3)
+    assert group.rows(2, 3)["word"].to_pylist() == ["w", "again"]
+
+
+def test_a_handle_works_only_while_its_finish_batch_runs():
+    handle = SinkGroup(SINK).handle("writer", 1, 6)
+    for use in (lambda: handle.append("a", 1), lambda: handle.append_batch(None)):
+        with pytest.raises(StateError, match=r"sink 'out' of writer\[1\], txid 6 used outside finish_batch"):
+            use()
+
+
+def test_a_row_of_another_arity_is_refused_at_once():
+    with pytest.raises(
+        StateError, match=r"sink 'out' \(writer\[0\], txid 1\): expected 2 values \['word', 'n'\], got 1"
+    ):
+        opened(SinkGroup(SINK), 1).append("a")
+
+
+def test_a_value_of_another_type_fails_the_txid_and_names_its_row():
+    group = SinkGroup(SINK)
+    handle = opened(group, 8)
+    handle.append("a", 1)
+    handle.append("b", "2")
+    with pytest.raises(
+        StateError, match=r"sink 'out', column 'n', row 1 .*writer\[0\], txid 8.*expected int, got str '2'"
+    ):
+        group.end_txid(8)
+    assert group.rows(8, 8) is None
+    group.drop_from(8)
+    group.end_txid(8)
+    assert group.rows(8, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"word": ["a"]}, r"expected one column 'n', got \['word'\]"),
+        ({"word": ["a"], "n": [0.5]}, "'n'.*expected int64, got double; cast the column"),
+        ({"word": [1], "n": [1]}, "'word'.*expected string, got int64"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(table, message):
+    with pytest.raises(StateError, match=message):
+        opened(SinkGroup(SINK), 1).append_batch(pa.table(table))
+
+
+def test_times_are_utc_and_a_column_of_nulls_fits_every_type():
+    sink = SinkTable("out", {"at": datetime, "what": pa.list_(pa.int64())})
+    group = SinkGroup(sink)
+    noon = datetime(2020, 1, 1, 12, tzinfo=UTC)
+    handle = opened(group, 1)
+    handle.append(noon, [1, None])
+    handle.append_batch(pa.table({"at": pa.array([noon], pa.timestamp("ms", tz="Europe/Berlin")), "what": [None]}))
+    group.end_txid(1)
+    assert group.rows(1, 1).schema == sink_schema(sink)
+    assert group.rows(1, 1)["at"].to_pylist() == [noon, noon]

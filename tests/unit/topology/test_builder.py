@@ -1,0 +1,227 @@
+import logging
+
+import pytest
+from topology_samples import Keep, Lines, Partial, Plain, Split, builder, rich, source_diagram, word_count
+
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.grouping import Grouping
+from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
+from txstorm.api.tuples import Fields
+from txstorm.errors import TopologyError
+from txstorm.topology.builder import TransactionalTopologyBuilder
+
+
+class ByFirst:
+    def prepare(self, component, stream, targets):
+        self.targets = targets
+
+    def choose_tasks(self, source_task, values):
+        return [0]
+
+
+def inputs_of(declare):
+    """The inputs that `declare` makes on a declarer, as built."""
+    made = builder()
+    made.set_bolt("p", Partial()).shuffle_grouping("lines")
+    declare(made.set_bolt("b", Plain()))
+    return made.build_topology().component("b").inputs
+
+
+def test_the_topology_of_the_design_is_built():
+    topology = word_count()
+    assert [(one.id, one.kind, one.parallelism) for one in topology.components] == [
+        ("lines", "spout", 2),
+        ("split", "basic", 2),
+        ("partial", "batch", 2),
+        ("counts", "committer", 2),
+    ]
+    assert topology.spout.id == "lines"
+    assert str(topology.component("counts").inputs[0].grouping) == "fields word"
+    assert topology.component("partial").streams["errors"].fields == ("why",)
+
+
+def test_parallelism_is_one_when_nothing_is_said():
+    made = builder()
+    made.set_bolt("split", Split()).shuffle_grouping("lines")
+    assert [one.parallelism for one in made.build_topology().components] == [1, 1]
+
+
+def test_marker_and_set_committer_bolt_are_equal():
+    made = builder()
+    made.set_bolt("marked", Keep()).global_grouping("lines")
+    made.set_committer_bolt("added", Plain()).global_grouping("lines")
+    topology = made.build_topology()
+    assert {topology.component(name).kind for name in ("marked", "added")} == {"committer"}
+
+
+def test_declared_before_its_source_a_bolt_still_comes_after_it_and_ties_keep_their_order():
+    made = builder()
+    made.set_bolt("z", Plain()).shuffle_grouping("y")
+    made.set_bolt("c", Split()).shuffle_grouping("lines")
+    made.set_bolt("y", Plain()).shuffle_grouping("lines")
+    made.set_bolt("a", Split()).shuffle_grouping("lines")
+    assert [one.id for one in made.build_topology().components] == ["lines", "c", "y", "z", "a"]
+
+
+@pytest.mark.parametrize(
+    ("declare", "stream", "grouping"),
+    [
+        (lambda d: d.shuffle_grouping("p"), "default", Grouping("shuffle")),
+        (lambda d: d.shuffle_grouping("p", "errors"), "errors", Grouping("shuffle")),
+        (lambda d: d.fields_grouping("p", ["word"]), "default", Grouping("fields", ("word",))),
+        (lambda d: d.fields_grouping("p", "word"), "default", Grouping("fields", ("word",))),
+        (lambda d: d.fields_grouping("p", Fields("word", "n")), "default", Grouping("fields", ("word", "n"))),
+        (lambda d: d.fields_grouping("p", ["why"], stream="errors"), "errors", Grouping("fields", ("why",))),
+        (lambda d: d.fields_grouping("p", "errors", ["why"]), "errors", Grouping("fields", ("why",))),
+        (lambda d: d.fields_grouping("p", ["why"], "errors"), "errors", Grouping("fields", ("why",))),
+        (lambda d: d.partial_key_grouping("p", "errors", ["why"]), "errors", Grouping("partial_key", ("why",))),
+        (lambda d: d.global_grouping("p"), "default", Grouping("global")),
+        (lambda d: d.all_grouping("p"), "default", Grouping("all")),
+        (lambda d: d.none_grouping("p"), "default", Grouping("none")),
+        (lambda d: d.local_or_shuffle_grouping("p"), "default", Grouping("local_or_shuffle")),
+        (lambda d: d.grouping("p", Grouping("global"), "errors"), "errors", Grouping("global")),
+        (lambda d: d.grouping("p", "shuffle"), "default", Grouping("shuffle")),
+        (lambda d: d.shuffleGrouping("p"), "default", Grouping("shuffle")),
+        (lambda d: d.fieldsGrouping("p", "errors", ["why"]), "errors", Grouping("fields", ("why",))),
+        (lambda d: d.partialKeyGrouping("p", ["n"]), "default", Grouping("partial_key", ("n",))),
+        (lambda d: d.globalGrouping("p"), "default", Grouping("global")),
+        (lambda d: d.allGrouping("p"), "default", Grouping("all")),
+        (lambda d: d.noneGrouping("p"), "default", Grouping("none")),
+        (lambda d: d.localOrShuffleGrouping("p"), "default", Grouping("local_or_shuffle")),
+    ],
+)
+def test_every_grouping_is_declared_in_both_spellings(declare, stream, grouping):
+    (given,) = inputs_of(declare)
+    assert (given.component, given.stream, given.grouping) == ("p", stream, grouping)
+
+
+@pytest.mark.parametrize("spelling", ["custom_grouping", "customGrouping"])
+def test_custom_groupings_come_in_both_orders(spelling):
+    chosen = ByFirst()
+    (ours,) = inputs_of(lambda d: getattr(d, spelling)("p", chosen, "errors"))
+    (storms,) = inputs_of(lambda d: getattr(d, spelling)("p", "errors", chosen))
+    assert ours == storms
+    assert ours.grouping.custom is chosen
+    assert ours.stream == "errors"
+
+
+@pytest.mark.parametrize("spelling", ["direct_grouping", "directGrouping"])
+def test_direct_groupings_read_direct_streams(spelling):
+    class Direct(BatchBolt):
+        def declare_output_fields(self, declarer):
+            declarer.declare("x", direct=True)
+
+        def execute(self, tuple):
+            pass
+
+    made = builder()
+    made.set_bolt("d", Direct()).shuffle_grouping("lines")
+    getattr(made.set_bolt("r", Plain()), spelling)("d")
+    assert made.build_topology().component("r").inputs[0].grouping.kind == "direct"
+
+
+def test_camel_case_builds_the_same_topology():
+    made = TransactionalTopologyBuilder("word-count", "lines", Lines(), 2)
+    made.setBolt("split", Split(), 2).shuffleGrouping("lines")
+    made.setBolt("partial", Partial(), 2).localOrShuffleGrouping("split")
+    made.setCommitterBolt("counts", Keep(), 2).fieldsGrouping("partial", ["word"])
+    assert made.buildTopology().fingerprint() == word_count().fingerprint()
+
+
+def test_camel_case_overrides_declare_streams():
+    class Shouting(BatchBolt):
+        def declareOutputFields(self, declarer):
+            declarer.declareStream("loud", ["word"])
+
+        def execute(self, tuple):
+            pass
+
+    made = builder()
+    made.set_bolt("shout", Shouting()).shuffle_grouping("lines")
+    assert made.build_topology().component("shout").streams["loud"].fields == ("word",)
+
+
+def test_settings_are_taken_from_builder_and_spout_declarer():
+    made = builder()
+    made.set_setting("max_jobs", "3").set_settings({"topology.message.timeout.secs": 5})
+    made.getSpoutDeclarer().setMaxSpoutPending(4).addConfiguration("on_error", "retry(2)")
+    settings = made.build_topology().settings
+    assert (settings.max_jobs, settings.batch_timeout, settings.max_spout_pending) == (3, 5, 4)
+    assert settings.error_retries == 2
+
+
+def test_component_configuration_stays_with_the_component():
+    made = builder()
+    made.get_spout_declarer().add_configuration("depth", 1)
+    made.set_bolt("split", Split()).shuffle_grouping("lines").addConfiguration("colour", "red")
+    topology = made.build_topology()
+    assert dict(topology.spout.configuration) == {"depth": 1}
+    assert dict(topology.component("split").configuration) == {"colour": "red"}
+
+
+def test_impossible_settings_are_faults_beside_the_others():
+    made = builder().set_setting("max_jobs", 0)
+    made.set_bolt("split", Split())
+    with pytest.raises(TopologyError) as refused:
+        made.build_topology()
+    assert len(refused.value.faults) == 2
+    assert any("max_jobs" in fault for fault in refused.value.faults)
+
+
+def test_all_three_kinds_of_spouts_are_accepted():
+    class Ours(PartitionedTransactionalSpout):
+        fields = ("x",)
+
+    class Opaque(OpaquePartitionedTransactionalSpout):
+        fields = ("x",)
+
+    for spout in (Ours(), Opaque()):
+        assert TransactionalTopologyBuilder("t", "s", spout).build_topology().spout.kind == "spout"
+
+
+def test_a_built_topology_does_not_follow_the_builder():
+    made = builder()
+    declarer = made.set_bolt("split", Split()).shuffle_grouping("lines")
+    topology = made.build_topology()
+    declarer.add_configuration("late", 1)
+    made.set_bolt("more", Split()).shuffle_grouping("lines")
+    assert [one.id for one in topology.components] == ["lines", "split"]
+    assert not topology.component("split").configuration
+
+
+def test_warnings_are_logged_and_kept(caplog):
+    made = builder()
+    made.set_bolt("partial", Partial()).shuffle_grouping("lines")
+    made.set_committer_bolt("counts", Keep(), 2).shuffle_grouping("partial")
+    with caplog.at_level(logging.WARNING, "txstorm.topology"):
+        topology = made.build_topology()
+    assert len(topology.warnings) == 1
+    assert topology.warnings[0] in caplog.text
+
+
+def test_validate_reports_without_building():
+    made = builder()
+    made.set_bolt("split", Split())
+    assert len(made.validate().faults) == 1
+    made.validate()
+    assert len(made.validate().faults) == 1
+
+
+def test_committers_and_all_they_feed_are_the_commit_phase():
+    assert source_diagram().commit_phase == {"B", "C", "D"}
+    assert word_count().commit_phase == {"counts"}
+    assert rich().commit_phase == {"counts", "audit"}
+
+
+def test_a_topology_needs_no_committer():
+    assert builder().build_topology().commit_phase == frozenset()
+
+
+def test_committer_alone_is_no_bolt():
+    class Neither(Committer):
+        pass
+
+    made = builder()
+    made.set_bolt("n", Neither()).shuffle_grouping("lines")
+    with pytest.raises(TopologyError, match="neither a BasicBolt nor a BatchBolt"):
+        made.build_topology()

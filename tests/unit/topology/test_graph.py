@@ -1,0 +1,135 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+from topology_samples import Audit, Keep, Lines, Partial, Plain, Split, builder, rich, word_count
+
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.errors import InputError, SettingError
+
+A = KeyedState("a", {"k": str}, {"v": int})
+B = KeyedState("b", {"k": str}, {"v": int})
+C = KeyedState("c", {"k": str}, {"v": int})
+
+
+def committed(bolt, parallelism=1):
+    made = builder()
+    made.set_committer_bolt("c", bolt, parallelism).global_grouping("lines")
+    return made.build_topology()
+
+
+def test_tables_are_found_on_class_and_instance_alone_and_in_lists():
+    class Base(BatchBolt, Committer):
+        first = A
+
+        def execute(self, tuple):
+            pass
+
+    class Derived(Base):
+        def __init__(self):
+            self.more = (B, SinkTable("out", {"x": str}))
+            self.again = A
+            self.last = [C]
+
+    topology = committed(Derived())
+    assert [one.name for one in topology.states["c"]] == ["a", "b", "c"]
+    assert [one.name for one in topology.sinks["c"]] == ["out"]
+
+
+def test_an_instance_attribute_replaces_the_class_attribute():
+    class Bolt(Keep):
+        def __init__(self):
+            self.state = B
+
+    assert [one.name for one in committed(Bolt()).states["c"]] == ["b"]
+
+
+def test_tables_are_found_in_slots():
+    class Slim(BatchBolt, Committer):
+        __slots__ = ("table", "unset")
+
+        def __init__(self):
+            self.table = B
+
+        def execute(self, tuple):
+            pass
+
+    assert [one.name for one in committed(Slim()).states["c"]] == ["b"]
+
+
+def test_only_components_with_tables_are_listed():
+    assert set(rich().states) == {"counts", "audit"}
+    assert set(rich().sinks) == {"audit"}
+    assert committed(Plain()).states == {}
+
+
+def test_an_unknown_component_is_an_error_that_names_the_near_ones():
+    with pytest.raises(InputError, match=r"no component 'count' \(did you mean 'counts'"):
+        word_count().component("count")
+
+
+def test_fingerprint_is_the_same_in_another_process():
+    code = "import topology_samples as t; print(t.word_count().fingerprint(), t.rich().fingerprint())"
+    paths = [str(Path(__file__).parent), *sys.path]
+    program = f"import sys; sys.path[:] = {paths!r}; {code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [word_count().fingerprint(), rich().fingerprint()]
+
+
+def variant(**changes):
+    given = {"id": "t", "parallelism": 1, "bolt": "b", "fields": ["word"], "keep": Keep(), "tasks": 1, **changes}
+    made = builder(given["id"], given["parallelism"])
+    made.set_bolt("p", Partial()).shuffle_grouping("lines")
+    made.set_committer_bolt(given["bolt"], given["keep"], given["tasks"]).fields_grouping("p", given["fields"])
+    return made.build_topology()
+
+
+class OtherColumns(Keep):
+    state = KeyedState("counts", key={"word": str}, value={"n": float})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "u"},
+        {"parallelism": 2},
+        {"bolt": "c"},
+        {"fields": ["n"]},
+        {"keep": Plain()},
+        {"keep": Audit()},
+        {"keep": OtherColumns()},
+        {"tasks": 2},
+    ],
+)
+def test_fingerprint_changes_with_the_shape(changes):
+    assert variant(**changes).fingerprint() != variant().fingerprint()
+
+
+def test_fingerprint_does_not_change_with_settings_or_objects():
+    assert variant().with_settings({"max_jobs": 9}).fingerprint() == variant(keep=Keep()).fingerprint()
+
+
+def test_with_settings_changes_only_settings():
+    topology = word_count()
+    changed = topology.with_settings({"topology.max.spout.pending": "9"})
+    assert changed.settings.max_spout_pending == 9
+    assert topology.settings.max_spout_pending == "auto"
+    assert changed.components is topology.components
+    with pytest.raises(SettingError):
+        topology.with_settings({"nothing": 1})
+
+
+def test_a_topology_can_be_shipped():
+    topology = rich()
+    assert topology.commit_phase  # cached values travel too
+    shipped = cloudpickle.loads(cloudpickle.dumps(topology))
+    assert shipped.fingerprint() == topology.fingerprint()
+
+
+def test_printing_is_short():
+    assert str(word_count()) == "Topology(word-count: lines → split → partial → counts)"
+    assert isinstance(word_count().spout.object, Lines)
+    assert isinstance(word_count().component("split").object, Split)

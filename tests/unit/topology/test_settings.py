@@ -1,0 +1,132 @@
+import cloudpickle
+import pytest
+
+from txstorm.errors import SettingError
+from txstorm.topology.settings import STORM_KEYS, Settings
+
+
+def test_defaults_are_the_documented_ones():
+    settings = Settings()
+    assert settings.max_spout_pending == "auto"
+    assert settings.max_pack_txids is None
+    assert (settings.batch_timeout, settings.enable_timeouts, settings.min_interval) == (600, True, 0)
+    assert (settings.on_error, settings.error_retries, settings.max_retries) == ("fail_topology", 0, None)
+    assert (settings.max_in_flight_bytes, settings.spill_bytes, settings.cargo_bytes) == (2**28, 2**23, 2**24)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_spout_pending", "4", 4),
+        ("max_spout_pending", "auto", "auto"),
+        ("max_pack_txids", "none", None),
+        ("max_pack_txids", "8", 8),
+        ("max_retries", "none", None),
+        ("max_retries", "0", 0),
+        ("batch_timeout", "1.5", 1.5),
+        ("enable_timeouts", "false", False),
+        ("compact_on_stop", "true", True),
+        ("on_error", "retry(3)", "retry(3)"),
+        ("spill_bytes", "0", 0),
+    ],
+)
+def test_text_from_the_command_line_is_read(name, text, value):
+    assert getattr(Settings.parse({name: text}), name) == value
+
+
+def test_storm_keys_are_read_in_storm_units():
+    settings = Settings.parse(
+        {
+            "topology.max.spout.pending": 7,
+            "topology.message.timeout.secs": "30",
+            "topology.enable.message.timeouts": False,
+            "topology.trident.batch.emit.interval.millis": "500",
+        }
+    )
+    assert settings.max_spout_pending == 7
+    assert settings.batch_timeout == 30
+    assert settings.enable_timeouts is False
+    assert settings.min_interval == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_spout_pending", 0),
+        ("max_spout_pending", "many"),
+        ("max_spout_pending", True),
+        ("max_jobs", "1.5"),
+        ("max_jobs", True),
+        ("batch_timeout", 0),
+        ("batch_timeout", "nan"),
+        ("min_interval", -1),
+        ("min_interval", "inf"),
+        ("on_error", "retry(0)"),
+        ("on_error", "ignore"),
+        ("on_error", 3),
+        ("max_retries", -1),
+        ("cargo_bytes", 2**24 + 1),
+        ("enable_timeouts", "perhaps"),
+        ("max_pack_txids", 0),
+        ("topology.trident.batch.emit.interval.millis", "soon"),
+    ],
+)
+def test_an_impossible_value_is_refused_by_name_with_the_value(name, value):
+    with pytest.raises(SettingError) as refused:
+        Settings.parse({name: value})
+    own = STORM_KEYS.get(name, (name,))[0]
+    assert own in str(refused.value)
+    assert repr(value) in str(refused.value)
+
+
+def test_all_faults_come_at_once_and_unknown_keys_name_the_near_ones():
+    with pytest.raises(SettingError) as refused:
+        Settings.parse({"max_retrys": 1, "max_jobs": 0, "topology.max.spout.pendin": 3, "qqq": 1})
+    message = str(refused.value)
+    assert "unknown setting 'max_retrys' (did you mean 'max_retries'" in message
+    assert "'topology.max.spout.pending'" in message
+    assert "setting max_jobs: got 0" in message
+    assert "unknown setting 'qqq'; known are max_spout_pending, " in message
+
+
+@pytest.mark.parametrize("key", ["transactional.zookeeper.root", "transactional.zookeeper.servers"])
+def test_keys_of_the_zookeeper_ledger_are_refused_with_a_reason(key):
+    with pytest.raises(SettingError, match="the ledger is kept in the data directory"):
+        Settings.parse({key: "x"})
+
+
+def test_the_id_is_no_setting():
+    with pytest.raises(SettingError, match="first argument of TransactionalTopologyBuilder"):
+        Settings.parse({"topology.transactional.id": "x"})
+
+
+def test_a_setting_given_under_both_names_is_refused():
+    with pytest.raises(SettingError, match="max_spout_pending is given twice"):
+        Settings.parse({"max_spout_pending": 1, "topology.max.spout.pending": 2})
+
+
+def test_retry_policy_tells_its_number():
+    assert Settings.parse({"on_error": "retry(12)"}).error_retries == 12
+
+
+def test_updated_keeps_what_is_not_named():
+    settings = Settings.parse({"max_jobs": 5, "max_retries": 2}).updated({"topology.max.spout.pending": "3"})
+    assert (settings.max_jobs, settings.max_retries, settings.max_spout_pending) == (5, 2, 3)
+    with pytest.raises(SettingError, match="max_job"):
+        settings.updated({"max_job": 1})
+
+
+def test_every_setting_is_described_for_the_command_line():
+    listed = {one.name: one for one in Settings.listed()}
+    assert set(listed) == set(Settings.model_fields)
+    assert all(one.description for one in listed.values())
+    assert listed["batch_timeout"].storm_key == "topology.message.timeout.secs"
+    assert listed["max_jobs"].storm_key is None
+
+
+def test_settings_are_values_that_can_be_shipped():
+    settings = Settings.parse({"max_jobs": 3})
+    assert cloudpickle.loads(cloudpickle.dumps(settings)) == settings
+    assert hash(settings) == hash(Settings(max_jobs=3))
+    with pytest.raises(ValueError, match="frozen"):
+        settings.max_jobs = 4

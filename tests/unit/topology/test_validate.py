@@ -1,0 +1,464 @@
+import threading
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from topology_samples import Keep, Lines, Partial, Plain, Split, builder
+
+from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.errors import TopologyError
+from txstorm.topology.builder import TransactionalTopologyBuilder
+
+
+def faults(made):
+    return made.validate().faults
+
+
+def only_fault(made):
+    found = faults(made)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def with_bolt(bolt, committer=False):
+    made = builder()
+    add = made.set_committer_bolt if committer else made.set_bolt
+    add("b", bolt).global_grouping("lines")
+    return made
+
+
+def with_state(state):
+    class Bolt(Plain):
+        table = state
+
+    return with_bolt(Bolt(), committer=True)
+
+
+class DirectBolt(Plain):
+    def declare_output_fields(self, declarer):
+        declarer.declare("x", direct=True)
+
+
+def test_a_sound_topology_has_no_faults():
+    made = builder()
+    made.set_committer_bolt("k", Keep(), 2).fields_grouping("lines", ["line"])
+    assert faults(made) == ()
+
+
+def test_everything_is_reported_at_once():
+    made = TransactionalTopologyBuilder("../t", "lines", Lines(), 0)
+    made.set_bolt("a", Split()).shuffle_grouping("lins")
+    made.set_bolt("A", Split())
+    made.set_bolt("x", Plain()).shuffle_grouping("y")
+    made.set_bolt("y", Plain()).shuffle_grouping("x")
+    made.set_bolt("c", Split).shuffle_grouping("lines", "errors")
+    with pytest.raises(TopologyError) as refused:
+        made.build_topology()
+    text = "\n".join(refused.value.faults)
+    for part in (
+        "topology '../t'",
+        "parallelism is 0",
+        "no component 'lins' (did you mean 'lines'?)",
+        "'a' and 'A' differ only in case",
+        "'A' subscribes to nothing",
+        "cycle ",
+        "got the class Split",
+        "no stream 'errors'",
+    ):
+        assert part in text
+    assert len(refused.value.faults) == 8
+    assert "has 8 fault(s)" in str(refused.value)
+
+
+# -- names -------------------------------------------------------------------------------------------------------
+
+BAD_NAMES = ["", "..", "a/b", "a\0b", "a b", "1a", "__x", "-a", "é", "а", "ｓplit", "a" * 65, "a\n", None, 3, ["a"]]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_bad_names_are_refused_for_topologies_components_states_and_sinks(name):
+    assert only_fault(TransactionalTopologyBuilder(name, "s", Lines())).startswith(f"topology {name!r}: a name is ")
+    assert only_fault(TransactionalTopologyBuilder("t", name, Lines())).startswith(f"component {name!r}: a name is ")
+    state = only_fault(with_state(KeyedState(name, {"k": str}, {"v": int})))
+    assert f"state {name!r}: a name is " in state
+    assert f"sink {name!r}: a name is " in only_fault(with_state(SinkTable(name, {"v": int})))
+
+
+def test_two_components_with_one_id():
+    made = builder()
+    made.set_bolt("a", Split()).shuffle_grouping("lines")
+    made.set_bolt("a", Split()).shuffle_grouping("lines")
+    made.set_bolt("a", Split()).shuffle_grouping("lines")
+    assert only_fault(made) == "component 'a': two components have this id; give each its own"
+
+
+def test_a_bolt_with_the_spouts_id():
+    made = builder()
+    made.set_bolt("Lines", Split()).shuffle_grouping("lines")
+    assert "'lines' and 'Lines' differ only in case" in only_fault(made)
+
+
+def test_a_stream_with_a_bad_name():
+    class Bad(Plain):
+        streams = {"a/b": ("x",)}
+
+    assert "stream 'a/b': a name is" in only_fault(with_bolt(Bad()))
+
+
+# -- objects -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, True, 1.5, "2", 40000])
+def test_parallelism_is_a_number_of_tasks(parallelism):
+    assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
+
+
+def test_a_class_instead_of_an_object():
+    assert "'b': got the class Plain instead of an object; write Plain(...)" in only_fault(with_bolt(Plain))
+    assert "spout 's': got the class Lines" in only_fault(TransactionalTopologyBuilder("t", "s", Lines))
+
+
+def test_a_spout_of_no_known_kind():
+    assert "Split is no spout" in only_fault(TransactionalTopologyBuilder("t", "s", Split()))
+
+
+def test_a_bolt_of_no_known_kind():
+    assert "Lines is neither a BasicBolt nor a BatchBolt" in only_fault(with_bolt(Lines()))
+
+
+def test_a_bolt_of_both_kinds():
+    class Both(BasicBolt, BatchBolt):
+        def execute(self, *given):
+            pass
+
+    assert "is both a BasicBolt and a BatchBolt" in only_fault(with_bolt(Both()))
+
+
+def test_a_basic_bolt_is_never_a_committer():
+    class Marked(Split, Committer):
+        pass
+
+    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Marked()))
+    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
+
+
+@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
+def test_a_bolt_that_does_nothing(base):
+    idle = type("Idle", (base,), {})
+    assert "overrides neither execute nor execute_batch" in only_fault(with_bolt(idle()))
+
+
+@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
+def test_execute_batch_is_enough(base):
+    columns = type("Columns", (base,), {"execute_batch": lambda self, *given: None})
+    assert faults(with_bolt(columns())) == ()
+
+
+def test_a_declaration_that_raises_is_one_fault_only():
+    class Broken(Plain):
+        def declare_output_fields(self, declarer):
+            raise KeyError("oops")
+
+    made = with_bolt(Broken())
+    made.set_bolt("c", Split()).fields_grouping("b", ["x"])
+    assert "declare_output_fields of Broken raised KeyError: 'oops'" in only_fault(made)
+
+
+def test_a_bolt_that_cannot_be_shipped_names_the_attribute():
+    class Locked(Plain):
+        def __init__(self):
+            self.fine = 1
+            self.lock = threading.Lock()
+
+    fault = only_fault(with_bolt(Locked()))
+    assert fault.startswith("component 'b': Locked cannot be shipped to a worker: its attribute 'lock' ")
+    assert "make such things in prepare" in fault
+
+
+def test_a_bolt_whose_code_cannot_be_shipped():
+    lock = threading.Lock()
+
+    class Closing(Plain):
+        def execute(self, tuple):
+            lock.acquire()
+
+    assert "it or something its code refers to cannot be serialised" in only_fault(with_bolt(Closing()))
+
+
+def test_a_custom_grouping_that_cannot_be_shipped():
+    class Locked:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def prepare(self, component, stream, targets):
+            pass
+
+        def choose_tasks(self, source_task, values):
+            return [0]
+
+    made = builder()
+    made.set_bolt("b", Plain()).custom_grouping("lines", Locked())
+    assert "custom grouping on 'lines': Locked cannot be shipped" in only_fault(made)
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------
+
+
+def subscribed(declare, source=Partial):
+    made = builder()
+    made.set_bolt("p", source()).shuffle_grouping("lines")
+    declare(made.set_bolt("b", Plain()))
+    return only_fault(made)
+
+
+@pytest.mark.parametrize(
+    ("declare", "sentence"),
+    [
+        (lambda d: None, "bolt 'b' subscribes to nothing; add a grouping"),
+        (lambda d: d.shuffle_grouping("q"), "there is no component 'q'; known are lines, p, b"),
+        (lambda d: d.shuffle_grouping(["p"]), "there is no component ['p']"),
+        (lambda d: d.shuffle_grouping("p", "eror"), "no stream 'eror' (did you mean 'errors'?)"),
+        (lambda d: d.fields_grouping("p", ["wrd"]), "stream 'default' has no field 'wrd' (did you mean 'word'?)"),
+        (lambda d: d.fields_grouping("p", ["word"], stream="errors"), "stream 'errors' has no field 'word'"),
+        (lambda d: d.fields_grouping("p", []), "names no fields"),
+        (lambda d: d.partial_key_grouping("p", []), "names no fields"),
+        (lambda d: d.direct_grouping("p"), "stream 'default' is not direct; declare it with direct=True"),
+        (lambda d: d.grouping("p", "shufle"), "no such grouping (did you mean 'shuffle'"),
+        (lambda d: d.custom_grouping("p", object()), "object has no prepare and choose_tasks"),
+        (lambda d: d.custom_grouping("p", Partial), "got the class Partial instead of an object"),
+        (lambda d: d.shuffle_grouping("p").global_grouping("p"), "stream 'default' is subscribed to twice"),
+        (lambda d: d.shuffle_grouping("p").shuffle_grouping("b"), "cycle b → b"),
+    ],
+)
+def test_faults_of_one_subscription(declare, sentence):
+    assert sentence in subscribed(declare)
+
+
+def test_a_direct_stream_wants_a_direct_grouping():
+    assert "stream 'default' is direct" in subscribed(lambda d: d.shuffle_grouping("p"), DirectBolt)
+
+
+def test_nothing_can_be_read_from_a_bolt_without_fields():
+    class Silent(Plain):
+        fields = ()
+
+    assert "'p' declares no output fields" in subscribed(lambda d: d.shuffle_grouping("p"), Silent)
+
+
+def test_a_stream_without_fields_cannot_be_read():
+    class Empty(Plain):
+        def declare_output_fields(self, declarer):
+            declarer.declare()
+
+    assert "is declared without fields" in subscribed(lambda d: d.shuffle_grouping("p"), Empty)
+
+
+def test_a_bolt_nobody_reads_may_declare_fields_or_none():
+    class Silent(Plain):
+        fields = ()
+
+    assert faults(with_bolt(Silent())) == ()
+    assert faults(with_bolt(Plain())) == ()
+
+
+def test_cycles_are_named_in_the_direction_of_the_tuples_each_once():
+    made = builder()
+    made.set_bolt("a", Plain()).shuffle_grouping("lines").shuffle_grouping("c")
+    made.set_bolt("b", Plain()).shuffle_grouping("a")
+    made.set_bolt("c", Plain()).shuffle_grouping("b")
+    made.set_bolt("x", Plain()).shuffle_grouping("y")
+    made.set_bolt("y", Plain()).shuffle_grouping("x")
+    found = [fault.partition(":")[0].removeprefix("cycle ").split(" → ") for fault in faults(made)]
+    assert [sorted(set(path)) for path in found] == [["a", "b", "c"], ["x", "y"]]
+    follows = {"a": "b", "b": "c", "c": "a", "x": "y", "y": "x"}
+    for path in found:
+        assert path[0] == path[-1]
+        assert all(follows[one] == other for one, other in pairwise(path))
+
+
+# -- fields and tables -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (("a", "a"), "field 'a' is declared twice"),
+        (("_a",), "starts with '_'"),
+        (("",), "field '' is not a non-empty string"),
+        (("a\0",), "is not a non-empty string"),
+        ((1,), "field 1 is not a non-empty string"),
+        (((["a"],),), "is not a non-empty string"),
+    ],
+)
+def test_fields_are_different_names(fields, sentence):
+    bolt = type("Bolt", (Plain,), {"fields": fields})
+    assert sentence in only_fault(with_bolt(bolt()))
+
+
+def test_a_stream_declared_twice():
+    class Twice(Plain):
+        def declare_output_fields(self, declarer):
+            declarer.declare("a")
+            declarer.declare("b")
+
+    assert "component 'b': stream 'default' is declared twice" in only_fault(with_bolt(Twice()))
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (KeyedState("s", {"k": float}, {"v": int}), "double cannot be a key"),
+        (KeyedState("s", {"k": pa.float32()}, {"v": int}), "float cannot be a key"),
+        (KeyedState("s", {"k": pa.list_(pa.int64())}, {"v": int}), "cannot be a key; use one key column per part"),
+        (KeyedState("s", {"k": object}, {"v": int}), "column 'k': object is no column type; use str, int, "),
+        (KeyedState("s", {"k": str}, {"v": "int"}), "column 'v': 'int' is no column type"),
+        (KeyedState("s", {"k": str}, {"v": [int]}), "is no column type"),
+        (KeyedState("s", {"k": str}, {"v": pa.uint32()}), "cannot hold uint32 as it is; use int"),
+        (KeyedState("s", {"k": str}, {"v": pa.large_string()}), "use str (pa.string())"),
+        (KeyedState("s", {"k": str}, {"v": pa.binary(4)}), "use bytes (pa.binary())"),
+        (KeyedState("s", {"k": str}, {"v": pa.timestamp("us")}), "is not in UTC microseconds"),
+        (KeyedState("s", {"k": str}, {"v": pa.timestamp("ns", tz="UTC")}), "is not in UTC microseconds"),
+        (KeyedState("s", {"k": str}, {"v": pa.list_(pa.time64("us"))}), "cannot hold time64[us]"),
+        (KeyedState("s", {"k": str}, {}), "has no value columns"),
+        (KeyedState("s", {"k": str}, {"k": int}), "column 'k' is declared twice"),
+        (KeyedState("s", {"k": str}, {"K": int}), "column 'K' and column 'k' differ only in case"),
+        (KeyedState("s", {"_kg": str}, {"v": int}), "starts with '_'"),
+        (KeyedState("s", {"k": str}, {"_txid": int}), "starts with '_'"),
+        (KeyedState("s", ["k"], {"v": int}), "key and value are mappings"),
+        (SinkTable("s", {}), "at least one column"),
+        (SinkTable("s", ["a"]), "at least one column"),
+        (SinkTable("s", {"_txid": int}), "starts with '_'"),
+        (SinkTable("s", {"a": int, "A": int}), "differ only in case"),
+        (SinkTable("s", {"a": set}), "set is no column type"),
+    ],
+)
+def test_faults_of_one_table(state, sentence):
+    fault = only_fault(with_state(state))
+    assert sentence in fault
+    assert "'b'" in fault
+    assert "'s'" in fault
+
+
+def test_every_documented_type_is_accepted():
+    from txstorm.api.state import ARROW_TYPES
+
+    columns = {kind.__name__: kind for kind in ARROW_TYPES}
+    keys = {name: kind for name, kind in columns.items() if kind is not float}
+    values = {f"v_{name}": kind for name, kind in columns.items()}
+    nested = {"l": pa.list_(pa.string()), "m": pa.map_(pa.string(), pa.int32()), "s": pa.struct([("x", pa.int8())])}
+    assert faults(with_state(KeyedState("s", keys, {**values, **nested}))) == ()
+    assert faults(with_state(SinkTable("s", {**values, **nested}))) == ()
+
+
+@pytest.mark.parametrize("table", [KeyedState("s", {"k": str}, {"v": int}), SinkTable("s", {"v": int})])
+def test_only_committers_have_tables(table):
+    class Bolt(Plain):
+        held = table
+
+    class Basic(Split):
+        held = table
+
+    class Spout(Lines):
+        held = table
+
+    assert "'b' declares s" in only_fault(with_bolt(Bolt()))
+    assert "mark the bolt with Committer or add it with set_committer_bolt" in only_fault(with_bolt(Bolt()))
+    assert "move it to a committer" in only_fault(with_bolt(Basic()))
+    assert "move it to a committer" in only_fault(TransactionalTopologyBuilder("t", "s", Spout()))
+
+
+def two_tables(first, second):
+    made = builder()
+    for name, table in (("one", first), ("two", second)):
+        bolt = type("Bolt", (Plain,), {"held": table})
+        made.set_committer_bolt(name, bolt()).global_grouping("lines")
+    return made
+
+
+def test_a_table_belongs_to_one_component():
+    state, sink = KeyedState("s", {}, {"v": int}), SinkTable("s", {"v": int})
+    assert "state 's' is declared by both 'one' and 'two'" in only_fault(two_tables(state, state))
+    assert "sink 's' is declared by both 'one' and 'two'" in only_fault(two_tables(sink, sink))
+    assert faults(two_tables(state, sink)) == ()
+
+
+def test_tables_that_differ_only_in_case():
+    upper, lower = KeyedState("S", {}, {"v": int}), KeyedState("s", {}, {"v": int})
+    assert "states 'S' and 's' differ only in case" in only_fault(two_tables(upper, lower))
+
+
+def test_one_component_declares_one_name_with_two_meanings():
+    tables = (KeyedState("s", {}, {"v": int}), KeyedState("s", {}, {"v": str}))
+    assert "declares state 's' twice with different columns" in only_fault(with_state(tables))
+
+
+# -- warnings ----------------------------------------------------------------------------------------------------
+
+
+def warnings(declare, parallelism=2, state=None):
+    bolt = type("Bolt", (Plain,), {"held": state or KeyedState("s", {"word": str, "n": int}, {"v": int})})
+    made = builder()
+    made.set_bolt("p", Partial()).shuffle_grouping("lines")
+    declare(made.set_committer_bolt("k", bolt(), parallelism))
+    report = made.validate()
+    assert report.faults == ()
+    return report.warnings
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda d: d.shuffle_grouping("p"),
+        lambda d: d.all_grouping("p"),
+        lambda d: d.none_grouping("p"),
+        lambda d: d.local_or_shuffle_grouping("p"),
+        lambda d: d.partial_key_grouping("p", ["word"]),
+    ],
+)
+def test_a_grouping_that_divides_a_key_among_tasks_warns(declare):
+    (warning,) = warnings(declare)
+    assert "use parallelism 1 or fields_grouping('p', ['word', 'n'])" in warning
+    assert warnings(declare, parallelism=1) == ()
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda d: d.global_grouping("p"),
+        lambda d: d.fields_grouping("p", ["word"]),
+        lambda d: d.fields_grouping("p", ["n", "word"]),
+    ],
+)
+def test_a_grouping_within_the_key_does_not_warn(declare):
+    assert warnings(declare) == ()
+
+
+def test_fields_outside_the_key_warn():
+    (warning,) = warnings(
+        lambda d: d.fields_grouping("p", ["n", "word"]), state=KeyedState("s", {"word": str}, {"v": int})
+    )
+    assert "use parallelism 1 or fields_grouping('p', ['word'])" in warning
+
+
+def test_advice_names_no_field_that_does_not_exist():
+    (warning,) = warnings(lambda d: d.shuffle_grouping("p"), state=KeyedState("s", {"token": str}, {"v": int}))
+    assert "fields_grouping('p', ...) on the fields that make up its key (token)" in warning
+
+
+def test_a_single_row_wants_a_global_grouping():
+    (warning,) = warnings(lambda d: d.fields_grouping("p", ["word"]), state=KeyedState("s", {}, {"v": int}))
+    assert warning.endswith("or global_grouping('p')")
+
+
+def test_inputs_grouped_by_different_parts_of_the_key_warn():
+    def declare(declarer):
+        declarer.fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
+
+    bolt = type("Bolt", (Plain,), {"held": KeyedState("s", {"word": str, "n": int}, {"v": int})})
+    made = builder()
+    made.set_bolt("p", Partial()).shuffle_grouping("lines")
+    made.set_bolt("q", Partial()).shuffle_grouping("lines")
+    declare(made.set_committer_bolt("k", bolt(), 2))
+    (warning,) = made.validate().warnings
+    assert "its inputs are grouped by different fields (word and word, n)" in warning

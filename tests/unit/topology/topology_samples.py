@@ -1,0 +1,83 @@
+"""Components and topologies the tests of this folder are made of."""
+
+from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
+from txstorm.api.spout import TransactionalSpout
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.topology.builder import TransactionalTopologyBuilder
+
+
+class Lines(TransactionalSpout):
+    fields = ("line",)
+
+
+class Split(BasicBolt):
+    fields = ("word",)
+
+    def execute(self, tuple, collector):
+        for word in tuple["line"].split():
+            collector.emit(word)
+
+
+class Partial(BatchBolt):
+    fields = ("word", "n")
+    streams = {"errors": ("why",)}
+
+    def execute(self, tuple):
+        pass
+
+
+class Keep(BatchBolt, Committer):
+    state = KeyedState("counts", key={"word": str}, value={"n": int})
+
+    def execute(self, tuple):
+        pass
+
+
+class Plain(BatchBolt):
+    """A batch bolt without tables; a committer only where it is added as one."""
+
+    fields = ("x",)
+
+    def execute(self, tuple):
+        pass
+
+
+class Audit(BatchBolt):
+    def __init__(self):
+        self.tables = [SinkTable("audit", {"who": str, "at": int}), KeyedState("single", {}, {"n": int})]
+
+    def execute(self, tuple):
+        pass
+
+
+def builder(topology="word-count", parallelism=None):
+    return TransactionalTopologyBuilder(topology, "lines", Lines(), parallelism)
+
+
+def word_count():
+    made = builder(parallelism=2)
+    made.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+    made.set_bolt("partial", Partial(), 2).local_or_shuffle_grouping("split")
+    made.set_committer_bolt("counts", Keep(), 2).fields_grouping("partial", ["word"])
+    return made.build_topology()
+
+
+def source_diagram():
+    """The diagram of Storm's documentation: A→B*, A→C, B*→C, C→D*."""
+    made = TransactionalTopologyBuilder("diagram", "A", Lines())
+    made.set_committer_bolt("B", Plain()).shuffle_grouping("A")
+    made.set_bolt("C", Plain()).shuffle_grouping("A").shuffle_grouping("B")
+    made.set_committer_bolt("D", Plain()).shuffle_grouping("C")
+    return made.build_topology()
+
+
+def rich():
+    """Several streams, inputs, committers and tables, and links that pass through layers."""
+    made = builder("rich", 4)
+    made.set_bolt("split", Split(), 4).local_or_shuffle_grouping("lines")
+    made.set_bolt("partial", Partial(), 3).shuffle_grouping("split").all_grouping("lines")
+    made.set_bolt("faults", Split()).global_grouping("partial", "errors")
+    made.set_committer_bolt("counts", Keep(), 2).fields_grouping("partial", ["word"])
+    made.set_bolt("after", Plain()).global_grouping("faults").shuffle_grouping("lines")
+    made.set_committer_bolt("audit", Audit()).global_grouping("after").none_grouping("partial", "errors")
+    return made.build_topology()

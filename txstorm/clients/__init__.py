@@ -1,0 +1,1 @@
+"""One module per outside client; nothing else imports that client."""

@@ -1,0 +1,330 @@
+"""Delta tables through delta-rs: create, open, compare-and-set, read. The only module that imports `deltalake`.
+
+Every commit goes through `DeltaHandle.commit`, with ``max_commit_retries=0``: by default delta-rs retries a lost race
+by itself, accepts a lower app-transaction version, and lets two compactions double the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction, Transaction
+
+from txstorm.errors import ConflictError, StateError, TableCorrupt
+
+LOG = "_delta_log"
+INFO = "txstorm"
+_PLAIN = {"delta.enableDeletionVectors": "false", "delta.checkpointPolicy": "classic"}
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table.
+
+    Attributes:
+        path: relative to the table.
+        size: bytes.
+        modified: milliseconds since 1970.
+        stats: Delta's statistics of the file, as JSON.
+    """
+
+    path: str
+    size: int
+    modified: int = 0
+    stats: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What one version of a table says about itself.
+
+    Attributes:
+        version: the version it made.
+        info: what txstorm wrote into its commit info; empty for a commit of somebody else.
+    """
+
+    version: int
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit to make.
+
+    Attributes:
+        transactions: app id → version, all written with the commit.
+        info: goes into the commit info under ``txstorm``.
+        adds: files that become part of the table.
+        removes: files that leave it.
+        removed_at: milliseconds since 1970 that removed files are marked with.
+        label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
+    """
+
+    transactions: Mapping[str, int]
+    info: Mapping[str, Any]
+    adds: Sequence[DataFile] = ()
+    removes: Sequence[DataFile] = ()
+    removed_at: int = 0
+    label: str = ""
+
+
+class DeltaHandle:
+    """One Delta table at the version last read. A handle belongs to one thread at a time."""
+
+    def __init__(self, path: Path, table: DeltaTable) -> None:
+        self.path = path
+        self._table = table
+        self._since_checkpoint = 0
+
+    @classmethod
+    def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
+        """Open the table at `path`, at its newest version or at `version`.
+
+        Raises:
+            TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
+        """
+        return cls(path, _opened(path, version))
+
+    @classmethod
+    def create(cls, path: Path, schema: pa.Schema, properties: Mapping[str, str], commit: Commit) -> DeltaHandle:
+        """Create an empty table (reader 1, writer 2) whose version 0 is `commit`.
+
+        Raises:
+            StateError: Delta has no such column type, or stores another one.
+            TableCorrupt: there is something already.
+        """
+        stored = stored_schema(str(path), schema)
+        try:
+            table = DeltaTable.create(
+                str(path),
+                schema=Schema.from_arrow(stored),
+                configuration={**_PLAIN, **properties},
+                commit_properties=_properties(commit),
+                raise_if_key_not_exists=False,
+            )
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(path, "the table cannot be created", cause) from cause
+        return cls(path, table)
+
+    @property
+    def version(self) -> int:
+        """The version this handle is at."""
+        return int(self._table.version())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns."""
+        return pa.schema(self._table.schema().to_arrow())
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties (``delta.…`` and our own)."""
+        return dict(self._table.metadata().configuration)
+
+    def log_entry(self, version: int) -> Path:
+        """The file that holds `version` in the log."""
+        return self.path / LOG / f"{version:020d}.json"
+
+    def refresh(self) -> None:
+        """Move to the newest version. After every `commit` too: a commit does not advance its own handle."""
+        try:
+            self._table.update_incremental()
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(self.path, "the log cannot be read", cause) from cause
+
+    def reopen(self) -> None:
+        """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
+        self._table = _opened(self.path, None)
+
+    def app_version(self, app_id: str) -> int | None:
+        """The last version that was committed under `app_id`, or None."""
+        version = self._table.transaction_version(app_id)
+        return None if version is None else int(version)
+
+    def commit(self, commit: Commit) -> None:
+        """Make the next version if this handle is at the newest one, else change nothing; call `refresh` after it.
+
+        Raises:
+            ConflictError: the table is at another version than this handle.
+            TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
+        """
+        adds = [AddAction(one.path, one.size, {}, one.modified, True, one.stats) for one in commit.adds]
+        removes = [RemoveAction(one.path, True, commit.removed_at, one.size, {}) for one in commit.removes]
+        try:
+            self._table.create_write_transaction(
+                [*adds, *removes],
+                "append",
+                self._table.schema(),
+                commit_properties=_properties(commit),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except CommitFailedError as lost:
+            msg = f"{self.path}: expected version {self.version} to be the newest: {_first_line(lost)}"
+            raise ConflictError(msg) from lost
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(self.path, f"version {self.version + 1} cannot be committed", cause) from cause
+        self._since_checkpoint += 1
+
+    def checkpoint(self, every: int) -> list[Path]:
+        """Write a checkpoint once `every` commits were made through this handle, and start from it.
+
+        The cost of a commit grows with the log entries since the checkpoint a handle was opened at. Returns the
+        files that are to be made durable.
+        """
+        if self._since_checkpoint < every:
+            return []
+        try:
+            self._table.create_checkpoint()
+            version = self.version
+            self.reopen()
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
+        self._since_checkpoint = 0
+        log = self.path / LOG
+        return [*sorted(log.glob(f"{version:020d}.checkpoint*.parquet")), log / "_last_checkpoint"]
+
+    def history(self) -> Iterator[LogEntry]:
+        """The kept versions, newest first."""
+        step, seen = 16, 0
+        while True:
+            found = self._history(step)
+            yield from found[seen:]
+            if len(found) < step:
+                return
+            step, seen = step * 8, len(found)
+
+    def _history(self, limit: int) -> list[LogEntry]:
+        try:
+            found = self._table.history(limit)
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(self.path, "the history cannot be read", cause) from cause
+        return [LogEntry(int(entry["version"]), _info(entry)) for entry in found]
+
+    def files(self) -> list[DataFile]:
+        """The files of this version."""
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        sizes = actions["size_bytes"].to_pylist()
+        return [DataFile(unquote(path), size) for path, size in zip(actions["path"].to_pylist(), sizes, strict=True)]
+
+    def logged_paths(self) -> set[str]:
+        """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
+        paths = {file.path for file in self.files()}
+        for entry in sorted((self.path / LOG).glob("*.json")):
+            paths.update(_paths_of(entry))
+        return paths
+
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        low: tuple[str, int] | None = None,
+        high: tuple[str, int] | None = None,
+    ) -> pa.Table:
+        """The rows of this version, in no particular order.
+
+        Args:
+            columns: which columns; all by default.
+            low: only rows whose column (name) is greater than (value); files known to have none are not opened.
+            high: only rows whose column is at most the value.
+
+        Raises:
+            TableCorrupt: a file is missing or damaged.
+        """
+        schema, condition = self.schema, _condition(low, high)
+        uris = self._uris(low, high)
+        try:
+            found = ds.dataset(uris, schema=schema, format="parquet") if uris else ds.dataset(schema.empty_table())
+            return found.to_table(columns=None if columns is None else list(columns), filter=condition)
+        except (OSError, pa.ArrowException) as cause:
+            raise _corrupt(self.path, f"a file of version {self.version} cannot be read", cause) from cause
+
+    def _uris(self, low: tuple[str, int] | None, high: tuple[str, int] | None) -> list[str]:
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        if low is not None and f"max.{low[0]}" in actions.column_names:
+            bound = actions[f"max.{low[0]}"]
+            actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.greater(bound, low[1])))
+        if high is not None and f"min.{high[0]}" in actions.column_names:
+            bound = actions[f"min.{high[0]}"]
+            actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.less_equal(bound, high[1])))
+        return [str(self.path / unquote(path)) for path in actions["path"].to_pylist()]
+
+
+def _opened(path: Path, version: int | None) -> DeltaTable:
+    try:
+        return DeltaTable(str(path), version=version)
+    except TableNotFoundError:
+        msg = f"{path}: expected a Delta table, found none; restore the directory, or name the right data directory"
+        raise TableCorrupt(msg) from None
+    except (DeltaError, OSError, ValueError) as cause:
+        wanted = "" if version is None else f" at version {version}"
+        raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause
+
+
+def is_table(path: Path) -> bool:
+    """Whether there is the log of a Delta table at `path`, readable or not."""
+    return any((path / LOG).glob("[0-9]*"))
+
+
+def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
+    """`schema` as Delta stores it; raises `StateError` naming the column whose type Delta has not."""
+    for column in schema:
+        try:
+            Schema.from_arrow(pa.schema([column]))
+        except Exception as cause:
+            msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {_first_line(cause)}"
+            raise StateError(msg) from cause
+    return pa.schema(Schema.from_arrow(schema).to_arrow())
+
+
+def _condition(low: tuple[str, int] | None, high: tuple[str, int] | None) -> Any:
+    conditions = []
+    if low is not None:
+        conditions.append(pc.field(low[0]) > low[1])
+    if high is not None:
+        conditions.append(pc.field(high[0]) <= high[1])
+    return None if not conditions else conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+
+
+def _properties(commit: Commit) -> CommitProperties:
+    label = {"userMetadata": commit.label} if commit.label else {}
+    return CommitProperties(
+        custom_metadata={INFO: dict(commit.info), **label},
+        max_commit_retries=0,
+        app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
+    )
+
+
+def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    info = entry.get(INFO)
+    return info if isinstance(info, dict) else {}
+
+
+def _paths_of(entry: Path) -> Iterator[str]:
+    for line in entry.read_text(encoding="utf-8").splitlines():
+        action = json.loads(line)
+        for kind in ("add", "remove"):
+            if kind in action:
+                yield unquote(action[kind]["path"])
+
+
+def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
+    return TableCorrupt(
+        f"{path}: {what}: {_first_line(cause)}; restore the table's directory from a copy, "
+        "or start in a new data directory"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The message without the stack of the library's own frames."""
+    lines = str(error).splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,190 @@
+"""Spark: the one module that makes, checks and steers sessions, and hides what differs between classic and Connect."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import logging
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from txstorm.errors import MissingDependency
+
+log = logging.getLogger("txstorm.spark")
+
+DAEMON = "txstorm.engine.spark_daemon"
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+# What a session should have from its start, and what its absence costs (2 cores, one tiny two-stage job).
+WANTED: Mapping[str, tuple[str, str]] = {
+    UNIX_SOCKETS: ("true", "about 50 ms per job: workers talk TCP instead of unix sockets"),
+    "spark.python.daemon.module": (DAEMON, "about 20 ms per job: every task reads Spark's zip files again"),
+    "spark.scheduler.mode": ("FAIR", "packs that run at once wait for each other's tasks"),
+}
+
+
+def make_session(name: str, *, jobs: int = 2, extra: Mapping[str, str] | None = None) -> Any:
+    """A local classic session set up for txstorm; raises `MissingDependency` where pyspark is not installed."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingDependency("pyspark", "spark") from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _share_path()
+    builder: Any = SparkSession.builder.appName(name)  # type: ignore[attr-defined,unused-ignore]
+    for key, value in {**_settings(), **(extra or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _settings() -> dict[str, str]:
+    settings = {
+        "spark.master": os.environ.get("TXSTORM_SPARK_MASTER", f"local[{os.cpu_count() or 2}]"),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_log_settings()}",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.python.daemon.module": DAEMON,
+        "spark.sql.artifact.isolation.enabled": "false",
+    }
+    if spark_version() >= (4, 1):
+        settings[UNIX_SOCKETS] = "true"
+    return settings
+
+
+def spark_version() -> tuple[int, int]:
+    """Major and minor version of the installed pyspark."""
+    import pyspark
+
+    major, minor, *_ = pyspark.__version__.split(".")
+    return int(major), int(minor)
+
+
+def _log_settings() -> str:
+    return str(importlib.resources.files("txstorm.clients").joinpath("log4j2-quiet.properties"))
+
+
+def _share_path() -> None:
+    """Let workers import what the driver can: the directories on `sys.path` that are not the interpreter's own."""
+    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    mine = [os.path.abspath(entry or os.getcwd()) for entry in sys.path if entry not in own]
+    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    usable = [entry for entry in mine if os.path.isdir(entry) and "lib-dynload" not in entry]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known + usable))
+
+
+_checked: set[int] = set()
+
+
+def check_session(session: Any) -> None:
+    """Name, once per session, the settings an existing session lacks and what they cost; changes nothing."""
+    if id(session) in _checked:
+        return
+    _checked.add(id(session))
+    if spark_version() < (4, 1):
+        return
+    for key, (wanted, cost) in WANTED.items():
+        got = session.conf.get(key, None)
+        if got != wanted:
+            log.warning("this Spark session has %s=%s instead of %s; that costs %s", key, got, wanted, cost)
+
+
+def is_connect(session: Any) -> bool:
+    """Whether `session` is a Spark Connect session."""
+    return not hasattr(session, "_jsparkSession")
+
+
+def describe(session: Any) -> Mapping[str, Any]:
+    """Spark's version, and for classic sessions the master."""
+    if is_connect(session):
+        return {"spark": session.version, "master": "connect"}
+    return {"spark": session.version, "master": session.sparkContext.master}
+
+
+@contextlib.contextmanager
+def job_group(session: Any, group: str) -> Iterator[None]:
+    """Run the jobs of this thread under `group`, so that `cancel` finds them: group on classic, tag on Connect."""
+    if is_connect(session):
+        session.addTag(group)
+        try:
+            yield
+        finally:
+            session.removeTag(group)
+    else:
+        session.sparkContext.setJobGroup(group, group, interruptOnCancel=False)
+        yield
+
+
+def cancel(session: Any, group: str) -> None:
+    """Cancel the jobs of `group`."""
+    if is_connect(session):
+        session.interruptTag(group)
+    else:
+        session.sparkContext.cancelJobGroup(group)
+
+
+def partition_index() -> int:
+    """In a worker: the index of the partition being computed."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "only called inside a task"
+    return context.partitionId()
+
+
+def exchange(frame: Any, tasks: int, column: str) -> Any:
+    """Send each row to the partition whose index stands in the INT `column`; exactly `tasks` partitions."""
+    by_id = getattr(frame, "repartitionById", None)
+    if by_id is not None:
+        return by_id(tasks, column)
+    # Spark 4.0: hash partitioning, over numbers chosen so that each lands where it should.
+    from pyspark.sql import functions
+
+    numbers = functions.array(*(functions.lit(number) for number in _landing(tasks)))
+    moved = frame.withColumn("_at", functions.get(numbers, functions.col(column)))
+    return moved.repartition(tasks, "_at").drop("_at")
+
+
+@cache
+def _landing(tasks: int) -> tuple[int, ...]:
+    """For every partition index an int that Spark's hash partitioning sends there."""
+    found: dict[int, int] = {}
+    number = 0
+    while len(found) < tasks:
+        found.setdefault(murmur3_int(number) % tasks, number)
+        number += 1
+    return tuple(found[index] for index in range(tasks))
+
+
+def murmur3_int(value: int, seed: int = 42) -> int:
+    """Spark's ``hash(int)``: Murmur3 x86 32-bit of one int, as a signed number."""
+    mask = 0xFFFFFFFF
+    k = value * 0xCC9E2D51 & mask
+    k = ((k << 15 | k >> 17) & mask) * 0x1B873593 & mask
+    h = seed ^ k
+    h = ((h << 13 | h >> 19) & mask) * 5 + 0xE6546B64 & mask
+    h ^= 4
+    h = (h ^ h >> 16) * 0x85EBCA6B & mask
+    h = (h ^ h >> 13) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    return h - (1 << 32) if h & 0x80000000 else h
+
+
+def explain_failure(error: BaseException) -> str:
+    """The sentence that matters of a failed Spark job, without the Java stack."""
+    text = str(error)
+    for needle in ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to"):
+        if needle in text:
+            line = next(line for line in text.splitlines() if needle in line)
+            return f"the Spark job failed: {line.strip()[:400]}"
+    tail = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return f"the Spark job failed: {' | '.join(tail[:3])[:800] or type(error).__name__}"

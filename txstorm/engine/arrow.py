@@ -1,0 +1,165 @@
+"""Tuples to Arrow record batches and back, without bending a value.
+
+Columns of one plain type become Arrow columns of that type. What Arrow would coerce (an int among floats, a tuple
+into a list, dicts into one struct) travels as tagged JSON, marked in the field's metadata, and comes back as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.errors import EmitError
+
+_TAGGED = {b"txstorm": b"tagged-json"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PLAIN: dict[type, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+    datetime: pa.timestamp("us", tz="UTC"),
+}
+_NONE = type(None)
+
+
+def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
+    """A record batch of `rows`, each with one value per field; raises `EmitError` for a value that cannot be sent."""
+    columns = [_column(name, list(values)) for name, values in zip(fields, zip(*rows, strict=True), strict=True)]
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    return pa.RecordBatch.from_arrays([column for _, column in columns], schema=pa.schema([f for f, _ in columns]))
+
+
+def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
+    kinds = set(map(type, values))
+    kinds.discard(_NONE)
+    if len(kinds) == 1:
+        plain = _plain_column(name, values, kinds.pop())
+        if plain is not None:
+            return pa.field(name, plain.type), plain
+    elif not kinds:
+        return pa.field(name, pa.null()), pa.nulls(len(values))
+    texts = [None if value is None else json.dumps(_tag(value, name), separators=(",", ":")) for value in values]
+    return pa.field(name, pa.string(), metadata=_TAGGED), pa.array(texts, pa.string())
+
+
+def _plain_column(name: str, values: list[Any], kind: type) -> pa.Array | None:
+    wanted = _PLAIN.get(kind)
+    if wanted is None:
+        return None
+    if kind is datetime:
+        for value in values:
+            _aware(value, name)
+    try:
+        return pa.array(values, wanted)
+    except OverflowError:
+        return None
+    except UnicodeEncodeError as error:
+        msg = f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead"
+        raise EmitError(msg) from None
+
+
+def _aware(value: datetime | None, name: str) -> None:
+    if value is not None and value.tzinfo is None:
+        msg = f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one"
+        raise EmitError(msg)
+
+
+def _tag(value: Any, name: str) -> Any:
+    """`value` as JSON, with a one-key object around what JSON does not have."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"f": repr(float(value))}
+    for kind, (letter, encode) in _TAGS.items():
+        if isinstance(value, kind):
+            return {letter: encode(value, name)}
+    if isinstance(value, list):
+        return [_tag(part, name) for part in value]
+    if hasattr(value, "item") and hasattr(value, "dtype"):  # a numpy scalar
+        return _tag(value.item(), name)
+    msg = f"field {name!r}: a {type(value).__name__} cannot be sent to another task; emit plain values, lists or dicts"
+    raise EmitError(msg)
+
+
+def _micros(value: datetime, name: str) -> int:
+    _aware(value, name)
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+_TAGS: dict[type, tuple[str, Callable[[Any, str], Any]]] = {
+    tuple: ("t", lambda value, name: [_tag(part, name) for part in value]),
+    dict: ("d", lambda value, name: [[_tag(k, name), _tag(v, name)] for k, v in value.items()]),
+    bytes: ("b", lambda value, _: base64.b64encode(value).decode()),
+    datetime: ("T", _micros),
+    date: ("D", lambda value, _: value.isoformat()),
+    Decimal: ("n", lambda value, _: str(value)),
+    frozenset: ("S", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
+    set: ("s", lambda value, name: sorted((_tag(part, name) for part in value), key=json.dumps)),
+}
+_UNTAGS: dict[str, Callable[[Any], Any]] = {
+    "t": lambda content: tuple(_untag(part) for part in content),
+    "d": lambda content: {_untag(k): _untag(v) for k, v in content},
+    "b": base64.b64decode,
+    "T": lambda content: _EPOCH + timedelta(microseconds=content),
+    "D": date.fromisoformat,
+    "n": Decimal,
+    "S": lambda content: frozenset(_untag(part) for part in content),
+    "s": lambda content: {_untag(part) for part in content},
+    "f": float,
+}
+
+
+def _untag(value: Any) -> Any:
+    if isinstance(value, dict):
+        [(letter, content)] = value.items()
+        return _UNTAGS[letter](content)
+    if isinstance(value, list):
+        return [_untag(part) for part in value]
+    return value
+
+
+def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """The rows of `batch` as tuples of Python values."""
+    if batch.num_columns == 0:
+        return iter([()] * batch.num_rows)
+    return zip(*(column_values(batch, i) for i in range(batch.num_columns)), strict=True)
+
+
+def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
+    """The values of one column as Python values."""
+    values: list[Any] = batch.column(index).to_pylist()
+    if batch.schema.field(index).metadata == _TAGGED:
+        return [None if text is None else _untag(json.loads(text)) for text in values]
+    return values
+
+
+def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.RecordBatch]:
+    """The record batches of what a user emitted, with the declared `fields` in order; `EmitError` if they differ."""
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        msg = f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}"
+        raise EmitError(msg)
+    names = batch.schema.names
+    if sorted(names) != sorted(fields):
+        msg = f"{where}: emit_batch expects the declared columns {list(fields)}, got {names}"
+        raise EmitError(msg)
+    for field in batch.schema:
+        if pa.types.is_timestamp(field.type) and field.type.tz is None:
+            msg = f"{where}: column {field.name!r} is a timestamp without time zone; times are UTC: cast it"
+            raise EmitError(msg)
+    chosen = batch if names == list(fields) else batch.select(list(fields))
+    return chosen.to_batches() if isinstance(chosen, pa.Table) else [chosen]

@@ -1,0 +1,94 @@
+"""Cargo: what crosses from task to task and from tasks to the driver, in memory or as bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.errors import EngineError
+
+FORMAT = 1
+_HEADER = struct.Struct("<BBqqIIII")
+
+
+class Kind(IntEnum):
+    """What a piece of cargo is."""
+
+    DATA = 1
+    """Rows of one edge; `batch` is set."""
+    RESULT = 2
+    """A stage task's report on a txid; `data` has counts, digests and parts."""
+    ERROR = 3
+    """A txid failed in a task; `data` is an error row."""
+    SPILLED = 4
+    """Rows of one edge in a file named by `data`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """One piece of cargo.
+
+    Attributes:
+        txid, attempt_id: the attempt it belongs to.
+        edge: index of the plan's edge (DATA, SPILLED); for RESULT and ERROR the level of the reporting stage.
+        source, target: indices of the sending and receiving task.
+        sequence: order among the cargo of one attempt, edge and source task.
+    """
+
+    kind: Kind
+    txid: int
+    attempt_id: int
+    edge: int
+    source: int
+    target: int
+    sequence: int
+    batch: pa.RecordBatch | None = None
+    data: Any = None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Receivers execute in this order; edges are numbered by topological position of their source."""
+        return (self.edge, self.source, self.sequence)
+
+
+def encode(cargo: Cargo) -> bytes:
+    """`cargo` as bytes: a versioned header, then Arrow IPC or JSON."""
+    header = _HEADER.pack(
+        FORMAT, cargo.kind, cargo.txid, cargo.attempt_id, cargo.edge, cargo.source, cargo.target, cargo.sequence
+    )
+    if cargo.batch is None:
+        return header + json.dumps(cargo.data).encode()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, cargo.batch.schema) as writer:
+        writer.write_batch(cargo.batch)
+    return header + bytes(sink.getvalue())
+
+
+def decode(data: pa.Buffer) -> Cargo:
+    """The cargo in `data`; the record batch refers to the buffer without copying it."""
+    view = memoryview(data)
+    version, kind, txid, attempt_id, edge, source, target, sequence = _HEADER.unpack(view[: _HEADER.size])
+    if version != FORMAT:
+        msg = f"cargo of format {version}, expected {FORMAT}: driver and workers run different versions of txstorm"
+        raise EngineError(msg)
+    body = view[_HEADER.size :]
+    if kind == Kind.DATA:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            batch, content = reader.read_next_batch(), None
+    else:
+        batch, content = None, json.loads(bytes(body))
+    return Cargo(Kind(kind), txid, attempt_id, edge, source, target, sequence, batch, content)
+
+
+def split(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+    """Slices of `batch` of about `limit` bytes each, at least one row."""
+    pieces = max(1, -(-batch.nbytes // limit))
+    rows = max(1, -(-batch.num_rows // pieces))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

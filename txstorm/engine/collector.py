@@ -1,0 +1,131 @@
+"""The collector bolts and spouts emit through: buffers tuples, hands out record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.output import StreamDeclaration
+from txstorm.engine.arrow import batch_of_rows, conform
+from txstorm.errors import EmitError
+
+FLUSH_ROWS = 65536
+
+
+class Emitted(NamedTuple):
+    """A run of rows a task emitted; `direct` is the receiving task of a direct stream."""
+
+    stream: str
+    batch: pa.RecordBatch
+    direct: int | None = None
+
+
+class _Buffer:
+    __slots__ = ("arity", "direct", "fields", "rows")
+
+    def __init__(self, declaration: StreamDeclaration) -> None:
+        self.fields = declaration.fields
+        self.arity = len(declaration.fields)
+        self.direct = declaration.direct
+        self.rows: list[tuple[Any, ...]] = []
+
+
+class OutputCollector:
+    """Implements `txstorm.api.output.Collector` for one task and attempt."""
+
+    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration]) -> None:
+        self._component = component
+        self._buffers = {name: _Buffer(declaration) for name, declaration in streams.items()}
+        self._out: list[Emitted] = []
+        self._pending_direct: tuple[str, int] | None = None
+        self.errors: list[BaseException] = []
+        self.digests: dict[str, str] = {}
+        self.count = 0
+
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or len(values) != buffer.arity or buffer.direct:
+            self._refuse(stream, values, direct=False)
+        else:
+            buffer.rows.append(values)
+            if len(buffer.rows) >= FLUSH_ROWS:
+                self._flush(stream)
+
+    def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple to the task with index `task` of the direct subscribers."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or len(values) != buffer.arity or not buffer.direct:
+            self._refuse(stream, values, direct=True)
+        else:
+            if self._pending_direct != (stream, task):
+                self._flush_direct()
+                self._pending_direct = (stream, task)
+            buffer.rows.append(values)
+
+    def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit the rows of a record batch or table."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or buffer.direct:
+            self._refuse(stream, None, direct=False)
+        else:
+            self._flush(stream)
+            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}"):
+                self._add(stream, piece)
+
+    def report_error(self, error: BaseException) -> None:
+        """Show `error` without failing the batch."""
+        self.errors.append(error)
+
+    def digest(self, partition: str, digest: str) -> None:
+        """Record the digest of what was read from `partition`."""
+        self.digests[partition] = digest
+
+    emitDirect = emit_direct  # noqa: N815 - Storm's names
+    emitBatch = emit_batch  # noqa: N815
+    reportError = report_error  # noqa: N815
+
+    def take(self) -> list[Emitted]:
+        """Everything emitted so far, in order per stream; leaves the collector empty."""
+        self._flush_direct()
+        for stream in self._buffers:
+            self._flush(stream)
+        out, self._out = self._out, []
+        return out
+
+    def _flush(self, stream: str) -> None:
+        buffer = self._buffers[stream]
+        if buffer.rows and not buffer.direct:
+            rows, buffer.rows = buffer.rows, []
+            self._add(stream, batch_of_rows(rows, buffer.fields))
+
+    def _flush_direct(self) -> None:
+        if self._pending_direct is not None:
+            stream, task = self._pending_direct
+            rows, self._buffers[stream].rows = self._buffers[stream].rows, []
+            self._add(stream, batch_of_rows(rows, self._buffers[stream].fields), task)
+            self._pending_direct = None
+
+    def _add(self, stream: str, batch: pa.RecordBatch, direct: int | None = None) -> None:
+        if batch.num_rows:
+            self.count += batch.num_rows
+            self._out.append(Emitted(stream, batch, direct))
+
+    def _refuse(self, stream: str, values: tuple[Any, ...] | None, *, direct: bool) -> None:
+        where = f"{self._component}, stream {stream!r}"
+        buffer = self._buffers.get(stream)
+        if buffer is None:
+            hint = near(stream, list(self._buffers))
+            msg = f"{where}: not declared; {self._component!r} declares {sorted(self._buffers)}{hint}"
+        elif direct != buffer.direct:
+            kind, use = ("direct", "emit_direct") if buffer.direct else ("not direct", "emit")
+            msg = f"{where}: the stream is {kind}; use {use}"
+        else:
+            msg = (
+                f"{where}: expected {buffer.arity} value(s) for fields {list(buffer.fields)}, got {len(values or ())}: "
+                f"{values!r}; pass one argument per field"
+            )
+        raise EmitError(msg)

@@ -1,0 +1,63 @@
+"""Where cargo goes between stages, and what the driver makes of what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txstorm.engine.cargo import Cargo, Kind
+from txstorm.engine.port import ErrorRow, Pack, Processed
+from txstorm.engine.program import Program
+from txstorm.errors import EngineError
+
+
+def destinations(program: Program, level: int, task: int, cargo: Cargo) -> Iterable[int]:
+    """Tasks of the stage after `level` that get `cargo` from `task`; only called when there is such a stage."""
+    following = program.stages[level + 1]
+    if cargo.kind is Kind.ERROR:
+        return range(following.tasks)
+    if cargo.kind is Kind.DATA and program.level(program.edges[cargo.edge].target) == following.level:
+        return (cargo.target,)
+    return (task % following.tasks,)
+
+
+def gather(program: Program, pack: Pack, arrived: Iterable[Cargo]) -> list[Processed]:
+    """One outcome per txid of `pack`, up to and including the first that failed.
+
+    Raises `EngineError` when a task's report is missing: Storm's check that all tuples of a batch are in.
+    """
+    outcomes = {one.attempt.txid: Processed(one.attempt) for one in pack.inputs}
+    for cargo in arrived:
+        _take(outcomes[cargo.txid], cargo)
+    expected = sum(stage.tasks for stage in program.stages)
+    result: list[Processed] = []
+    for outcome in outcomes.values():
+        result.append(outcome)
+        if outcome.error is not None:
+            break
+        if outcome.reports != expected:
+            msg = f"txid {outcome.attempt}: {outcome.reports} of {expected} tasks reported; the batch is incomplete"
+            raise EngineError(msg)
+    return result
+
+
+def _take(outcome: Processed, cargo: Cargo) -> None:
+    if cargo.attempt_id != outcome.attempt.attempt_id:
+        return
+    if cargo.kind is Kind.ERROR:
+        _take_error(outcome, ErrorRow(**cargo.data))
+    elif cargo.kind is Kind.RESULT:
+        outcome.reports += 1
+        outcome.parts.update(cargo.data["parts"])
+        outcome.digests.update(cargo.data["digests"])
+        outcome.reported += cargo.data["reported"]
+        outcome.busy[cargo.edge] = outcome.busy.get(cargo.edge, 0.0) + cargo.data["busy"]
+        for component, count in cargo.data["counts"].items():
+            outcome.counts[component] = outcome.counts.get(component, 0) + count
+    else:
+        outcome.cargo.append(cargo)
+
+
+def _take_error(outcome: Processed, row: ErrorRow) -> None:
+    """Of several failures of one txid the earliest stage's is the cause."""
+    if outcome.error is None or (row.level, row.task) < (outcome.error.level, outcome.error.task):
+        outcome.error = row

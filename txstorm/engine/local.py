@@ -1,0 +1,79 @@
+"""The local engine: the same tasks on threads, without a JVM."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from txstorm.engine.cargo import Cargo
+from txstorm.engine.gather import destinations, gather
+from txstorm.engine.port import Pack, Processed
+from txstorm.engine.program import Program
+from txstorm.engine.task import StageTask
+from txstorm.errors import EngineError
+
+
+class LocalEngine:
+    """Runs every pack on one thread of its own; several packs at once.
+
+    The interpreter lock makes more threads per pack pointless; what this engine is for is tests, the test driver
+    and batches that are smaller than a Spark job is worth.
+    """
+
+    name = "local"
+
+    def __init__(self, jobs: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-local")
+        self._program: Program | None = None
+        self._cancelled: dict[Future[list[Processed]], threading.Event] = {}
+
+    def start(self, program: Program) -> None:
+        """Keep the program; there is nothing to warm up."""
+        self._program = program
+
+    def submit(self, pack: Pack) -> Future[list[Processed]]:
+        """Process `pack` on a thread."""
+        cancelled = threading.Event()
+        future = self._pool.submit(self._run, pack, cancelled)
+        self._cancelled[future] = cancelled
+        future.add_done_callback(lambda done: self._cancelled.pop(done, None))
+        return future
+
+    def cancel(self, future: Future[list[Processed]]) -> None:
+        """Stop at the next task boundary; a bolt that never returns keeps its thread, and is ignored."""
+        cancelled = self._cancelled.get(future)
+        if cancelled is not None:
+            cancelled.set()
+        future.cancel()
+
+    def describe(self) -> Mapping[str, Any]:
+        """Engine name and number of cores."""
+        return {"engine": self.name, "cores": os.cpu_count()}
+
+    def close(self) -> None:
+        """Give up what runs; does not wait for bolts that hang."""
+        for cancelled in list(self._cancelled.values()):
+            cancelled.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, pack: Pack, cancelled: threading.Event) -> list[Processed]:
+        assert self._program is not None
+        program = self._program
+        arrived: dict[int, list[Cargo]] = {}
+        for stage in program.stages:
+            sent: dict[int, list[Cargo]] = defaultdict(list)
+            last = stage.level == len(program.stages) - 1
+            for task in range(stage.tasks):
+                if cancelled.is_set():
+                    msg = "the job was cancelled"
+                    raise EngineError(msg)
+                for cargo in StageTask(program, stage.level, task, pack).run(arrived.get(task, ())):
+                    targets = (0,) if last else destinations(program, stage.level, task, cargo)
+                    for target in targets:
+                        sent[target].append(cargo)
+            arrived = sent
+        return gather(program, pack, arrived.get(0, ()))

@@ -1,0 +1,114 @@
+"""The engine port: packs of transactions in, what their processing phase produced out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.cargo import Cargo
+from txstorm.engine.program import Program
+
+
+@dataclass(frozen=True)
+class TxidInput:
+    """One txid of a pack.
+
+    Attributes:
+        document: the spout document the planner made.
+        stamp: processing time, UTC microseconds.
+        payload: rows that travel with the batch, for sources in the driver's memory.
+    """
+
+    attempt: TransactionAttempt
+    document: Any
+    stamp: int
+    payload: Any = None
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Consecutive txids that are processed by one job.
+
+    Attributes:
+        carried: for task-planned spouts, every partition's metadata before the first txid.
+        committed: last committed txid, for the emitters' `cleanup_before`.
+    """
+
+    inputs: tuple[TxidInput, ...]
+    carried: Mapping[str, Any] = field(default_factory=dict)
+    committed: int = 0
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """What a task reports instead of raising: user code failed (design.md, R11).
+
+    Attributes:
+        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException) or ``other``.
+        frame: ``file:line in function`` of the innermost frame of the user's code.
+    """
+
+    component: str
+    task: int
+    kind: str
+    type: str
+    message: str
+    frame: str
+    traceback: str
+    level: int = 0
+
+    def __str__(self) -> str:
+        at = f" at {self.frame}" if self.frame else ""
+        return f"{self.component}[{self.task}] raised {self.type}{at}: {self.message}"
+
+
+@dataclass
+class Processed:
+    """The outcome of one txid's processing phase.
+
+    Attributes:
+        cargo: the committers' input, in no particular order.
+        parts: for task-planned spouts, the metadata of every partition.
+        digests: source partition → digest of what was read.
+        counts: component → tuples emitted.
+        reported: errors reported without failing the batch.
+        busy: stage level → seconds of work, summed over its tasks.
+        error: set when the txid failed; everything else is void then.
+    """
+
+    attempt: TransactionAttempt
+    cargo: list[Cargo] = field(default_factory=list)
+    parts: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    reported: list[str] = field(default_factory=list)
+    busy: dict[int, float] = field(default_factory=dict)
+    reports: int = 0
+    error: ErrorRow | None = None
+
+
+class Engine(Protocol):
+    """Runs the processing phase of packs; several at once."""
+
+    name: str
+
+    def start(self, program: Program) -> None:
+        """Make ready to run `program`; called once, before `submit`."""
+
+    def submit(self, pack: Pack) -> Future[list[Processed]]:
+        """Process a pack. The future gives one outcome per txid, in order, up to and including the first failed one.
+
+        It raises `EngineError` when the job itself failed (a worker died) or was cancelled.
+        """
+
+    def cancel(self, future: Future[list[Processed]]) -> None:
+        """Give up a submitted pack; what it still does is ignored."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """What runs here, for status and logs."""
+
+    def close(self) -> None:
+        """Cancel what runs and free what was made."""

@@ -1,0 +1,104 @@
+"""The program of a topology: what tasks need to run it, in a form that can be shipped to workers once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from txstorm.api.output import StreamDeclaration
+from txstorm.plan.stages import Edge, Plan, Stage
+from txstorm.topology.graph import Component, Kind
+
+
+@dataclass(frozen=True)
+class ComponentSpec:
+    """One component.
+
+    Attributes:
+        settings: the topology's settings and over them the component's own configuration.
+        blob: the pickled user object, loaded afresh for every task and batch.
+    """
+
+    id: str
+    kind: Kind
+    parallelism: int
+    streams: Mapping[str, StreamDeclaration]
+    settings: Mapping[str, Any]
+    blob: bytes = field(repr=False)
+
+    def fresh(self) -> Any:
+        """A fresh copy of the user's object."""
+        return cloudpickle.loads(self.blob)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything tasks need to know of a topology.
+
+    Attributes:
+        topology: the topology's id.
+        stages: the processing phase, one Spark stage each.
+        commit: components of the commit phase in topological order; they run in the driver.
+        edges: all edges; `Cargo.edge` is an index into them.
+        settings: the topology's settings, as plain values.
+        spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
+    """
+
+    topology: str
+    components: Mapping[str, ComponentSpec]
+    stages: tuple[Stage, ...]
+    commit: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    settings: Mapping[str, Any]
+    spill_dir: str | None = None
+
+    def out_edges(self, component: str) -> tuple[Edge, ...]:
+        """The edges that leave `component`."""
+        return tuple(edge for edge in self.edges if edge.source == component)
+
+    def level(self, component: str) -> int:
+        """The stage of a processing-phase component; the number of stages for the commit phase."""
+        for stage in self.stages:
+            if component in stage.components:
+                return stage.level
+        return len(self.stages)
+
+    @property
+    def spout(self) -> str:
+        """The spout's id."""
+        return self.stages[0].components[0]
+
+
+def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
+    """The program of a compiled plan."""
+    topology = plan.topology
+    settings = topology.settings.model_dump()
+    return Program(
+        topology=topology.id,
+        components={component.id: _spec(component, settings) for component in topology.components},
+        stages=plan.stages,
+        commit=plan.commit,
+        edges=plan.edges,
+        settings=settings,
+        spill_dir=spill_dir,
+    )
+
+
+def _spec(component: Component, settings: Mapping[str, Any]) -> ComponentSpec:
+    return ComponentSpec(
+        id=component.id,
+        kind=component.kind,
+        parallelism=component.parallelism,
+        streams=dict(component.streams),
+        settings={**settings, **component.configuration},
+        blob=cloudpickle.dumps(component.object),
+    )
+
+
+def digest_of(data: bytes) -> str:
+    """The digest under which workers keep a shipped program."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,94 @@
+"""Routing: which task of the receiving bolt gets which rows. A function of the txid, the source task and the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txstorm.api import keys
+from txstorm.engine.arrow import rows_of_batch
+from txstorm.errors import EmitError
+from txstorm.plan.stages import Edge
+
+Targets = npt.NDArray[np.int64]
+
+
+class Router:
+    """Divides the batches that one source task sends over one edge within one attempt."""
+
+    def __init__(self, edge: Edge, txid: int, task: int) -> None:
+        self.edge = edge
+        self.task = task
+        self._custom = edge.grouping.custom
+        # A start that differs between txids and tasks, so that small batches do not all land on task 0.
+        self._next = keys.hash_values((txid, task)) % edge.targets
+        self._rows = 0
+        if self._custom is not None:
+            self._custom.prepare(edge.source, edge.stream, edge.targets)
+
+    def route(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(task, rows) pairs, tasks ascending, the order of the rows kept."""
+        edge = self.edge
+        if edge.grouping.kind == "all":
+            yield from ((target, batch) for target in range(edge.targets))
+        elif edge.local:
+            yield self.task, batch
+        elif edge.targets == 1 or edge.grouping.kind == "global":
+            yield 0, batch
+        elif edge.grouping.kind == "custom":
+            yield from self._route_custom(batch)
+        else:
+            yield from _divide(batch, self._targets(batch), edge.targets)
+
+    def _targets(self, batch: pa.RecordBatch) -> Targets:
+        edge, rows = self.edge, batch.num_rows
+        if edge.grouping.kind in ("fields", "partial_key"):
+            columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.grouping.fields]
+            hashes = keys.hash_rows(columns, rows)
+            first = _tasks(hashes, edge.targets)
+            return first if edge.grouping.kind == "fields" else self._two_choices(hashes, first)
+        start = self._next
+        self._next = (start + rows) % edge.targets
+        return (np.arange(start, start + rows, dtype=np.int64)) % edge.targets
+
+    def _two_choices(self, hashes: keys.Hashes, first: Targets) -> Targets:
+        """Every key has two tasks; the rows of a task alternate between them."""
+        second = _tasks(hashes * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019), self.edge.targets)
+        turns = (np.arange(self._rows, self._rows + len(first), dtype=np.int64)) & 1
+        self._rows += len(first)
+        return np.where(turns == 0, first, second)
+
+    def _route_custom(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        chosen: list[list[int]] = [[] for _ in range(self.edge.targets)]
+        for row, values in enumerate(rows_of_batch(batch)):
+            for target in self._custom.choose_tasks(self.task, values):
+                check_target(self.edge, target)
+                chosen[target].append(row)
+        yield from ((target, batch.take(pa.array(rows))) for target, rows in enumerate(chosen) if rows)
+
+
+def check_target(edge: Edge, target: object) -> None:
+    """Raise `EmitError` unless `target` is the index of a task of the edge's bolt."""
+    if not isinstance(target, int) or not 0 <= target < edge.targets:
+        msg = (
+            f"{edge.source}: {edge.grouping} grouping sent a tuple of stream {edge.stream!r} to task {target!r} of "
+            f"{edge.target!r}; its tasks are 0 to {edge.targets - 1}"
+        )
+        raise EmitError(msg)
+
+
+def _tasks(hashes: keys.Hashes, targets: int) -> Targets:
+    groups = ((hashes >> np.uint64(32)) % np.uint64(keys.KEY_GROUPS)).astype(np.int64)
+    return keys.tasks_of(groups, targets)
+
+
+def _divide(batch: pa.RecordBatch, targets: Targets, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    order = np.argsort(targets, kind="stable")
+    bounds = np.searchsorted(targets[order], np.arange(count + 1))
+    for target in range(count):
+        rows = order[bounds[target] : bounds[target + 1]]
+        if len(rows):
+            yield target, batch.take(pa.array(rows))

@@ -1,0 +1,170 @@
+"""The Spark engine: every pack is one job, every stage of the plan one Python stage, a Storm task a partition."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from txstorm.clients import spark as client
+from txstorm.engine.cargo import Cargo, decode, encode
+from txstorm.engine.gather import destinations, gather
+from txstorm.engine.port import Pack, Processed
+from txstorm.engine.program import Program, digest_of
+from txstorm.engine.task import StageTask
+from txstorm.errors import EngineError
+
+SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary())])
+_DDL = "target INT, cargo BINARY"
+_FLUSH_BYTES = 8 << 20
+_programs: dict[str, Program] = {}
+Batches = Iterable[pa.RecordBatch]
+
+
+class SparkEngine:
+    """Runs packs on a Spark session, classic or Connect.
+
+    A session that is handed in is used as it is and not stopped; otherwise one is made on first use.
+    """
+
+    name = "spark"
+
+    def __init__(self, session: Any = None, *, jobs: int = 2) -> None:
+        self._own = session is None
+        self._session = session
+        self._jobs = jobs
+        self._numbers = itertools.count(1)
+        self._groups: dict[Future[list[Processed]], str] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-spark")
+        self._program: Program | None = None
+        self._shipped = b""
+
+    def start(self, program: Program) -> None:
+        """Make or check the session."""
+        self._program = program
+        self._shipped = cloudpickle.dumps(program)
+        if self._session is None:
+            self._session = client.make_session(f"txstorm {program.topology}", jobs=self._jobs)
+        else:
+            client.check_session(self._session)
+
+    def submit(self, pack: Pack) -> Future[list[Processed]]:
+        """Process `pack` as one Spark job."""
+        group = f"txstorm-{id(self)}-{next(self._numbers)}"
+        future = self._pool.submit(self._run, pack, group)
+        with self._lock:
+            self._groups[future] = group
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: Future[list[Processed]]) -> None:
+        with self._lock:
+            self._groups.pop(future, None)
+
+    def cancel(self, future: Future[list[Processed]]) -> None:
+        """Cancel the pack's Spark job."""
+        if future.cancel():
+            return
+        with self._lock:
+            group = self._groups.get(future)
+        if group is not None:
+            client.cancel(self._session, group)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Spark's version and master."""
+        return {"engine": self.name, **client.describe(self._session)}
+
+    def close(self) -> None:
+        """Cancel what runs; stop the session if this engine made it."""
+        with self._lock:
+            running = list(self._groups)
+        for future in running:
+            self.cancel(future)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._own and self._session is not None:
+            self._session.stop()
+            self._session = None
+
+    def _run(self, pack: Pack, group: str) -> list[Processed]:
+        assert self._program is not None
+        with client.job_group(self._session, group):
+            try:
+                table = self._frame(self._program, pack).toArrow()
+            except Exception as error:
+                raise EngineError(client.explain_failure(error)) from error
+        cargo = (decode(value.as_buffer()) for value in table.column("cargo"))
+        return gather(self._program, pack, cargo)
+
+    def _frame(self, program: Program, pack: Pack) -> Any:
+        shipped = Shipped(digest_of(self._shipped), self._shipped, pack)
+        frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
+        for stage in program.stages:
+            if stage.level > 0:
+                frame = client.exchange(frame, stage.tasks, "target")
+            frame = frame.mapInArrow(stage_function(shipped, stage.level), _DDL)
+        return frame
+
+
+class Shipped:
+    """A program and a pack on their way to the workers; the program is unpickled once per worker."""
+
+    def __init__(self, digest: str, program: bytes, pack: Pack) -> None:
+        self.digest = digest
+        self.program = program
+        self.pack = pack
+
+    def load(self) -> Program:
+        """The program, from the worker's memory when it has been there before."""
+        program = _programs.get(self.digest)
+        if program is None:
+            _programs.clear()  # one topology at a time is the rule; what is replaced was an older version of it
+            program = _programs[self.digest] = cloudpickle.loads(self.program)
+        return program
+
+
+def stage_function(shipped: Shipped, level: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function Spark runs in every partition of the stage at `level`."""
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        program = shipped.load()
+        task, arrived = _read(batches, level)
+        sent = StageTask(program, level, task, shipped.pack).run(arrived)
+        yield from _write(program, level, task, sent)
+
+    return run
+
+
+def _read(batches: Batches, level: int) -> tuple[int, list[Cargo]]:
+    """This partition's task index and cargo. The first stage's input is one row that holds the index."""
+    if level == 0:
+        [index] = [value for batch in batches for value in batch.column(0).to_pylist()]
+        return index, []
+    cargo = [decode(value.as_buffer()) for batch in batches for value in batch.column(1)]
+    return client.partition_index(), cargo
+
+
+def _write(program: Program, level: int, task: int, sent: Iterable[Cargo]) -> Iterator[pa.RecordBatch]:
+    last = level == len(program.stages) - 1
+    targets: list[int] = []
+    values: list[bytes] = []
+    size = 0
+    for cargo in sent:
+        data = encode(cargo)
+        for target in (0,) if last else destinations(program, level, task, cargo):
+            targets.append(target)
+            values.append(data)
+            size += len(data)
+        if size >= _FLUSH_BYTES:
+            yield _rows(targets, values)
+            targets, values, size = [], [], 0
+    yield _rows(targets, values)
+
+
+def _rows(targets: list[int], values: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(targets, pa.int32()), pa.array(values, pa.binary())], schema=SCHEMA)

@@ -1,0 +1,233 @@
+"""One stage's work in one task: the code both engines run."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.api.context import TaskContext
+from txstorm.engine.bolts import Arrival, BoltRun, error_row
+from txstorm.engine.cargo import Cargo, Kind, split
+from txstorm.engine.collector import Emitted, OutputCollector
+from txstorm.engine.port import Pack, TxidInput
+from txstorm.engine.program import ComponentSpec, Program
+from txstorm.engine.routing import Router, check_target
+from txstorm.plan.stages import Edge
+from txstorm.spouts.executors import SpoutTask, spout_task
+
+_NEVER = 1 << 62
+
+
+class StageTask:
+    """Task `task` of the stage at `level`: takes the cargo that arrived, gives the cargo for the next stage.
+
+    The processing phase of a pack is one call of `run` per task and stage. User errors do not escape: the txid
+    that failed and the later ones of the pack are skipped, here and, by way of ERROR cargo, in the later stages.
+    """
+
+    def __init__(self, program: Program, level: int, task: int, pack: Pack) -> None:
+        self.program = program
+        self.stage = program.stages[level]
+        self.task = task
+        self.pack = pack
+        self._last = level == len(program.stages) - 1
+        self._specs = [
+            program.components[name] for name in self.stage.components if task < program.components[name].parallelism
+        ]
+        self.out_edges = {spec.id: program.out_edges(spec.id) for spec in self._specs}
+        self.levels = {edge.index: program.level(edge.target) for edge in program.edges}
+        self._failed = _NEVER
+        self._spout: SpoutTask | None = None
+        self._spout_context: TaskContext | None = None
+        self._carried = dict(pack.carried)
+
+    # -- the whole pack -----------------------------------------------------------------------------------------
+
+    def run(self, arrived: Iterable[Cargo]) -> Iterator[Cargo]:
+        """Process the pack; yields what goes on to the next stage or, from the last one, to the driver."""
+        mine: dict[int, list[Cargo]] = defaultdict(list)
+        for cargo in arrived:
+            forwarded = self._sort_in(cargo, mine)
+            if forwarded is not None:
+                yield forwarded
+        try:
+            for txid_input in self.pack.inputs:
+                if txid_input.attempt.txid < self._failed:
+                    yield from self._run_txid(txid_input, mine.pop(txid_input.attempt.txid, []))
+        finally:
+            if self._spout is not None:
+                self._spout.close()
+
+    def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
+        """Keep what is for this stage; return what only passes through."""
+        if cargo.kind is Kind.ERROR:
+            self._failed = min(self._failed, cargo.txid)
+            # Every task hears of the failure; one of them passes it on.
+            return cargo if self.task == 0 else None
+        if cargo.kind is Kind.DATA and self.levels[cargo.edge] == self.stage.level:
+            mine[cargo.txid].append(cargo)
+            return None
+        return cargo
+
+    # -- one txid -----------------------------------------------------------------------------------------------
+
+    def _run_txid(self, txid_input: TxidInput, cargo: Sequence[Cargo]) -> Iterator[Cargo]:
+        started = time.perf_counter()
+        run = TxidRun(self, txid_input, cargo)
+        current = ""
+        try:
+            for spec in self._specs:
+                current = spec.id
+                run.run_component(spec)
+            outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
+        except Exception as error:  # noqa: BLE001 - user code may raise anything; R11 turns it into a row
+            self._failed = txid_input.attempt.txid
+            row = asdict(error_row(current, self.task, self.stage.level, error))
+            outcome = [self.report(Kind.ERROR, txid_input, row)]
+        yield from outcome
+
+    def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
+        """A piece of cargo that tells the driver about one txid."""
+        attempt = txid_input.attempt
+        return Cargo(kind, attempt.txid, attempt.attempt_id, self.stage.level, self.task, 0, 0, data=data)
+
+    def context(self, spec: ComponentSpec, txid_input: TxidInput) -> TaskContext:
+        """The context of component `spec` for one txid."""
+        return TaskContext(
+            topology=self.program.topology,
+            component=spec.id,
+            task=self.task,
+            parallelism=spec.parallelism,
+            settings=spec.settings,
+            attempt=txid_input.attempt,
+            stamp=txid_input.stamp,
+        )
+
+    def emit_spout(self, spec: ComponentSpec, txid_input: TxidInput, collector: OutputCollector) -> dict[str, Any]:
+        """Let this task's emitter emit its share of a batch; returns the parts of task-planned spouts."""
+        if self._spout is None or self._spout_context is None:
+            self._spout_context = self.context(spec, txid_input)
+            self._spout = spout_task(spec.fresh(), self._spout_context)
+            if self.pack.committed:
+                self._spout.cleanup_before(self.pack.committed)
+        self._spout_context.attempt = txid_input.attempt
+        self._spout_context.stamp = txid_input.stamp
+        self._spout_context.payload = txid_input.payload
+        return self._spout.run(txid_input.attempt, txid_input.document, self._carried, collector)
+
+
+class TxidRun:
+    """One attempt at one txid in one stage task: components in topological order, then what they sent."""
+
+    def __init__(self, task: StageTask, txid_input: TxidInput, cargo: Sequence[Cargo]) -> None:
+        self._task = task
+        self._input = txid_input
+        self._arrivals: dict[str, list[Arrival]] = defaultdict(list)
+        self._sent: list[Cargo] = []
+        self._counts: dict[str, int] = {}
+        self._parts: dict[str, Any] = {}
+        self._digests: dict[str, str] = {}
+        self._reported: list[str] = []
+        self._sequence = 0
+        for one in sorted(cargo, key=lambda one: one.order):
+            edge = task.program.edges[one.edge]
+            self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, one.source, one.batch))
+
+    def run_component(self, spec: ComponentSpec) -> None:
+        """Run one component on what has arrived for it and send on what it emits."""
+        collector = OutputCollector(spec.id, spec.streams)
+        if spec.kind == "spout":
+            self._parts.update(self._task.emit_spout(spec, self._input, collector))
+        else:
+            run = BoltRun(spec.fresh(), self._task.context(spec, self._input), collector)
+            run.execute(self._arrivals.pop(spec.id, ()))
+            run.finish()
+        self._send(spec, collector.take())
+        self._counts[spec.id] = collector.count
+        self._digests.update(collector.digests)
+        self._reported += [f"{spec.id}[{self._task.task}]: {error!r}" for error in collector.errors]
+
+    def _send(self, spec: ComponentSpec, emitted: Sequence[Emitted]) -> None:
+        attempt = self._input.attempt
+        for edge in self._task.out_edges[spec.id]:
+            router = Router(edge, attempt.txid, self._task.task)
+            for one in emitted:
+                if one.stream == edge.stream:
+                    self._send_over(edge, router, one)
+
+    def _send_over(self, edge: Edge, router: Router, emitted: Emitted) -> None:
+        if emitted.direct is not None:
+            check_target(edge, emitted.direct)
+            routed: Iterable[tuple[int, pa.RecordBatch]] = [(emitted.direct, emitted.batch)]
+        else:
+            routed = router.route(emitted.batch)
+        for target, batch in routed:
+            if edge.local and self._task.levels[edge.index] == self._task.stage.level:
+                self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, self._task.task, batch))
+            else:
+                self._put(edge, target, batch)
+
+    def _put(self, edge: Edge, target: int, batch: pa.RecordBatch) -> None:
+        attempt, settings = self._input.attempt, self._task.program.settings
+        for piece in split(batch, settings["cargo_bytes"]):
+            self._sequence += 1
+            self._sent.append(
+                Cargo(Kind.DATA, *attempt, edge.index, self._task.task, target, self._sequence, batch=piece)
+            )
+
+    def finished(self, seconds: float) -> Iterator[Cargo]:
+        """What the task sends on for this txid: the rows, then its report."""
+        yield from self._spill(self._sent)
+        data = {
+            "counts": self._counts,
+            "digests": self._digests,
+            "parts": self._parts,
+            "reported": self._reported,
+            "busy": seconds,
+        }
+        yield self._task.report(Kind.RESULT, self._input, data)
+
+    def _spill(self, sent: Sequence[Cargo]) -> Iterator[Cargo]:
+        """Committers' input beyond the bound goes to a file; only its name goes to the driver."""
+        program = self._task.program
+        boundary = [one for one in sent if program.edges[one.edge].boundary]
+        size = sum(one.batch.nbytes for one in boundary if one.batch is not None)
+        if program.spill_dir is None or size <= program.settings["spill_bytes"]:
+            yield from sent
+            return
+        yield from (one for one in sent if not program.edges[one.edge].boundary)
+        for one in boundary:
+            yield spill(one, Path(program.spill_dir))
+
+
+def spill(cargo: Cargo, directory: Path) -> Cargo:
+    """Write the rows of `cargo` to a uniquely named, unreferenced file and return cargo that names it."""
+    name = f"{cargo.txid}-{cargo.attempt_id}-{cargo.edge}-{cargo.source}-{uuid.uuid4().hex}.arrow"
+    path = directory / name
+    assert cargo.batch is not None
+    with pa.OSFile(os.fspath(path), "wb") as sink, pa.ipc.new_file(sink, cargo.batch.schema) as writer:
+        writer.write_batch(cargo.batch)
+    return Cargo(
+        Kind.SPILLED,
+        cargo.txid,
+        cargo.attempt_id,
+        cargo.edge,
+        cargo.source,
+        cargo.target,
+        cargo.sequence,
+        data={"file": name, "rows": cargo.batch.num_rows},
+    )
+
+
+def unspill(cargo: Cargo, directory: Path) -> pa.RecordBatch:
+    """The rows of SPILLED cargo, mapped from their file."""
+    with pa.memory_map(os.fspath(directory / cargo.data["file"])) as source:
+        return pa.ipc.open_file(source).get_batch(0)

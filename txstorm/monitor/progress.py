@@ -1,0 +1,182 @@
+"""Progress of a run: one record per committed transaction, totals, and a snapshot of what is in flight."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.coordinator.machine import State
+
+RECENT = 100
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class TransactionProgress:
+    """What one committed transaction did.
+
+    Attributes:
+        stamp: its processing time, UTC microseconds.
+        tuples: component → tuples emitted.
+        spout: the spout's id, whose tuples are the input.
+        pack: how many txids its job processed; `group`: how many were committed with it.
+        job_ms: milliseconds its job took; `commit_ms`: step of the commit → milliseconds for its group.
+    """
+
+    txid: int
+    attempt: int
+    stamp: int
+    spout: str
+    tuples: Mapping[str, int]
+    pack: int
+    group: int
+    job_ms: float
+    commit_ms: Mapping[str, float]
+    reported: tuple[str, ...] = ()
+
+    @property
+    def timestamp(self) -> str:
+        """The processing time in ISO 8601."""
+        return (_EPOCH + timedelta(microseconds=self.stamp)).isoformat()
+
+    @property
+    def numInputRows(self) -> int:  # noqa: N802 - StreamingQuery's name
+        """Tuples the spout emitted."""
+        return self.tuples.get(self.spout, 0)
+
+    @property
+    def durationMs(self) -> dict[str, float]:  # noqa: N802 - StreamingQuery's name
+        """Milliseconds per step: process, and those of the commit."""
+        return {"process": round(self.job_ms, 3), **{step: round(ms, 3) for step, ms in self.commit_ms.items()}}
+
+    @property
+    def json(self) -> str:
+        """The progress as one line of JSON, with StreamingQuery's keys where it has them."""
+        return json.dumps(self._document())
+
+    @property
+    def prettyJson(self) -> str:  # noqa: N802 - StreamingQuery's name
+        """The progress as indented JSON."""
+        return json.dumps(self._document(), indent=2)
+
+    def _document(self) -> dict[str, Any]:
+        own = {"timestamp": self.timestamp, "numInputRows": self.numInputRows, "durationMs": self.durationMs}
+        return {**asdict(self), **own}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment.
+
+    Attributes:
+        in_flight: (txid, attempt id, phase) of active transactions, in txid order.
+        committed: the topology's last committed txid, 0 before the first.
+        txids, tuples, replays: of this process.
+        blocked: why a decided group cannot be published, or None.
+    """
+
+    in_flight: tuple[tuple[int, int, str], ...] = ()
+    committed: int = 0
+    txids: int = 0
+    tuples: int = 0
+    replays: int = 0
+    blocked: str | None = None
+    last_failure: str | None = None
+
+
+@dataclass
+class _Totals:
+    txids: int = 0
+    tuples: int = 0
+    replays: int = 0
+    held: dict[int, int] = field(default_factory=dict)
+
+
+Listener = Callable[[TransactionProgress], None]
+
+
+class Monitor:
+    """Collects what the driver reports; may be read from any thread.
+
+    Args:
+        listeners: called on the driver thread after a transaction is committed; they must be quick.
+    """
+
+    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+        self._lock = threading.Lock()
+        self._listeners = list(listeners)
+        self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
+        self._totals = _Totals()
+        self._state: State | None = None
+        self._blocked: str | None = None
+        self._last_failure: str | None = None
+
+    # -- told by the driver -------------------------------------------------------------------------------------
+
+    def watch(self, state: State) -> None:
+        """The coordinator's state after an event."""
+        self._state = state
+
+    def processed(self, txid: int, held: int) -> None:
+        """`txid` is processed and holds `held` bytes until it is committed."""
+        self._totals.held[txid] = held
+
+    def discarded(self, attempts: Iterable[TransactionAttempt]) -> None:
+        """These attempts are dead."""
+        for attempt in attempts:
+            self._totals.held.pop(attempt.txid, None)
+
+    def failed(self, attempt: TransactionAttempt, cause: str) -> None:
+        """An attempt failed."""
+        self._last_failure = f"{attempt}: {cause}"
+
+    def replayed(self) -> None:
+        """A batch is emitted again."""
+        self._totals.replays += 1
+
+    def blocked(self, cause: str | None) -> None:
+        """A decided group cannot be published because of `cause`, or can again."""
+        self._blocked = cause
+
+    def committed(self, done: Sequence[TransactionProgress]) -> None:
+        """These transactions are committed."""
+        with self._lock:
+            self._recent.extend(done)
+            self._totals.txids += len(done)
+            self._totals.tuples += sum(sum(one.tuples.values()) for one in done)
+        for one in done:
+            self._totals.held.pop(one.txid, None)
+            for listener in self._listeners:
+                listener(one)
+
+    # -- asked by anybody ---------------------------------------------------------------------------------------
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of processed, undecided batches in the driver."""
+        return sum(self._totals.held.values())
+
+    def recent(self) -> list[TransactionProgress]:
+        """The last `RECENT` committed transactions, oldest first."""
+        with self._lock:
+            return list(self._recent)
+
+    def snapshot(self) -> Snapshot:
+        """The run now."""
+        state, totals = self._state, self._totals
+        active = {} if state is None else state.active
+        return Snapshot(
+            in_flight=tuple((txid, attempt, status.name.lower()) for txid, (attempt, status) in active.items()),
+            committed=0 if state is None else state.currtx - 1,
+            txids=totals.txids,
+            tuples=totals.tuples,
+            replays=totals.replays,
+            blocked=self._blocked,
+            last_failure=self._last_failure,
+        )

@@ -1,0 +1,104 @@
+"""The compiled plan as an indented tree: what runs and finishes where, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.state import KeyedState
+from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
+from txstorm.topology.graph import Component, Topology
+from txstorm.topology.view import KIND_WORDS, plural, printable
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A line of the tree and what hangs on it."""
+
+    line: str
+    below: Sequence[Branch] = field(default_factory=tuple)
+
+
+def explain(plan: Topology | Plan) -> str:
+    """The plan of a topology, or a plan, in words."""
+    compiled = plan if isinstance(plan, Plan) else compile_plan(plan)
+    roots = [_processing(compiled), *_crossing(compiled), _commit(compiled)]
+    head = f"plan of topology {printable(compiled.topology.id)}"
+    return "\n".join([head, *(line for root in roots for line in _drawn(root))])
+
+
+def _processing(plan: Plan) -> Branch:
+    stages = [_stage(plan, stage) for stage in plan.stages]
+    depth = plural(len(stages), "Spark stage")
+    return Branch(f"processing phase: finishes many txids at once; one job a pack, {depth}", stages)
+
+
+def _stage(plan: Plan, stage: Stage) -> Branch:
+    inside = [
+        Branch(_headline(plan.topology.component(name)), [Branch(_arrival(plan, edge)) for edge in plan.in_edges(name)])
+        for name in stage.components
+    ]
+    return Branch(f"stage {stage.level}: {plural(stage.tasks, 'task')}", inside)
+
+
+def _arrival(plan: Plan, edge: Edge) -> str:
+    if plan.fused(edge):
+        way = "no exchange"
+    elif edge.local:
+        way = "exchange, task i to task i"
+    else:
+        way = f"exchange, {edge.sources} → {plural(edge.targets, 'task')}"
+    return f"from {_source(edge)} by {printable(edge.grouping)}: {way}"
+
+
+def _crossing(plan: Plan) -> list[Branch]:
+    """What the processing phase hands to the driver."""
+    edges = [edge for edge in plan.edges if edge.boundary]
+    lines = [
+        Branch(f"{_source(edge)} → {edge.target} by {printable(edge.grouping)}: {plural(edge.targets, 'task')}")
+        for edge in edges
+    ]
+    return [Branch("reaches the driver, in files beyond spill_bytes", lines)] if lines else []
+
+
+def _commit(plan: Plan) -> Branch:
+    if not plan.commit:
+        return Branch("commit phase: nothing finishes here; a txid commits when it is processed")
+    steps = [_step(plan, place, name) for place, name in enumerate(plan.commit, 1)]
+    return Branch("commit phase: finishes one txid after the other, in the driver, in this order", steps)
+
+
+def _step(plan: Plan, place: int, name: str) -> Branch:
+    component = plan.topology.component(name)
+    inputs = [Branch(f"from {_source(edge)} by {printable(edge.grouping)}") for edge in plan.in_edges(name)]
+    return Branch(f"{place}. {_headline(component)}", [*inputs, *_tables(plan.topology, name)])
+
+
+def _tables(topology: Topology, name: str) -> list[Branch]:
+    states = [Branch(f"state {one.name}: {_columns(one)}") for one in topology.states.get(name, ())]
+    sinks = [Branch(f"sink {one.name}: sinks/{one.name}") for one in topology.sinks.get(name, ())]
+    return states + sinks
+
+
+def _columns(state: KeyedState) -> str:
+    return f"state/{state.name}, changes/{state.name}, by {printable(', '.join(state.key)) or 'no key'}"
+
+
+def _headline(component: Component) -> str:
+    about = f"{KIND_WORDS[component.kind]}, {plural(component.parallelism, 'task')}"
+    return f"{printable(component.id)}: {about}"
+
+
+def _source(edge: Edge) -> str:
+    return edge.source if edge.stream == DEFAULT_STREAM else f"{edge.source}/{printable(edge.stream)}"
+
+
+def _drawn(branch: Branch) -> list[str]:
+    lines = [branch.line]
+    for one in branch.below:
+        last = one is branch.below[-1]
+        first, *rest = _drawn(one)
+        lines.append(("└─ " if last else "├─ ") + first)
+        lines.extend(("   " if last else "│  ") + line for line in rest)
+    return lines

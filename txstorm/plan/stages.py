@@ -1,0 +1,140 @@
+"""Compiles a topology: the stages of the processing phase, the order of the commit phase, the edges between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from txstorm.api.grouping import Grouping
+from txstorm.topology.graph import Component, Input, Topology
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One subscription, resolved.
+
+    Attributes:
+        index: its number in the plan; cargo names its edge by it.
+        source: the component that emits.
+        stream: the stream it emits to.
+        target: the component that receives.
+        grouping: how tuples are divided among the tasks of `target`.
+        sources: the number of tasks of `source`.
+        targets: the number of tasks of `target`.
+        local: task i of `source` sends to task i of `target` only; where both are in one stage, nothing is exchanged.
+        boundary: the edge leads from the processing phase into the commit phase.
+    """
+
+    index: int
+    source: str
+    stream: str
+    target: str
+    grouping: Grouping
+    sources: int
+    targets: int
+    local: bool
+    boundary: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Components without an exchange between them: one stage of the engine's job.
+
+    Attributes:
+        level: 0 for the stage of the spout; a stage reads from stages of lower level only.
+        tasks: the greatest parallelism of its components.
+        components: in topological order.
+    """
+
+    level: int
+    tasks: int
+    components: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A compiled topology; made by `compile_plan`.
+
+    Attributes:
+        topology: what was compiled.
+        stages: the processing phase, one chain, one job however deep the graph is.
+        commit: the components of the commit phase, in topological order.
+        edges: numbered in the order of their targets, then of the targets' inputs.
+    """
+
+    topology: Topology
+    stages: tuple[Stage, ...]
+    commit: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    def level(self, component: str) -> int:
+        """The stage of a component; the number of stages for one of the commit phase."""
+        return self._levels.get(self.topology.component(component).id, len(self.stages))
+
+    def out_edges(self, component: str) -> tuple[Edge, ...]:
+        """The edges that leave `component`."""
+        return tuple(edge for edge in self.edges if edge.source == component)
+
+    def in_edges(self, component: str) -> tuple[Edge, ...]:
+        """The edges that arrive at `component`, in the order of its inputs."""
+        return tuple(edge for edge in self.edges if edge.target == component)
+
+    def fused(self, edge: Edge) -> bool:
+        """Whether `edge` stays within one task: local, and both ends in one stage."""
+        return edge.local and self.level(edge.source) == self.level(edge.target)
+
+    @cached_property
+    def _levels(self) -> dict[str, int]:
+        return {name: stage.level for stage in self.stages for name in stage.components}
+
+
+def compile_plan(topology: Topology) -> Plan:
+    """Compile `topology`.
+
+    A processing-phase component is on the level of its furthest source, and one further if it reads that over an
+    exchange; the spout is on level 0. Commit-phase components (committers and all they feed) are on none.
+    """
+    edges = _edges(topology)
+    levels = _levels(topology, edges)
+    depth = max(levels.values()) + 1
+    commit = tuple(one.id for one in topology.components if one.id in topology.commit_phase)
+    return Plan(topology, tuple(_stage(topology, levels, level) for level in range(depth)), commit, edges)
+
+
+def _edges(topology: Topology) -> tuple[Edge, ...]:
+    pairs = [(target, one) for target in topology.components for one in target.inputs]
+    return tuple(_edge(topology, index, target, one) for index, (target, one) in enumerate(pairs))
+
+
+def _edge(topology: Topology, index: int, target: Component, one: Input) -> Edge:
+    source = topology.component(one.component)
+    commits = target.id in topology.commit_phase
+    return Edge(
+        index=index,
+        source=source.id,
+        stream=one.stream,
+        target=target.id,
+        grouping=one.grouping,
+        sources=source.parallelism,
+        targets=target.parallelism,
+        local=not commits and _same_task(source.parallelism, target.parallelism, one.grouping),
+        boundary=commits and source.id not in topology.commit_phase,
+    )
+
+
+def _same_task(sources: int, targets: int, grouping: Grouping) -> bool:
+    return sources == targets and (sources == 1 or grouping.kind == "local_or_shuffle")
+
+
+def _levels(topology: Topology, edges: tuple[Edge, ...]) -> dict[str, int]:
+    levels = {topology.spout.id: 0}
+    for component in topology.components[1:]:
+        if component.id not in topology.commit_phase:
+            arriving = (edge for edge in edges if edge.target == component.id)
+            levels[component.id] = max(levels[edge.source] + (0 if edge.local else 1) for edge in arriving)
+    return levels
+
+
+def _stage(topology: Topology, levels: dict[str, int], level: int) -> Stage:
+    inside = [one for one in topology.components if levels.get(one.id) == level]
+    return Stage(level, max(one.parallelism for one in inside), tuple(one.id for one in inside))

@@ -1,0 +1,207 @@
+"""The books of one topology: what stands in its ledger, typed; P0, P1, P4, P6 and P8 are written here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from txstorm import faults
+from txstorm.api.attempt import FIRST_TXID
+from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
+from txstorm.ledger import names
+from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
+from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put
+from txstorm.state.intent import Intent
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose ledger this is.
+
+    Attributes:
+        incarnation: uuid made at the first run; stands in every table too.
+        timeline: counts rewinds; order is by (timeline, txid).
+        fingerprint: digest of the graph's shape when it last ran.
+    """
+
+    topology: str
+    incarnation: str
+    timeline: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What is stored of a planned txid.
+
+    Attributes:
+        document: the spout document; it determines the batch.
+        stamp: processing time, UTC microseconds.
+        digests: source partition → digest of what was read, once it was.
+    """
+
+    document: Any
+    stamp: int
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+
+class Books:
+    """Reads and writes one topology's ledger.
+
+    Every write checks the epoch this coordinator raised; when another one has raised it since, `FencedError`.
+    """
+
+    def __init__(self, ledger: Ledger, blob_dir: Path) -> None:
+        self.ledger = ledger
+        self._blobs = blob_dir
+        self._guard: Check | None = None
+        self.epoch = 0
+
+    # -- identity and epoch (P0) --------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        """Whose ledger this is; None when it is new."""
+        value = self._read(names.IDENTITY)
+        return None if value is None else Identity(**value)
+
+    def write_identity(self, identity: Identity) -> None:
+        """Claim a new ledger, or record another fingerprint."""
+        self.ledger.commit([self._put(names.IDENTITY, asdict(identity))])
+
+    def raise_epoch(self) -> int:
+        """Make a new epoch ours, by compare-and-set; from here on every write is fenced by it."""
+        entry = self.ledger.get(names.EPOCH)
+        epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
+        expect = ABSENT if entry is None else entry.version
+        self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+        raised = self.ledger.get(names.EPOCH)
+        assert raised is not None
+        self._guard = Check(names.EPOCH, raised.version)
+        self.epoch = epoch
+        return epoch
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def currtx(self) -> int:
+        """The next txid to commit."""
+        value = self._read(names.CURRTX)
+        return FIRST_TXID if value is None else int(value)
+
+    def metas(self) -> dict[int, Meta]:
+        """All stored metadata."""
+        entries = self.ledger.scan(names.META)
+        return {int(txid): Meta(**self._value(names.meta_path(int(txid)), e.value)) for txid, e in entries.items()}
+
+    def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
+        """Store metadata of several txids in one write (P1, and P4 with the real extents)."""
+        ops: list[Op] = [self._put(names.meta_path(txid), asdict(meta)) for txid, meta in metas.items()]
+        ops += [Delete(names.meta_path(txid)) for txid in remove]
+        if ops:
+            self._commit(ops)
+
+    def intents(self) -> list[Intent]:
+        """All kept intents, in txid order; those that end at or after `currtx` are live."""
+        entries = self.ledger.scan(names.INTENTS)
+        return [self._intent(int(last), entry.value) for last, entry in entries.items()]
+
+    def live_intents(self) -> list[Intent]:
+        """Decided groups that are not completed yet."""
+        currtx = self.currtx()
+        return [intent for intent in self.intents() if intent.last >= currtx]
+
+    def tables(self) -> dict[str, int]:
+        """Table → its last published txid, as of the last completed group."""
+        return {name: int(txid) for name, txid in (self._read(names.TABLES) or {}).items()}
+
+    def write_tables(self, tables: Mapping[str, int]) -> None:
+        """Record the tables there are: from here on a missing one is an error."""
+        self._commit([self._put(names.TABLES, dict(tables))])
+
+    def decide(self, intent: Intent) -> None:
+        """P6, the commit point: from here on recovery only rolls the intent forward."""
+        path = names.intent_path(intent.last)
+        value = encode_value(self._blobs, intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
+        faults.point("p6.before")
+        self._commit([Put(path, value, ABSENT)])
+        faults.point("p6.after")
+
+    def complete(
+        self, last: int, tables: Mapping[str, int], history: Sequence[Mapping[str, Any]], remove: Sequence[Op] = ()
+    ) -> None:
+        """P8: everything up to `last` is published; `currtx` moves on."""
+        faults.point("p8.before")
+        self._commit(
+            [
+                self._put(names.CURRTX, last + 1),
+                self._put(names.TABLES, dict(tables)),
+                self._put(names.history_path(last), list(history)),
+                *remove,
+            ]
+        )
+        faults.point("p8.after")
+
+    def history(self) -> dict[int, list[dict[str, Any]]]:
+        """History rows that are still in the ledger, by the last txid of their group."""
+        entries = self.ledger.scan(names.HISTORY)
+        return {int(last): self._value(names.history_path(int(last)), entry.value) for last, entry in entries.items()}
+
+    def forget_history(self, lasts: Sequence[int]) -> None:
+        """Drop history rows that are in the history table now."""
+        self._commit([Delete(names.history_path(last)) for last in lasts])
+
+    # -- failures -----------------------------------------------------------------------------------------------
+
+    def failures(self) -> dict[int, dict[str, Any]]:
+        """Txid → {"count", "cause"} of txids that failed and are not committed yet."""
+        entries = self.ledger.scan(names.FAILURES)
+        return {int(txid): self._value(names.failure_path(int(txid)), entry.value) for txid, entry in entries.items()}
+
+    def write_failure(self, txid: int, count: int, cause: str) -> None:
+        """Record that `txid` has failed `count` times, the last time because of `cause`."""
+        self._commit([self._put(names.failure_path(txid), {"count": count, "cause": cause[:4000]})])
+
+    def sweep(self) -> None:
+        """Remove blob files nothing in the ledger names any more."""
+        kept = [
+            entry.value
+            for path in (names.META, names.INTENTS, names.HISTORY)
+            for entry in self.ledger.scan(path).values()
+        ]
+        sweep_blobs(self._blobs, kept)
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def _commit(self, ops: Sequence[Op]) -> None:
+        guarded = [self._guard, *ops] if self._guard is not None else list(ops)
+        try:
+            self.ledger.commit(guarded)
+        except ConflictError as error:
+            msg = (
+                f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})"
+            )
+            raise FencedError(msg) from error
+
+    def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
+        return Put(path, encode_value(self._blobs, value, path), expect)
+
+    def _read(self, path: str) -> Any:
+        entry = self.ledger.get(path)
+        return None if entry is None else self._value(path, entry.value)
+
+    def _value(self, path: str, data: bytes) -> Any:
+        return decode_value(self._blobs, data, path)
+
+    def _intent(self, last: int, data: bytes) -> Intent:
+        path = names.intent_path(last)
+        intent = Intent.from_json(self._value(path, data))
+        if intent.last != last:
+            msg = f"ledger entry {path} holds the intent of txid {intent.last}; the ledger is damaged"
+            raise LedgerCorrupt(msg)
+        return intent
+
+
+def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
+    """`meta` after its batch was read: real extents and what was read."""
+    return replace(meta, document=document, digests=dict(digests))

@@ -1,0 +1,249 @@
+"""P5 to P8 of one group: committers finish, rows are staged, the intent is decided, tables are published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txstorm import faults
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.commit import CommitFailed, CommitRun
+from txstorm.engine.port import ErrorRow, Processed, TxidInput
+from txstorm.engine.program import Program
+from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt, TxstormError
+from txstorm.ledger import names
+from txstorm.ledger.store import Delete, Op
+from txstorm.monitor.progress import TransactionProgress
+from txstorm.runtime.books import Books, Identity
+from txstorm.state.intent import Intent, IntentTable, TxidRecord
+from txstorm.state.store import CommitGroup, StateStore
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A processed txid that waits for its turn.
+
+    Attributes:
+        digests: of its input; `extents`: what it read, for the history.
+    """
+
+    txid_input: TxidInput
+    processed: Processed
+    digest: str
+    extents: Any
+    job_seconds: float = 0.0
+    pack: int = 1
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """The attempt that was processed."""
+        return self.txid_input.attempt
+
+
+@dataclass(frozen=True)
+class CommittedTxid:
+    """What a committed txid did, for progress and history."""
+
+    ready: Ready
+    counts: dict[str, int]
+    reported: tuple[str, ...]
+
+
+@dataclass
+class Outcome:
+    """How a group ended: the txids that are committed, and the failure that ended it early."""
+
+    committed: list[CommittedTxid] = field(default_factory=list)
+    failed: tuple[TransactionAttempt, ErrorRow] | None = None
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+
+class Committer:
+    """Commits groups, one at a time, on the commit thread.
+
+    Args:
+        blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
+        sleep: waits between tries; returns True when the run is to stop.
+    """
+
+    TRIES = 8
+
+    def __init__(
+        self,
+        program: Program,
+        store: StateStore,
+        books: Books,
+        identity: Identity,
+        *,
+        keep_intents: int,
+        blocked: Callable[[str | None], None],
+        sleep: Callable[[float], bool],
+    ) -> None:
+        self._program = program
+        self._store = store
+        self._books = books
+        self._identity = identity
+        self._keep = keep_intents
+        self._blocked = blocked
+        self._sleep = sleep
+        self._tables = dict(store.last_txids())
+        self._kept = [intent.last for intent in books.intents()]
+
+    def commit(self, group: Sequence[Ready], housekeeping: Callable[[int], list[Op]]) -> Outcome:
+        """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
+        outcome = Outcome()
+        tables = self._store.group(group[0].attempt.txid)
+        with _timed(outcome, "finish"):
+            faults.point("p5.before")
+            self._finish(group, tables, outcome)
+            faults.point("p5.after")
+        if not outcome.committed:
+            return outcome
+        records = [_record(one) for one in outcome.committed]
+        with _timed(outcome, "stage"):
+            intent = self._intent(records, tables.stage(records, self._books.epoch))
+        versions = self._decide_and_publish(intent, outcome)
+        tables.apply(intent.last)
+        self._tables.update(dict.fromkeys((table.uri for table in intent.tables), intent.last))
+        with _timed(outcome, "complete"):
+            tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
+            ops = [*housekeeping(intent.last), *(self._old_intents(intent.last) if intent.tables else [])]
+            self._books.complete(intent.last, self._tables, history_rows(intent, versions, tuples), ops)
+        return outcome
+
+    def _finish(self, group: Sequence[Ready], tables: CommitGroup, outcome: Outcome) -> None:
+        for ready in group:
+            txid = ready.attempt.txid
+            try:
+                outcome.committed.append(self._finish_txid(ready, tables))
+            except CommitFailed as failure:
+                # The failed txid ends the group; what it and later ones wrote vanishes from the overlays.
+                tables.drop_from(txid)
+                outcome.failed = (ready.attempt, failure.row)
+                return
+
+    def _finish_txid(self, ready: Ready, tables: CommitGroup) -> CommittedTxid:
+        resources = tables.begin_txid(ready.attempt.txid)
+        run = CommitRun(self._program, ready.txid_input, ready.processed.cargo, resources)
+        run.run()
+        try:
+            tables.end_txid(ready.attempt.txid)
+        except TxstormError as error:
+            raise CommitFailed(_rule_row(error)) from error
+        counts = {**ready.processed.counts, **run.counts}
+        return CommittedTxid(ready, counts, (*ready.processed.reported, *run.reported))
+
+    def _intent(self, records: Sequence[TxidRecord], staged: Sequence[IntentTable]) -> Intent:
+        return Intent(
+            topology=self._identity.topology,
+            incarnation=self._identity.incarnation,
+            timeline=self._identity.timeline,
+            epoch=self._books.epoch,
+            txids=tuple(records),
+            tables=tuple(staged),
+        )
+
+    def _decide_and_publish(self, intent: Intent, outcome: Outcome) -> dict[str, int]:
+        """P6 and P7. A group that changed no table has nothing to publish: P8 alone makes it committed."""
+        if not intent.tables:
+            return {}
+        with _timed(outcome, "decide"):
+            self._books.decide(intent)
+        with _timed(outcome, "publish"):
+            return self._publish(intent)
+
+    def _publish(self, intent: Intent) -> dict[str, int]:
+        """Publish a decided intent. It cannot be given up: tried again until it works or the run stops."""
+        for attempt in range(self.TRIES):
+            try:
+                versions = self._store.publish(intent, self._books.epoch)
+            except FencedError:
+                raise
+            except (BlockedError, TableCorrupt, ConflictError, OSError) as error:
+                self._blocked(str(error))
+                cause = error
+            else:
+                self._blocked(None)
+                return versions
+            if self._sleep(min(5.0, 0.05 * 2**attempt)):
+                break
+        msg = (
+            f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; mend the cause and "
+            "start the topology again, they are rolled forward then"
+        )
+        raise BlockedError(msg) from cause
+
+    def _old_intents(self, last: int) -> list[Op]:
+        self._kept.append(last)
+        old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]
+        return [Delete(names.intent_path(one)) for one in old]
+
+
+class _timed:  # noqa: N801 - a context manager, used like a function
+    """Adds the milliseconds of a step to an outcome."""
+
+    def __init__(self, outcome: Outcome, step: str) -> None:
+        self._outcome = outcome
+        self._step = step
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        self._outcome.milliseconds[self._step] = (time.perf_counter() - self._started) * 1000
+
+
+def progress_of(one: CommittedTxid, outcome: Outcome, spout: str) -> TransactionProgress:
+    """What is reported of one committed transaction."""
+    ready = one.ready
+    return TransactionProgress(
+        txid=ready.attempt.txid,
+        attempt=ready.attempt.attempt_id,
+        stamp=ready.txid_input.stamp,
+        spout=spout,
+        tuples=one.counts,
+        pack=ready.pack,
+        group=len(outcome.committed),
+        job_ms=ready.job_seconds * 1000,
+        commit_ms=outcome.milliseconds,
+        reported=one.reported,
+    )
+
+
+def _record(one: CommittedTxid) -> TxidRecord:
+    ready = one.ready
+    return TxidRecord(
+        txid=ready.attempt.txid,
+        attempt_id=ready.attempt.attempt_id,
+        digest=ready.digest,
+        extents=ready.extents,
+        stamp=ready.txid_input.stamp,
+    )
+
+
+def _rule_row(error: TxstormError) -> ErrorRow:
+    """A rule of the state broken by a committer, as an error row."""
+    return ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
+
+
+def history_rows(
+    intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """The history of a decided group, one row per txid. After a roll-forward the number of tuples is not known."""
+    return [
+        {
+            "txid": one.txid,
+            "attempt": one.attempt_id,
+            "stamp": one.stamp,
+            "first": intent.first,
+            "last": intent.last,
+            "digest": one.digest,
+            "extents": one.extents,
+            "tuples": None if tuples is None else tuples[one.txid],
+            "versions": dict(versions),
+            "timeline": intent.timeline,
+        }
+        for one in intent.txids
+    ]

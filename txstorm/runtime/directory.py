@@ -1,0 +1,80 @@
+"""The data directory: whose it is, which format it has, what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from txstorm.errors import DataDirectoryError
+from txstorm.ledger.durable import write_durably
+from txstorm.ledger.open import LEDGER_FILE
+
+FORMAT = "txstorm-data"
+VERSION = 1
+FORMAT_FILE = "format.json"
+TABLE_FOLDERS = ("state", "changes", "sinks")
+
+
+def default_directory(topology: str) -> Path:
+    """Where a topology's data are when nothing is said: ``./txstorm-data/<topology id>``."""
+    return Path.cwd() / "txstorm-data" / topology
+
+
+def check_directory(data_dir: Path) -> None:
+    """Raise `DataDirectoryError` if `data_dir` is something else than a data directory of a known format, or absent."""
+    path = data_dir / FORMAT_FILE
+    if not path.exists():
+        _check_empty(data_dir)
+        return
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        name, version = document["format"], int(document["version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{path} is damaged ({error}); expected {{'format': {FORMAT!r}, 'version': {VERSION}}}"
+        raise DataDirectoryError(msg) from error
+    if name != FORMAT or version > VERSION:
+        msg = (
+            f"{path}: format {name!r} version {version}; this txstorm reads {FORMAT!r} up to {VERSION}: update txstorm"
+        )
+        raise DataDirectoryError(msg)
+
+
+def _check_empty(data_dir: Path) -> None:
+    if not data_dir.exists():
+        return
+    if not data_dir.is_dir():
+        msg = f"data directory {data_dir} is a file; choose another --data-dir"
+        raise DataDirectoryError(msg)
+    # What a first run leaves that was killed before it wrote its format file.
+    ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm", "intents", "spill"}
+    foreign = sorted(set(os.listdir(data_dir)) - ours - set(TABLE_FOLDERS))
+    foreign = [name for name in foreign if not name.startswith((".", LEDGER_FILE))]
+    if foreign:
+        msg = f"data directory {data_dir} holds something else ({', '.join(foreign[:3])}); choose another --data-dir"
+        raise DataDirectoryError(msg)
+
+
+def write_format(data_dir: Path) -> None:
+    """Mark `data_dir` as a data directory of this format."""
+    path = data_dir / FORMAT_FILE
+    if not path.exists():
+        write_durably(path, json.dumps({"format": FORMAT, "version": VERSION}).encode() + b"\n")
+
+
+def ledger_exists(data_dir: Path) -> bool:
+    """Whether `data_dir` has a ledger."""
+    return (data_dir / LEDGER_FILE).exists()
+
+
+def has_tables(data_dir: Path) -> bool:
+    """Whether `data_dir` has tables."""
+    return any((data_dir / folder).is_dir() and any((data_dir / folder).iterdir()) for folder in TABLE_FOLDERS)
+
+
+def make_directory(path: Path, *, empty: bool = False) -> None:
+    """Make `path`; with `empty` remove what a killed run left in it."""
+    if empty:
+        shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,392 @@
+"""The driver loop: events in, commands out, and the effects of each command. One thread decides; others work."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.coordinator import commands as cmd
+from txstorm.coordinator import events as ev
+from txstorm.coordinator import journal
+from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.engine.commit import input_bytes
+from txstorm.engine.port import ErrorRow, Pack, Processed
+from txstorm.errors import EngineError, FailedException, StoppedError
+from txstorm.ledger import names
+from txstorm.ledger.store import Delete, Op
+from txstorm.monitor.progress import Monitor
+from txstorm.runtime.commits import Outcome, Ready, progress_of
+from txstorm.runtime.failure import batch_failure, spout_failure
+from txstorm.runtime.jobs import Job, Jobs
+from txstorm.runtime.session import Session
+
+log = logging.getLogger("txstorm.driver")
+Call = Callable[[], None]
+IDLE_LONGEST = 0.5
+IDLE_SHORTEST = 0.005
+
+
+class Driver:
+    """Runs one opened session until it is done, stopped or failed; `run` is the body of the driver thread."""
+
+    def __init__(self, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
+        self._session = session
+        self._monitor = monitor
+        self._planning = session.planning
+        self._gate = session.gate
+        self._window = session.window
+        self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._timers: list[tuple[float, int, Call]] = []
+        self._timer_numbers = 0
+        self._ready: dict[int, Ready] = {}
+        self._idle_wait = IDLE_SHORTEST
+        self._wake_set = False
+        self._attempts = session.books.epoch << 32
+        self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="txstorm-commit")
+        self._failure: BaseException | None = None
+        self._committing = False
+        self._waiters: list[tuple[Any, Future[None]]] = []
+        self.stopping = stopping
+        self.state: State = initial(self._config())
+        self.jobs = Jobs(
+            session.engine,
+            session.window,
+            self._make_pack,
+            lambda job: self._inbox.put(lambda: self._job_done(job)),
+            limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
+            monotonic=session.monotonic,
+        )
+
+    def _config(self) -> Config:
+        settings = self._session.settings
+        pending = settings.max_spout_pending
+        return Config(
+            max_pending=self._window.LIMIT if pending == "auto" else pending,
+            max_group=settings.max_group_txids,
+            opaque=self._planning.planner.opaque,
+        )
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until nothing is left to do; raises what ended the topology."""
+        try:
+            self._open()
+            while not self._finished():
+                self._next()()
+                self._drain_inbox()
+                if self._failure is None:
+                    self._feed(ev.Wake())
+                    self._planning.save()
+                    self.jobs.submit()
+                    self._answer_waiters(empty=False)
+        finally:
+            self.jobs.give_up_all()
+            self._commit_thread.shutdown(wait=True)
+            self._end_waiters()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open(self) -> None:
+        currtx = self._session.currtx
+        self._feed(ev.Opened(currtx, self._planning.open(currtx)))
+        self._feed(ev.Wake())
+        self._planning.save()
+        self.jobs.submit()
+
+    def _finished(self) -> bool:
+        if self._failure is not None:
+            return not self._committing
+        return self.state.stopped or (self._gate.closed and self.state.drained)
+
+    def _next(self) -> Call:
+        """The next thing to do: from a thread, from a timer, or the idle poll of the source."""
+        deadline = self._timers[0][0] if self._timers else None
+        wait = self._idle_wait if deadline is None else deadline - self._session.monotonic()
+        if self.state.idle:
+            wait = min(wait, self._idle_wait)
+            self._idle_wait = min(IDLE_LONGEST, self._idle_wait * 2)
+        else:
+            self._idle_wait = IDLE_SHORTEST
+            wait = wait if deadline is not None else IDLE_LONGEST
+        try:
+            return self._inbox.get(timeout=max(0.0, min(wait, IDLE_LONGEST)))
+        except queue.Empty:
+            return self._run_timers
+
+    def _drain_inbox(self) -> None:
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return
+
+    def _run_timers(self) -> None:
+        now = self._session.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
+        self._expire(now)
+
+    def _later(self, seconds: float, call: Call) -> None:
+        self._timer_numbers += 1
+        heapq.heappush(self._timers, (self._session.monotonic() + seconds, self._timer_numbers, call))
+
+    # -- what other threads ask ---------------------------------------------------------------------------------
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Ask the loop to end; safe from any thread."""
+        if not drain:
+            self.stopping.set()
+        self._inbox.put(lambda: self._feed(ev.Stopping(drain=drain)))
+
+    def ask(self, question: Callable[[], Any]) -> Future[Any]:
+        """Have `question` answered on the driver thread, which alone may touch spout and planning."""
+        answer: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:  # noqa: BLE001 - handed to the asker
+                answer.set_exception(error)
+
+        self._inbox.put(call)
+        return answer
+
+    def wait_for_all(self) -> Future[None]:
+        """Done once everything the source holds now is committed; from then on no empty transaction is started."""
+        done: Future[None] = Future()
+        self._inbox.put(lambda: self._add_waiter(done))
+        return done
+
+    def _add_waiter(self, done: Future[None]) -> None:
+        self._gate.data_only()
+        self._waiters.append((self._planning.planner.latest(), done))
+        self._answer_waiters(empty=False)
+
+    def _answer_waiters(self, empty: bool) -> None:
+        """A source that cannot tell what it holds has given all once a batch was empty, or it has nothing more."""
+        document = self._planning.document(self.state.currtx - 1)
+        nothing = empty or (self.state.idle and self.state.not_ready is not None)
+        reached = self._planning.planner.reached
+        for waiter in list(self._waiters):
+            mark, done = waiter
+            if nothing if mark is None else reached(document, mark):
+                self._waiters.remove(waiter)
+                done.set_result(None)
+
+    def _end_waiters(self) -> None:
+        for _, done in self._waiters:
+            done.set_exception(self._failure or StoppedError("the run was stopped"))
+        self._waiters.clear()
+
+    # -- events and commands ------------------------------------------------------------------------------------
+
+    def _feed(self, event: ev.Event) -> None:
+        pending: list[ev.Event] = [event]
+        while pending:
+            happened = pending.pop(0)
+            self.state, todo = step(self.state, happened)
+            if self._session.journal is not None:
+                self._session.journal.write(journal.record(happened, todo) + "\n")
+            for command in todo:
+                answer = self._carry_out(command)
+                if answer is not None:
+                    pending.append(answer)
+        self._monitor.watch(self.state)
+
+    def _carry_out(self, command: cmd.Command) -> ev.Event | None:
+        match command:
+            case cmd.Plan():
+                return self._plan(command)
+            case cmd.Process():
+                self.jobs.add(TransactionAttempt(command.txid, command.attempt_id))
+            case cmd.Commit():
+                self._commit(command)
+            case cmd.Discard():
+                self._discard(command)
+            case cmd.Forget():
+                pass  # the metadata goes with the ledger write of P8
+        return None
+
+    def _plan(self, command: cmd.Plan) -> ev.Event:
+        txid = command.txid
+        if not command.replay and not self._opens(txid):
+            return ev.NotReady(txid)
+        try:
+            planned = self._planning.plan(txid, replay=command.replay)
+        except FailedException as error:
+            log.info("txid %s: the spout's coordinator raised %r; asked again later", txid, error)
+            return ev.NotReady(txid)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            self._fail(spout_failure(error, self._session.program.spout, txid))
+            return ev.NotReady(txid)
+        if not planned:
+            return ev.NotReady(txid)
+        self._attempts += 1
+        return ev.Planned(txid, self._attempts)
+
+    def _opens(self, txid: int) -> bool:
+        held = self._monitor.bytes_held
+        opens = self._gate.opens(
+            txid,
+            self._planning.document(txid - 1),
+            in_flight=len(self.state.entries),
+            width=self._window.width,
+            bytes_held=held,
+        )
+        if not opens and self._gate.wait() > 0 and not self._wake_set:
+            self._wake_set = True
+            self._later(self._gate.wait(), self._woken)
+        return opens
+
+    def _woken(self) -> None:
+        self._wake_set = False
+
+    def _discard(self, command: cmd.Discard) -> None:
+        dead = [TransactionAttempt(*pair) for pair in zip(command.txids, command.attempt_ids, strict=True)]
+        for attempt in dead:
+            self._ready.pop(attempt.txid, None)
+        self._monitor.discarded(dead)
+        self.jobs.discard(dead)
+
+    # -- processing ---------------------------------------------------------------------------------------------
+
+    def _make_pack(self, attempts: list[TransactionAttempt]) -> Pack:
+        inputs = tuple(self._planning.txid_input(attempt) for attempt in attempts)
+        return Pack(inputs, self._planning.carried(attempts[0].txid), self.state.currtx - 1)
+
+    def _current(self, attempt: TransactionAttempt) -> bool:
+        entry = self.state.active.get(attempt.txid)
+        return entry is not None and entry[0] == attempt.attempt_id
+
+    def _job_done(self, job: Job) -> None:
+        if not self.jobs.finish(job) or self._failure is not None:
+            return
+        try:
+            outcomes = job.future.result()
+        except EngineError as error:
+            self._job_failed(job, str(error))
+            return
+        except BaseException as error:  # noqa: BLE001 - a fault of txstorm itself: stop, with its trace
+            self._fail(error)
+            return
+        seconds = self._session.monotonic() - job.started
+        self._window.job_took(seconds, len(job.attempts))
+        good = [one for one in outcomes if one.error is None and self._current(one.attempt)]
+        self._take_processed(job, good, seconds)
+        last = outcomes[-1]
+        if last.error is not None and self._current(last.attempt) and self._failure is None:
+            self._user_failed(last.attempt, last.error)
+
+    def _take_processed(self, job: Job, good: list[Processed], seconds: float) -> None:
+        try:
+            self._planning.processed(good)
+        except Exception as error:  # noqa: BLE001 - a spout that replays another batch, or a ledger that is gone
+            self._fail(error)
+            return
+        inputs = {one.attempt: one for one in job.pack.inputs}
+        for outcome in good:
+            txid = outcome.attempt.txid
+            document = self._planning.document(txid)
+            self._gate.saw(outcome.counts.get(self._session.program.spout, 0))
+            self._ready[txid] = Ready(
+                inputs[outcome.attempt], outcome, _digest(outcome.digests), document, seconds, len(job.attempts)
+            )
+            self._monitor.processed(txid, input_bytes(outcome.cargo))
+            self._feed(ev.Processed(*outcome.attempt))
+
+    def _job_failed(self, job: Job, cause: str) -> None:
+        """A worker died, or the batch timed out: again at half size, down to the txid that does it (R11, R12)."""
+        alive = [attempt for attempt in job.attempts if self._current(attempt)]
+        if not alive:
+            return
+        if len(job.attempts) > 1:
+            log.warning("txids %s-%s: %s; again in smaller packs", alive[0].txid, alive[-1].txid, cause)
+            self.jobs.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
+            self._monitor.replayed()
+            self._feed(ev.Failed(*alive[0]))
+        else:
+            self._user_failed(alive[0], ErrorRow("the worker", 0, "other", "EngineError", cause, "", ""))
+
+    def _expire(self, now: float) -> None:
+        settings = self._session.settings
+        if not settings.enable_timeouts:
+            return
+        for job in self.jobs.running:
+            if now - job.started > settings.batch_timeout:
+                self.jobs.give_up(job)
+                self._job_failed(job, f"no result within batch_timeout={settings.batch_timeout} s")
+
+    def _user_failed(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
+        verdict = self._session.retry.judge(attempt.txid, row)
+        self._monitor.failed(attempt, str(row))
+        if verdict.delay is None:
+            self._fail(batch_failure(attempt, row, verdict.count))
+            return
+        if row.kind != "failed":
+            log.warning("txid %s: %s; replayed (failure %s)", attempt, row, verdict.count)
+        self._monitor.replayed()
+        self._feed(ev.Failed(*attempt, resume=verdict.delay == 0))
+        if verdict.delay > 0:
+            self._later(verdict.delay, lambda: self._feed(ev.Resume(attempt.txid)))
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def _commit(self, command: cmd.Commit) -> None:
+        group = [self._ready[txid] for txid in command.txids]
+        self._committing = True
+        future = self._commit_thread.submit(self._session.committer.commit, group, self._housekeeping)
+        future.add_done_callback(lambda done: self._inbox.put(lambda: self._commit_done(done)))
+
+    def _housekeeping(self, last: int) -> list[Op]:
+        """Ledger entries that go with P8: metadata before `last`, failure counts up to it."""
+        old = [txid for txid in list(self._planning.metas) if txid < last]
+        failed = self._session.retry.forget(last)
+        paths = [*(names.meta_path(txid) for txid in old), *(names.failure_path(txid) for txid in failed)]
+        return [Delete(path) for path in paths]
+
+    def _commit_done(self, done: Future[Outcome]) -> None:
+        self._committing = False
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        outcome = done.result()
+        if outcome.committed:
+            self._committed(outcome)
+        if outcome.failed is not None:
+            self._user_failed(*outcome.failed)
+
+    def _committed(self, outcome: Outcome) -> None:
+        last = outcome.committed[-1].ready.attempt
+        for one in outcome.committed:
+            self._ready.pop(one.ready.attempt.txid, None)
+        self._planning.forget(last.txid)
+        spout = self._session.program.spout
+        self._monitor.committed([progress_of(one, outcome, spout) for one in outcome.committed])
+        self._feed(ev.Committed(*last))
+        self._session.after_commit()
+        self._answer_waiters(any(one.counts.get(spout, 0) == 0 for one in outcome.committed))
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        """The topology ends with `error`; what is committing right now still finishes."""
+        if self._failure is None:
+            self._failure = error
+            self.stopping.set()
+            self.jobs.give_up_all()
+
+
+def _digest(digests: dict[str, str]) -> str:
+    """One digest of a batch from those of its partitions."""
+    text = json.dumps(digests, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

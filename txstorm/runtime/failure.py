@@ -1,0 +1,32 @@
+"""What ends a topology, as an error its user can act on."""
+
+from __future__ import annotations
+
+import txstorm.errors
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.port import ErrorRow
+from txstorm.errors import InputError, TopologyError, TopologyFailed, TxstormError
+
+
+def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> TxstormError:
+    """The error a topology ends with after `attempt` failed for the `count`-th time.
+
+    An `InputError` raised in a worker (a file that changed, a wrong emit) stays what it was.
+    """
+    message = f"txid {attempt.txid} (attempt {attempt.attempt_id}) failed {count} time(s): {row}"
+    kind = getattr(txstorm.errors, row.type, None)
+    if isinstance(kind, type) and issubclass(kind, InputError) and kind is not TopologyError:
+        return kind(message)
+    failure = TopologyFailed(message)
+    if row.traceback:
+        failure.add_note(row.traceback)
+    return failure
+
+
+def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
+    """The error a topology ends with when the spout's coordinator raised while planning `txid`."""
+    if isinstance(error, TxstormError) or not isinstance(error, Exception):
+        return error
+    failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

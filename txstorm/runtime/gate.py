@@ -1,0 +1,115 @@
+"""The gate: whether another new transaction may be planned now. Replays never ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from txstorm.spouts.executors import SpoutPlanner
+
+
+@dataclass
+class Window:
+    """How many txids may be in flight, and how many one job takes: learnt, or as the settings say.
+
+    A job costs tens of milliseconds before it does anything, so packs grow while jobs are shorter than
+    `SHORT` and shrink when they are longer than `LONG` seconds.
+    """
+
+    SHORT = 0.4
+    LONG = 1.5
+    LIMIT = 256
+
+    pending: int | None
+    pack_limit: int | None
+    pack: int = 1
+
+    @property
+    def width(self) -> int:
+        """Transactions in flight at most."""
+        return self.pending if self.pending is not None else min(self.LIMIT, max(4, 4 * self.pack))
+
+    @property
+    def pack_size(self) -> int:
+        """Transactions one job takes at most: never more than half of the window, so that jobs overlap."""
+        most = max(1, self.width // 2)
+        return (
+            min(most, self.pack_limit or most) if self.pending is not None else min(self.pack, self.pack_limit or most)
+        )
+
+    def job_took(self, seconds: float, txids: int) -> None:
+        """Learn from a finished job."""
+        if seconds < self.SHORT and txids >= self.pack:
+            self.pack = min(self.LIMIT // 2, self.pack * 2)
+        elif seconds > self.LONG:
+            self.pack = max(1, self.pack // 2)
+
+
+class Gate:
+    """Decides from limits only; the source itself is asked afterwards.
+
+    Args:
+        monotonic: seconds, for `min_interval`.
+    """
+
+    def __init__(
+        self,
+        planner: SpoutPlanner,
+        *,
+        monotonic: Callable[[], float],
+        min_interval: float = 0.0,
+        until_txid: int | None = None,
+        max_bytes: int = 1 << 62,
+    ) -> None:
+        self._planner = planner
+        self._monotonic = monotonic
+        self._min_interval = min_interval
+        self._until = until_txid
+        self._max_bytes = max_bytes
+        self._mark: Any = None
+        self._bounded = False
+        self._data_only = False
+        self._seen_empty = False
+        self._next_start = 0.0
+        self.closed = False
+
+    def bound(self) -> None:
+        """Take what the source holds now as all there is (``--available-now``)."""
+        self._mark = self._planner.latest()
+        self._bounded = True
+
+    def data_only(self) -> None:
+        """Start no transaction from now on unless the source holds something new."""
+        self._data_only = True
+
+    def saw(self, tuples: int) -> None:
+        """A processed batch had `tuples` tuples; for sources that cannot tell what they hold."""
+        self._seen_empty = self._seen_empty or tuples == 0
+
+    def opens(self, txid: int, previous: Any, *, in_flight: int, width: int, bytes_held: int) -> bool:
+        """Whether new transaction `txid`, after the one with document `previous`, may be planned now."""
+        if self._ended(txid, previous):
+            self.closed = True
+            return False
+        if in_flight >= width or bytes_held > self._max_bytes or self.wait() > 0:
+            return False
+        if self._data_only and self._caught_up(previous):
+            return False
+        self._next_start = self._monotonic() + self._min_interval
+        return True
+
+    def wait(self) -> float:
+        """Seconds until `min_interval` allows the next start."""
+        return max(0.0, self._next_start - self._monotonic()) if self._min_interval else 0.0
+
+    def _ended(self, txid: int, previous: Any) -> bool:
+        if self._until is not None and txid > self._until:
+            return True
+        if not self._bounded:
+            return False
+        return self._seen_empty if self._mark is None else self._planner.reached(previous, self._mark)
+
+    def _caught_up(self, previous: Any) -> bool:
+        latest = self._planner.latest()
+        return latest is not None and self._planner.reached(previous, latest)

@@ -1,0 +1,231 @@
+"""The handle of a run: StreamingQuery's names, and Storm's facts beside them."""
+
+from __future__ import annotations
+
+import html
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+from txstorm.errors import StoppedError
+from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
+from txstorm.plan.explain import explain
+from txstorm.runtime.driver import Driver
+from txstorm.runtime.reading import SinkView, StateView, read_directory_history
+from txstorm.runtime.session import Session
+from txstorm.topology.graph import Topology
+
+log = logging.getLogger("txstorm.run")
+
+
+class RunHandle:
+    """A running topology. Made by `txstorm.run`; all methods may be called from any thread.
+
+    Attributes:
+        name: the topology's id.
+        runId: uuid of this run.
+        data_dir: where its tables and ledger are.
+    """
+
+    def __init__(self, topology: Topology, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
+        self._topology = topology
+        self._session = session
+        self._monitor = monitor
+        self._driver = Driver(session, monitor, stopping)
+        self._error: BaseException | None = None
+        self._phase = "starting"
+        self._compact = session.settings.compact_on_stop
+        self._ended: list[Callable[[], None]] = []
+        self.name = topology.id
+        self.runId = str(uuid.uuid4())
+        self.data_dir: Path = session.data_dir
+        self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; called once, by `txstorm.run`."""
+        self._thread.start()
+
+    def _body(self) -> None:
+        try:
+            self._session.engine.start(self._session.program)
+            self._phase = "running"
+            self._driver.run()
+        except BaseException as error:
+            self._error = error
+            log.debug("topology %s failed", self.name, exc_info=error)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            self._phase = "stopping"
+            self._session.close(compact=self._compact and self._error is None)
+        except BaseException as error:  # noqa: BLE001
+            self._error = self._error or error
+        self._phase = "failed" if self._error is not None else "stopped"
+        for call in self._ended:
+            call()
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Have `call` called, on the driver thread, when the run has ended."""
+        self._ended.append(call)
+
+    # -- StreamingQuery's names ---------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The topology's incarnation: stays over restarts."""
+        return self._session.identity.incarnation
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether the run has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the run does now."""
+        now = self.snapshot
+        message = f"BLOCKED({now.blocked})" if now.blocked else self._phase
+        return {
+            "message": message,
+            "isDataAvailable": bool(now.in_flight),
+            "isTriggerActive": bool(now.in_flight),
+            "phase": self._phase,
+            "committed": now.committed,
+            "inFlight": len(now.in_flight),
+            "replays": now.replays,
+            "lastFailure": now.last_failure,
+        }
+
+    @property
+    def lastProgress(self) -> TransactionProgress | None:  # noqa: N802
+        """The transaction committed last, or None."""
+        recent = self._monitor.recent()
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[TransactionProgress]:  # noqa: N802
+        """The last committed transactions, oldest first."""
+        return self._monitor.recent()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        """Wait for the end, at most `timeout` seconds; True when it has ended. Raises what ended it."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        self._raise()
+        return True
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until everything the source held at the call is committed; raises what ended the run.
+
+        After it no transaction is started unless the source has something new.
+        """
+        done = self._driver.wait_for_all()
+        while True:
+            try:
+                done.result(timeout=0.2)
+                return
+            except FutureTimeout:
+                if not self.isActive and not done.done():
+                    self._raise()
+                    msg = "the run has ended"
+                    raise StoppedError(msg) from None
+            except CancelledError:
+                self._raise()
+
+    def stop(self, *, drain: bool = False) -> None:
+        """End the run and wait for it: nothing more is begun; with `drain`, what is in flight is committed first."""
+        self._driver.stop(drain=drain)
+        self._thread.join()
+
+    def exception(self) -> BaseException | None:
+        """What ended the run, or None."""
+        return self._error
+
+    def explain(self) -> None:
+        """Print the compiled plan."""
+        print(explain(self._topology))
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # -- Storm's facts ------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The run at this moment."""
+        return self._monitor.snapshot()
+
+    @property
+    def txid(self) -> int:
+        """The transaction that commits next."""
+        return self.snapshot.committed + 1
+
+    @property
+    def committed(self) -> int:
+        """The last committed transaction of the topology, 0 before the first."""
+        return self.snapshot.committed
+
+    @property
+    def in_flight(self) -> tuple[tuple[int, int, str], ...]:
+        """(txid, attempt id, phase) of the active transactions."""
+        return self.snapshot.in_flight
+
+    @property
+    def topology(self) -> Topology:
+        """What runs."""
+        return self._topology
+
+    def skip_compaction(self) -> None:
+        """End without bringing the state tables up to date (a second Ctrl-C)."""
+        self._compact = False
+
+    # -- results ------------------------------------------------------------------------------------------------
+
+    def state(self, name: str) -> StateView:
+        """The state `name`, as of the last committed transaction."""
+        return StateView(self.data_dir, name)
+
+    def sink(self, name: str) -> SinkView:
+        """The rows of the sink `name`."""
+        return SinkView(self.data_dir, name)
+
+    def history(self) -> Any:
+        """One row per committed txid, as a `pyarrow.Table`."""
+        return read_directory_history(self.data_dir)
+
+    def progress_df(self) -> Any:
+        """Recent progress as a pandas DataFrame."""
+        import pandas as pd
+
+        rows = [{"txid": one.txid, "rows": one.numInputRows, **one.durationMs} for one in self.recentProgress]
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        now = self.snapshot
+        return (
+            f"<txstorm run {self.name}: {self._phase}, committed txid {now.committed}, {len(now.in_flight)} in flight>"
+        )
+
+    def _repr_html_(self) -> str:
+        now = self.snapshot
+        rows = {
+            "status": self.status["message"],
+            "committed txid": now.committed,
+            "in flight": len(now.in_flight),
+            "tuples": f"{now.tuples:,}",
+            "replays": now.replays,
+            "data": self.data_dir,
+        }
+        if self._error is not None:
+            rows["error"] = self._error
+        cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items())
+        return f"<table><caption>{html.escape(self.name)}</caption>{cells}</table>"

@@ -1,0 +1,215 @@
+"""P0, lead: take the lease, check, raise the epoch, roll decided transactions forward, and open what a run needs."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from txstorm import faults
+from txstorm.api.context import TaskContext
+from txstorm.engine.port import Engine
+from txstorm.engine.program import Program, program_of
+from txstorm.errors import DataDirectoryError
+from txstorm.ledger.names import meta_path
+from txstorm.ledger.open import LEDGER_FILE, open_ledger
+from txstorm.ledger.store import Delete
+from txstorm.monitor.progress import Monitor
+from txstorm.plan.stages import compile_plan
+from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.commits import Committer, history_rows
+from txstorm.runtime.directory import check_directory, has_tables, ledger_exists, make_directory, write_format
+from txstorm.runtime.gate import Gate, Window
+from txstorm.runtime.planning import Planning
+from txstorm.runtime.retry import RetryPolicy
+from txstorm.runtime.session import Session
+from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
+from txstorm.state.intent import Intent
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.store import StateStore
+from txstorm.state.table import Owner
+from txstorm.topology.graph import Topology
+from txstorm.topology.settings import Settings
+
+log = logging.getLogger("txstorm.open")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How one run goes on and ends; see `txstorm.run`."""
+
+    available_now: bool = False
+    until_txid: int | None = None
+    journal: Path | None = None
+
+
+def now_micros() -> int:
+    """The wall clock, UTC microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def open_session(
+    topology: Topology,
+    engine: Engine,
+    data_dir: Path,
+    options: RunOptions,
+    monitor: Monitor,
+    sleep: Callable[[float], bool],
+) -> Session:
+    """Lead `topology` in `data_dir` and open everything its driver needs, but for the engine, which starts later.
+
+    Raises:
+        InputError: of the spout, the directory, the ledger or the tables, before any side effect where possible.
+        HeldError: another run has the lease.
+    """
+    check_spout(topology.spout.object)
+    program = program_of(compile_plan(topology), str(data_dir / "spill"))
+    check_directory(data_dir)
+    books = _lease(topology, data_dir)
+    try:
+        store, identity = _lead(topology, books, data_dir)
+        make_directory(data_dir / "spill", empty=True)
+        return _assemble(topology, program, engine, books, store, identity, options, monitor, sleep)
+    except BaseException:
+        books.ledger.close()
+        raise
+
+
+def _lease(topology: Topology, data_dir: Path) -> Books:
+    """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
+    first = not ledger_exists(data_dir)
+    if first and has_tables(data_dir):
+        msg = (
+            f"data directory {data_dir} has tables but no ledger ({LEDGER_FILE}); starting at txid 1 would count "
+            "everything again: put the ledger back, or choose another --data-dir"
+        )
+        raise DataDirectoryError(msg)
+    ledger = open_ledger(data_dir, create=first)
+    try:
+        ledger.acquire(topology.id)
+        make_directory(data_dir / "intents")
+        return Books(ledger, data_dir / "intents")
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore, Identity]:
+    """P0 proper. Nothing is written before everything that stands there has been checked."""
+    faults.point("p0.before")
+    known = books.identity()
+    identity = known or Identity(topology.id, uuid.uuid4().hex)
+    if identity.topology != topology.id:
+        msg = (
+            f"data directory {data_dir} belongs to topology {identity.topology!r}, not to {topology.id!r}; "
+            "choose another --data-dir"
+        )
+        raise DataDirectoryError(msg)
+    _check(data_dir, books, identity, None)
+    write_format(data_dir)
+    books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
+    epoch = books.raise_epoch()
+    faults.point("p0.epoch")
+    owner = Owner(identity.topology, identity.incarnation, identity.timeline)
+    raise_epochs(data_dir, books.tables(), owner, epoch)
+    _check(data_dir, books, identity, epoch)
+    faults.point("p0.raised")
+    for intent in books.live_intents():
+        _roll_forward(data_dir, books, intent, identity)
+    store = StateStore.open(
+        data_dir,
+        topology=topology.id,
+        incarnation=identity.incarnation,
+        timeline=identity.timeline,
+        states=topology.states,
+        sinks=topology.sinks,
+        create=known is None,
+        committed=books.currtx() - 1,
+        recorded=books.tables(),
+    )
+    store.raise_epoch(epoch)
+    books.write_tables(store.last_txids())
+    faults.point("p0.after")
+    return store, identity
+
+
+def _check(data_dir: Path, books: Books, identity: Identity, epoch: int | None) -> None:
+    check_tables(
+        data_dir,
+        books.tables(),
+        identity.incarnation,
+        books.live_intents(),
+        timeline=identity.timeline,
+        epoch=epoch,
+        topology=identity.topology,
+    )
+
+
+def _roll_forward(data_dir: Path, books: Books, intent: Intent, identity: Identity) -> None:
+    """Publish and complete a decided group: no spout, no bolt, no second look at the source (R1)."""
+    log.info("rolling txids %s-%s forward", intent.first, intent.last)
+    versions = roll_forward(data_dir, intent, books.epoch)
+    tables = {**books.tables(), **dict.fromkeys((table.uri for table in intent.tables), intent.last)}
+    old = [Delete(meta_path(txid)) for txid in books.metas() if txid < intent.last]
+    books.complete(intent.last, tables, history_rows(intent, versions), old)
+
+
+def _assemble(
+    topology: Topology,
+    program: Program,
+    engine: Engine,
+    books: Books,
+    store: StateStore,
+    identity: Identity,
+    options: RunOptions,
+    monitor: Monitor,
+    sleep: Callable[[float], bool],
+) -> Session:
+    settings = topology.settings
+    context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
+    planning = Planning(books, planner(topology.spout.object, context), now_micros)
+    window = Window(
+        None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
+    )
+    committer = Committer(
+        program, store, books, identity, keep_intents=settings.keep_intents, blocked=monitor.blocked, sleep=sleep
+    )
+    failures = {txid: int(one["count"]) for txid, one in books.failures().items()}
+    return Session(
+        data_dir=Path(store.data_dir),
+        identity=identity,
+        settings=settings,
+        program=program,
+        engine=engine,
+        books=books,
+        store=store,
+        planning=planning,
+        gate=_gate(planning.planner, settings, options),
+        window=window,
+        committer=committer,
+        retry=RetryPolicy(settings, books.write_failure, failures),
+        currtx=books.currtx(),
+        monotonic=time.monotonic,
+        journal=_journal(options.journal),
+    )
+
+
+def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Gate:
+    gate = Gate(
+        source,
+        monotonic=time.monotonic,
+        min_interval=settings.min_interval,
+        until_txid=options.until_txid,
+        max_bytes=settings.max_in_flight_bytes,
+    )
+    if options.available_now:
+        gate.bound()
+    return gate
+
+
+def _journal(path: Path | None) -> TextIO | None:
+    return None if path is None else path.open("a", encoding="utf-8")

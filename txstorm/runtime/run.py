@@ -1,0 +1,117 @@
+"""`txstorm.run`: start a topology."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from txstorm.engine.local import LocalEngine
+from txstorm.engine.port import Engine
+from txstorm.errors import InputError
+from txstorm.ledger.open import local_directory
+from txstorm.monitor.progress import Listener, Monitor
+from txstorm.runtime.directory import default_directory
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.opening import RunOptions, open_session
+from txstorm.topology.graph import Topology
+
+ENGINES = ("spark", "local")
+_live: dict[Path, RunHandle] = {}
+_live_lock = threading.Lock()
+
+
+def run(
+    topology: Topology,
+    *,
+    engine: str | Engine = "spark",
+    data_dir: str | Path | None = None,
+    spark: Any = None,
+    available_now: bool = False,
+    until_txid: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    listeners: Sequence[Listener] = (),
+    journal: str | Path | None = None,
+) -> RunHandle:
+    """Start `topology` and return at once; started again in the same directory it continues.
+
+    A run of the same directory in this process is stopped first, so that a notebook cell can be run again.
+
+    Args:
+        topology: what `build_topology` gave.
+        engine: ``spark``, ``local`` (threads, no JVM), or an engine.
+        data_dir: tables and ledger; by default ``./txstorm-data/<topology id>``.
+        spark: an existing session to use.
+        available_now: end when everything the source holds now is committed.
+        until_txid: end when this txid is committed.
+        settings: settings over those of the topology, by name or Storm's key.
+        listeners: called with a `TransactionProgress` after every commit.
+        journal: file to which the coordinator's events and commands are appended.
+
+    Raises:
+        InputError: something is wrong with the topology, the settings, the source or the directory.
+        HeldError: another process runs this directory.
+    """
+    if not isinstance(topology, Topology):
+        msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
+        raise InputError(msg)
+    if settings:
+        topology = topology.with_settings(settings)
+    directory = local_directory(data_dir or default_directory(topology.id)).absolute()
+    options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None)
+    _stop_live(directory)
+    monitor = Monitor(listeners)
+    stopping = threading.Event()
+    chosen = _engine(engine, spark, topology.settings.max_jobs)
+    session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
+    handle = RunHandle(topology, session, monitor, stopping)
+    with _live_lock:
+        _live[directory] = handle
+    handle.on_end(lambda: _forget(directory, handle))
+    handle.start()
+    return handle
+
+
+def _engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
+    if not isinstance(engine, str):
+        return engine
+    if engine == "local":
+        return LocalEngine(jobs)
+    if engine == "spark":
+        from txstorm.engine.spark import SparkEngine
+
+        return SparkEngine(spark, jobs=jobs)
+    msg = f"engine {engine!r}: expected one of {', '.join(ENGINES)}"
+    raise InputError(msg)
+
+
+def _checked_until(until_txid: int | None) -> int | None:
+    if until_txid is not None and until_txid < 1:
+        msg = f"until_txid: expected a txid of at least 1, got {until_txid}"
+        raise InputError(msg)
+    return until_txid
+
+
+def _stop_live(directory: Path) -> None:
+    with _live_lock:
+        handle = _live.get(directory)
+    if handle is not None:
+        handle.stop()
+
+
+def _forget(directory: Path, handle: RunHandle) -> None:
+    with _live_lock:
+        if _live.get(directory) is handle:
+            del _live[directory]
+
+
+def _stop_all() -> None:
+    """A program that ends without `stop` ends its runs cleanly, while threads can still be used."""
+    for handle in list(_live.values()):
+        handle.stop()
+
+
+# atexit comes after the interpreter has closed the thread pools; this hook of `threading` comes before.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)

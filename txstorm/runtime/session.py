@@ -1,0 +1,90 @@
+"""An opened topology: everything a driver works with, and how it is closed again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from txstorm.engine.port import Engine
+from txstorm.engine.program import Program
+from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.commits import Committer
+from txstorm.runtime.gate import Gate, Window
+from txstorm.runtime.planning import Planning
+from txstorm.runtime.retry import RetryPolicy
+from txstorm.state.history import append_history
+from txstorm.state.store import StateStore
+from txstorm.topology.settings import Settings
+
+log = logging.getLogger("txstorm.session")
+HISTORY_GROUPS = 64
+COMPACT_SECONDS = 60.0
+
+
+@dataclass
+class Session:
+    """What P0 opened.
+
+    Attributes:
+        currtx: next txid to commit when the session was opened.
+        monotonic: seconds, for timers and timeouts.
+        journal: where events and commands are recorded, or None.
+    """
+
+    data_dir: Path
+    identity: Identity
+    settings: Settings
+    program: Program
+    engine: Engine
+    books: Books
+    store: StateStore
+    planning: Planning
+    gate: Gate
+    window: Window
+    committer: Committer
+    retry: RetryPolicy
+    currtx: int
+    monotonic: Callable[[], float]
+    journal: TextIO | None = None
+    _groups: int = 0
+
+    def after_commit(self) -> None:
+        """Bookkeeping between commits: every `HISTORY_GROUPS` groups the ledger's rows move to the history table."""
+        self._groups += 1
+        if self._groups >= HISTORY_GROUPS:
+            self._groups = 0
+            self.flush_history()
+
+    def flush_history(self) -> None:
+        """Move the history rows from the ledger to the history table; repeating it changes nothing."""
+        groups = self.books.history()
+        if groups:
+            append_history(self.data_dir, [row for rows in groups.values() for row in rows])
+            self.books.forget_history(list(groups))
+
+    def close(self, *, compact: bool) -> None:
+        """A clean end: history and state tables are brought up to date, then everything is let go."""
+        try:
+            if compact:
+                self.flush_history()
+                self.store.compact(COMPACT_SECONDS)
+                self.store.sweep(self.books.intents())
+                self.books.sweep()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of spout, engine, tables, ledger; the ledger last, as its lease protects the rest."""
+        for close in (self.planning.planner.close, self.engine.close, self.store.close, self._close_journal):
+            try:
+                close()
+            except Exception:
+                log.exception("closing %s failed", self.identity.topology)
+        self.books.ledger.close()
+
+    def _close_journal(self) -> None:
+        if self.journal is not None:
+            self.journal.close()

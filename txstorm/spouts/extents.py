@@ -1,0 +1,216 @@
+"""What the file spout writes down about a batch: which ranges of which files, and where the next batch begins.
+
+Ranges count bytes in text formats and rows in Parquet; both ends are record boundaries, the first included, the
+second not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from txstorm.errors import SpoutError
+
+VERSION = 1
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A range of one file that one task emits, with the digest of what it held when it was planned."""
+
+    file: str
+    start: int
+    stop: int
+    rows: int
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """``file:from-to``."""
+        return f"{self.file}:{self.start}-{self.stop}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is stored in the metadata of a txid."""
+        return {"file": self.file, "from": self.start, "to": self.stop, "rows": self.rows, "digest": self.digest}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Segment:
+        """The inverse of `to_json`."""
+        return cls(stored["file"], stored["from"], stored["to"], stored["rows"], stored["digest"])
+
+    def verify(self, digest: str) -> None:
+        """Raises `SpoutError` unless `digest`, of what the range holds now, is the planned one."""
+        if digest != self.digest:
+            how = f"expected digest {self.digest}, got {digest}"
+            raise self.changed(how)
+
+    def changed(self, how: str) -> SpoutError:
+        """The error that says the range is not what it was; `how`: expected versus got."""
+        return SpoutError(
+            f"{self.file}: range {self.start}-{self.stop} changed since its range was planned: {how}; "
+            "put the file back as it was, or start in a new data directory"
+        )
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the next batch begins.
+
+    Attributes:
+        file: the file read last; None at the very beginning.
+        offset: how far it is read; 0 also stands before a header.
+        open: the last record had no line end yet.
+        behind: how many files are wholly read.
+        trail: running digest of the names and sizes of those.
+    """
+
+    file: str | None = None
+    offset: int = 0
+    open: bool = False
+    behind: int = 0
+    trail: str = ""
+
+    def moved(self, file: str, size: int) -> Position:
+        """The beginning of `file`, after the present file ended at `size` bytes."""
+        if self.file is None:
+            return Position(file)
+        return Position(file, behind=self.behind + 1, trail=extend_trail(self.trail, self.file, size))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is stored in the metadata of a txid."""
+        return {
+            "file": self.file, "offset": self.offset, "open": self.open, "behind": self.behind, "trail": self.trail,
+        }  # fmt: skip
+
+    @classmethod
+    def after(cls, metadata: Any) -> Position:
+        """The position behind the batch of `metadata`; the beginning for None.
+
+        Raises:
+            SpoutError: the metadata was written by a newer version.
+        """
+        if metadata is None:
+            return cls()
+        return cls(**checked(metadata)["position"])
+
+
+def checked(metadata: Any) -> Any:
+    """`metadata`, if this version of txstorm can read it; raises `SpoutError` otherwise."""
+    version = metadata["v"]
+    if version != VERSION:
+        msg = f"file spout: metadata of format {version!r}, this txstorm knows {VERSION}; run the newer txstorm"
+        raise SpoutError(msg)
+    return metadata
+
+
+def extend_trail(trail: str, file: str, size: int) -> str:
+    """The running digest `trail` with one more file."""
+    return blake2b(f"{trail}\0{file}\0{size}".encode("utf-8", "surrogateescape"), digest_size=DIGEST_BYTES).hexdigest()
+
+
+@dataclass(frozen=True)
+class Block:
+    """The whole records that one read of a file found.
+
+    Attributes:
+        path: the file.
+        start: where the first record begins.
+        ends: where each record ends.
+        size: size of the file in bytes, known when the read came to its end.
+        open: the last record has no line end.
+        width: bytes per unit of offset.
+        raw: what stands for a range in its digest.
+    """
+
+    path: str
+    start: int
+    ends: npt.NDArray[np.int64]
+    size: int
+    open: bool
+    width: float
+    raw: Callable[[int, int], Any]
+
+    def holds(self, path: str, offset: int) -> bool:
+        """Whether the record that begins at `offset` of `path` is in here."""
+        return path == self.path and len(self.ends) > 0 and self.start <= offset < self.ends[-1]
+
+    def take(self, offset: int, rows: int, room: float, *, at_least: int) -> Piece:
+        """The records from `offset` on that fit into `rows` and `room` bytes; `at_least` that many."""
+        first = int(np.searchsorted(self.ends, offset, side="right"))
+        limit = max(offset, self.start) + room / self.width
+        fitting = int(np.searchsorted(self.ends, limit, side="right"))
+        last = max(min(first + rows, fitting), first + at_least)
+        return Piece(self, first, min(last, len(self.ends)))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The records `first` up to, not including, `last` of a block."""
+
+    block: Block
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        """Number of records."""
+        return self.last - self.first
+
+    @property
+    def start(self) -> int:
+        """Where it begins in the file."""
+        return int(self.block.ends[self.first - 1]) if self.first else self.block.start
+
+    @property
+    def stop(self) -> int:
+        """Where it ends in the file."""
+        return int(self.block.ends[self.last - 1])
+
+    @property
+    def size(self) -> float:
+        """In bytes."""
+        return (self.stop - self.start) * self.block.width
+
+    @property
+    def open(self) -> bool:
+        """Whether its last record has no line end."""
+        return self.block.open and self.last == len(self.block.ends)
+
+
+def segments(pieces: Sequence[Piece], parallelism: int) -> list[Segment]:
+    """Cut a batch into `parallelism` shares of as many records each; a share has one segment per file it touches."""
+    found: list[tuple[int, list[Piece]]] = []
+    for share, part in _parts(pieces, parallelism):
+        if found and found[-1][0] == share and found[-1][1][-1].block.path == part.block.path:
+            found[-1][1].append(part)
+        else:
+            found.append((share, [part]))
+    return [_segment(parts) for _, parts in found]
+
+
+def _parts(pieces: Sequence[Piece], parallelism: int) -> Iterator[tuple[int, Piece]]:
+    total = sum(piece.rows for piece in pieces)
+    bounds = [share * total // parallelism for share in range(1, parallelism + 1)]
+    row = 0
+    for piece in pieces:
+        first = piece.first
+        while first < piece.last:
+            share = bisect_right(bounds, row)
+            last = min(piece.last, first + bounds[share] - row)
+            yield share, Piece(piece.block, first, last)
+            row, first = row + last - first, last
+
+
+def _segment(parts: Sequence[Piece]) -> Segment:
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        digest.update(part.block.raw(part.start, part.stop))
+    rows = sum(part.rows for part in parts)
+    return Segment(parts[0].block.path, parts[0].start, parts[-1].stop, rows, digest.hexdigest())

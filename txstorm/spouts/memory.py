@@ -1,0 +1,199 @@
+"""Spouts whose source is a list in the driver's memory: Storm's ``MemoryTransactionalSpout`` and its opaque twin.
+
+Metadata of a txid: ``{partition: [index, amount]}``. Only the rows of a batch are shipped to the workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.errors import EmitError, SettingError, SpoutError
+
+Row = tuple[Any, ...]
+Rows = Sequence[Any]
+Take = int | Callable[[int], int]
+
+
+class MemoryTransactionalSpout(TransactionalSpout):
+    """Emits the tuples of a few lists, at most `take` of each partition per transaction.
+
+    Example::
+
+        spout = MemoryTransactionalSpout({0: ["cat", "dog"], 1: ["cat"]}, ["word"], take=3)
+
+    It is always ready: when all is read it goes on with empty transactions, as Storm's does. The lists stay in
+    the process that made the spout; tuples and partitions may be added there while the topology runs.
+
+    Args:
+        partitions: partition number → tuples, or a list of lists; tuples of one field may be given bare.
+        fields: the names of the fields.
+        take: the most tuples of one partition in one transaction; an int, or a function of the txid.
+
+    Raises:
+        EmitError: a tuple does not have as many values as there are fields.
+        SettingError: `take`, a partition number or `fields` is impossible.
+    """
+
+    def __init__(
+        self, partitions: Mapping[int, Rows] | Sequence[Rows], fields: Sequence[str] | str, take: Take = 100
+    ) -> None:
+        self._columns = (fields,) if isinstance(fields, str) else tuple(fields)
+        self._data: _Data | None = _Data(_checked_take(take))
+        named = partitions if isinstance(partitions, Mapping) else dict(enumerate(partitions))
+        for partition, rows in named.items():
+            self.add(partition, *rows)
+
+    def add(self, partition: int, *tuples: Any) -> None:
+        """Append `tuples` to `partition`, which may be new; safe while the topology runs.
+
+        A new partition joins with the next transaction that is planned.
+        """
+        if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+            msg = f"memory spout: partition {partition!r} is not an int >= 0"
+            raise SettingError(msg)
+        rows = self._rows(tuples)
+        with self._source.lock:
+            self._source.partitions.setdefault(partition, []).extend(rows)
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declares the fields given to the constructor."""
+        declarer.declare(self._columns)
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        """Works on the lists themselves, in the driver."""
+        return _MemoryCoordinator(self._source, context.component)
+
+    def emitter(self, context: TaskContext) -> Emitter:
+        """Emits the rows shipped as the payload."""
+        return _MemoryEmitter(context)
+
+    def _rows(self, tuples: Iterable[Any]) -> list[Row]:
+        return [_row(one, self._columns) for one in tuples]
+
+    @property
+    def _source(self) -> _Data:
+        if self._data is None:
+            msg = "memory spout: its data stays in the process that made it, and this is a copy shipped elsewhere"
+            raise SpoutError(msg)
+        return self._data
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers get the rows of each batch as its payload; the whole source must not travel with every task.
+        return {**self.__dict__, "_data": None}
+
+
+class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
+    """The same, opaque: a batch that is not decided yet is planned anew after a failure, and may then differ.
+
+    Partitions can be disabled, `take` changed and contents replaced at any time; the next planning sees it.
+    """
+
+    opaque: ClassVar[bool] = True
+
+    def set_disabled(self, partition: int, disabled: bool = True) -> None:
+        """A disabled partition contributes nothing and keeps its position (Storm's has this inverted)."""
+        with self._source.lock:
+            change = self._source.disabled.add if disabled else self._source.disabled.discard
+            change(partition)
+
+    def set_take(self, take: Take) -> None:
+        """Change how many tuples of a partition go into one transaction."""
+        self._source.take = _checked_take(take)
+
+    def replace(self, partition: int, tuples: Iterable[Any]) -> None:
+        """Replace the content of `partition`; positions stay, so what was committed should stay in front."""
+        rows = self._rows(tuples)
+        with self._source.lock:
+            self._source.partitions[partition] = rows
+
+
+@dataclass
+class _Data:
+    take: Take
+    partitions: dict[int, list[Row]] = field(default_factory=dict)
+    disabled: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def amount(self, txid: int) -> int:
+        return self.take(txid) if callable(self.take) else self.take
+
+
+class _MemoryCoordinator(SpoutCoordinator):
+    def __init__(self, data: _Data, component: str) -> None:
+        self._data = data
+        self._component = component
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        ends = _ends(prev_metadata)
+        amount = self._data.amount(txid)
+        with self._data.lock:
+            now = {partition: len(rows) for partition, rows in sorted(self._data.partitions.items())}
+            disabled = set(self._data.disabled)
+        for partition, end in ends.items():
+            self._require(partition, end, now.get(partition, 0))
+        taken = {p: 0 if p in disabled else min(amount, size - ends.get(p, 0)) for p, size in now.items()}
+        return {str(p): [ends.get(p, 0), count] for p, count in taken.items()}
+
+    def payload(self, metadata: Any) -> Any:
+        with self._data.lock:
+            return {partition: self._slice(int(partition), *extent) for partition, extent in metadata.items()}
+
+    def latest(self) -> Any:
+        with self._data.lock:
+            return {partition: len(rows) for partition, rows in self._data.partitions.items()}
+
+    def reached(self, metadata: Any, mark: Any) -> bool:
+        ends = _ends(metadata)
+        # Who waits for all that is there must not wait for a partition that is switched off.
+        return all(ends.get(p, 0) >= size for p, size in mark.items() if p not in self._data.disabled)
+
+    def _slice(self, partition: int, index: int, amount: int) -> list[Row]:
+        rows = self._data.partitions.get(partition, [])
+        self._require(partition, index + amount, len(rows))
+        return rows[index : index + amount]
+
+    def _require(self, partition: int, end: int, size: int) -> None:
+        if end > size:
+            msg = (
+                f"memory spout {self._component!r}: partition {partition} was read up to tuple {end} but holds only "
+                f"{size} now; give it the data it had, or start in a new data directory"
+            )
+            raise SpoutError(msg)
+
+
+class _MemoryEmitter(Emitter):
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
+        task, tasks = self._context.task, self._context.parallelism
+        for partition, rows in self._context.payload.items():
+            if int(partition) % tasks == task:
+                for row in rows:
+                    collector.emit(*row)
+
+
+def _ends(metadata: Any) -> dict[int, int]:
+    return {int(partition): index + amount for partition, (index, amount) in (metadata or {}).items()}
+
+
+def _row(value: Any, fields: tuple[str, ...]) -> Row:
+    row = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if len(row) != len(fields):
+        msg = f"memory spout: {value!r} has {len(row)} value(s), the fields are {list(fields)}; give one for each"
+        raise EmitError(msg)
+    return row
+
+
+def _checked_take(take: Take) -> Take:
+    if callable(take) or (isinstance(take, int) and not isinstance(take, bool) and take > 0):
+        return take
+    msg = f"memory spout: take is {take!r}; give an int > 0 or a function of the txid"
+    raise SettingError(msg)

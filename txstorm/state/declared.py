@@ -1,0 +1,101 @@
+"""The tables that the components of a topology declare, checked one by one and against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from txstorm.api.names import field_fault, name_fault
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.clients.delta import stored_schema
+from txstorm.errors import StateError
+from txstorm.state.intent import CHANGES, SINK, STATE
+from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
+from txstorm.state.table import DeltaTableState, TableRef
+
+KEYS, VALUES = "txstorm.keys", "txstorm.values"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A state or sink and the component that declares it."""
+
+    component: str
+    table: KeyedState | SinkTable
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
+
+    @property
+    def refs(self) -> tuple[TableRef, ...]:
+        """Its Delta tables."""
+        kinds = (CHANGES, STATE) if isinstance(self.table, KeyedState) else (SINK,)
+        return tuple(TableRef(kind, self.table.name) for kind in kinds)
+
+    def schema(self, ref: TableRef) -> pa.Schema:
+        """The columns of one of its tables."""
+        if isinstance(self.table, SinkTable):
+            return sink_schema(self.table)
+        return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
+
+    def about(self, ref: TableRef) -> dict[str, str]:
+        """What one of its tables says about its columns, for readers that do not have the topology's code."""
+        if isinstance(self.table, SinkTable):
+            return {VALUES: json.dumps(list(self.table.columns))}
+        return {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+
+    def checked(self, found: DeltaTableState) -> DeltaTableState:
+        """The existing table `found`; raises `StateError` when its columns or key differ from the declaration."""
+        check_schema(self.label, self.schema(found.ref), found.handle.schema)
+        if isinstance(self.table, KeyedState):
+            keys = json.loads(found.handle.properties.get(KEYS, "null"))
+            if keys != key_columns(self.table):
+                msg = (
+                    f"{self.label}: declared with the key {key_columns(self.table)}, the table has {keys}; "
+                    "give the state a new name, or run the topology from the start in a new data directory"
+                )
+                raise StateError(msg)
+        return found
+
+    def check(self) -> None:
+        """Raise `StateError` for a name or column that no table can have."""
+        columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
+        fault = name_fault(self.label.partition(" ")[0], self.table.name)
+        faults = [fault, *(field_fault(self.label, column) for column in columns)]
+        lowered = [str(column).lower() for column in columns]
+        if len(set(lowered)) < len(lowered):
+            faults.append(f"{self.label}: {list(columns)} differ only in case or not at all, which tables cannot hold")
+        found = [one for one in faults if one]
+        if found:
+            raise StateError("; ".join(found))
+        for ref in self.refs:
+            stored_schema(self.label, self.schema(ref))
+
+
+def declarations(
+    states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
+) -> list[Declaration]:
+    """All declarations, states first, in the order of the components.
+
+    Raises:
+        StateError: a name or type is impossible, or two components declare one state or sink.
+    """
+    declared = [Declaration(component, table) for component, tables in states.items() for table in tables]
+    declared += [Declaration(component, table) for component, tables in sinks.items() for table in tables]
+    seen: dict[tuple[str, str], Declaration] = {}
+    for one in declared:
+        one.check()
+        key = one.refs[0].kind, one.table.name.lower()
+        if key in seen:
+            msg = (
+                f"{one.label} is declared by {seen[key].component!r} and by {one.component!r} (as "
+                f"{seen[key].table.name!r}); a table has one writer: give one of them another name"
+            )
+            raise StateError(msg)
+        seen[key] = one
+    return declared

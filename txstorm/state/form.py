@@ -1,0 +1,179 @@
+"""Keys and values between the three forms they have: as users see them, as tuples, as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.keys import key_groups
+from txstorm.api.state import KeyedState
+from txstorm.errors import StateError
+from txstorm.state.columns import Column, python_values, shown
+from txstorm.state.schema import KEY_GROUP, PREV, TXID, key_fields, value_fields
+
+Key = Any
+Value = tuple[Any, ...]
+
+
+class KeyForm:
+    """The keys of a state: bare values with one key column, tuples with several, ``()`` with none."""
+
+    def __init__(self, state: KeyedState) -> None:
+        self.owner = f"state {state.name!r}"
+        self.columns = [Column(self.owner, "key column", field) for field in key_fields(state)]
+        self.names = [column.name for column in self.columns]
+
+    def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
+        """`keys` checked and in the form they are kept in; raises `StateError` naming the key and column."""
+        given = keys if isinstance(keys, list) else list(keys)
+        if not given:
+            return given
+        if len(self.columns) != 1:
+            self._check_shape(given, where)
+        columns = self._split(given)
+        checked = [
+            column.canonical(values, lambda i: f"key {shown(given[i])} ({where})")
+            for column, values in zip(self.columns, columns, strict=True)
+        ]
+        return given if all(map(_same, checked, columns)) else self._joined(checked)
+
+    def arrays(self, keys: Sequence[Key]) -> list[pa.Array]:
+        """Canonical `keys` as one Arrow array per key column."""
+        columns = self._split(keys) if keys else [()] * len(self.columns)
+        return [column.array(values) for column, values in zip(self.columns, columns, strict=True)]
+
+    def of_table(self, table: pa.Table) -> list[Key]:
+        """The keys of the rows of `table`, which has the key columns."""
+        columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.columns]
+        return self._joined(columns) if columns else [()] * table.num_rows
+
+    def _split(self, keys: Sequence[Key]) -> Sequence[Sequence[Any]]:
+        return [keys] if len(self.columns) == 1 else list(zip(*keys, strict=True))
+
+    def _joined(self, columns: Sequence[Sequence[Any]]) -> list[Key]:
+        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def _check_shape(self, keys: Sequence[Key], where: str) -> None:
+        size = len(self.columns)
+        for key in keys if set(map(type, keys)) != {tuple} or set(map(len, keys)) != {size} else ():
+            if not isinstance(key, tuple) or len(key) != size:
+                msg = f"{self.owner}, {where}: expected a key that is a tuple of {size} {self.names}, got {shown(key)}"
+                raise StateError(msg)
+
+
+class ValueForm:
+    """The values of a state: bare with one value column, dicts with several; kept as tuples."""
+
+    def __init__(self, state: KeyedState) -> None:
+        self.owner = f"state {state.name!r}"
+        self.columns = [Column(self.owner, "value column", field) for field in value_fields(state)]
+        self.names = [column.name for column in self.columns]
+        self.struct = [column.field for column in self.columns]
+        self.absent: Value = (None,) * len(self.columns)
+        self._nested = any(column.exact in (list, dict) for column in self.columns)
+
+    def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
+        """The `values` put for `keys`, checked, as tuples; raises `StateError` naming key and column."""
+        if not values:
+            return []
+        return self.rows([values] if len(self.columns) == 1 else self._split(values, keys, where), keys, where)
+
+    def rows(self, columns: Sequence[Sequence[Any]], keys: Sequence[Key], where: str) -> list[Value]:
+        """As `canonical`, for values that come column by column."""
+        checked = [
+            column.canonical(column_values, lambda i: f"key {shown(keys[i])} ({where})")
+            for column, column_values in zip(self.columns, columns, strict=True)
+        ]
+        return list(zip(*checked, strict=True))
+
+    def public(self, values: Sequence[Value | None]) -> list[Any]:
+        """`values` as users see them, None where there is none; never an object that is kept."""
+        if self._nested:
+            values = deepcopy(values)
+        if len(self.columns) == 1:
+            return [None if value is None else value[0] for value in values]
+        names = self.names
+        return [None if value is None else dict(zip(names, value, strict=True)) for value in values]
+
+    def arrays(self, values: Sequence[Value | None]) -> list[pa.Array]:
+        """Canonical `values` as one Arrow array per value column; nulls where there is no value."""
+        absent = self.absent
+        rows = [absent if value is None else value for value in values]
+        columns = zip(*rows, strict=True) if rows else repeat((), len(self.columns))
+        return [column.array(column_values) for column, column_values in zip(self.columns, columns, strict=True)]
+
+    def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
+        """Canonical `values` as one struct array, null where there is no value."""
+        mask = pa.array([value is None for value in values], pa.bool_())
+        return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
+
+    def of_table(self, table: pa.Table) -> list[Value]:
+        """The values of the rows of `table`, which has the value columns."""
+        columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.columns]
+        return list(zip(*columns, strict=True))
+
+    def of_struct(self, column: pa.ChunkedArray) -> list[Value | None]:
+        """The values in a struct column, None where it is null."""
+        parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in self.names)]
+        values = self.of_table(pa.table(dict(zip(self.names, parts, strict=True))))
+        valid = column.is_valid().to_pylist() if column.null_count else repeat(True, len(column))
+        return [value if there else None for value, there in zip(values, valid, strict=True)]
+
+    def _split(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Sequence[Any]]:
+        take: Callable[[Any], tuple[Any, ...]] = itemgetter(*self.names)
+        if set(map(type, values)) == {dict} and set(map(len, values)) == {len(self.names)}:
+            with suppress(KeyError):
+                return list(zip(*map(take, values), strict=True))
+        names = set(self.names)
+        for key, value in zip(keys, values, strict=True):
+            if not isinstance(value, Mapping) or value.keys() != names:
+                msg = f"{self.owner}, key {shown(key)} ({where}): expected a dict with {self.names}, got {shown(value)}"
+                raise StateError(msg)
+        return list(zip(*map(take, values), strict=True))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a state, column by column: equally long sequences.
+
+    Attributes:
+        keys: canonical keys.
+        values: their values; None for a removal.
+        txids: the transactions that made them so.
+        before: the values before those; None where there was none.
+    """
+
+    keys: Sequence[Key]
+    values: Sequence[Value | None]
+    txids: Sequence[int]
+    before: Sequence[Value | None]
+
+
+def row_arrays(keys: KeyForm, values: ValueForm, rows: Rows) -> dict[str, pa.Array]:
+    """The columns that state and changes tables share."""
+    of_key = keys.arrays(rows.keys)
+    groups = key_groups(of_key, len(rows.keys)).astype(np.int32)
+    return {
+        **dict(zip(keys.names, of_key, strict=True)),
+        **dict(zip(values.names, values.arrays(rows.values), strict=True)),
+        TXID.name: pa.array(rows.txids, TXID.type),
+        PREV: values.struct_array(rows.before),
+        KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),
+    }
+
+
+def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,225 @@
+"""One group in the making: handles for committers, txid by txid, and in the end its staged rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from txstorm.api.names import near
+from txstorm.errors import StateError
+from txstorm.state.handle import StateGroup, TaskState
+from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
+from txstorm.state.sink import SinkGroup, TaskSink
+from txstorm.state.staging import StagedName, stage
+from txstorm.state.table import DeltaTableState
+
+G = TypeVar("G")
+
+
+class Lasts:
+    """The last txids of one table, of what is published and of what is staged over it."""
+
+    def __init__(self, published: int) -> None:
+        self._txids = [published]
+
+    def before(self, txid: int) -> int:
+        """The last txid of the table below `txid`; raises `StateError` when `txid` is already published."""
+        below = bisect_left(self._txids, txid)
+        if not below:
+            msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state anew"
+            raise StateError(msg)
+        return self._txids[below - 1]
+
+    def staged(self, txid: int) -> None:
+        """A group that ends with `txid` was staged."""
+        if self._txids[-1] < txid:
+            self._txids.append(txid)
+
+    def dropped(self, txid: int) -> None:
+        """What was staged with `txid` or later is forgotten; what is published stays."""
+        self._txids = [self._txids[0], *(one for one in self._txids[1:] if one < txid)]
+
+    def published(self, txid: int) -> None:
+        """The group that ends with `txid` is in the table."""
+        self._txids = [txid, *(one for one in self._txids if one > txid)]
+
+
+class Rows(Protocol):
+    """What states and sinks have in common here: their unpublished rows."""
+
+    def end_txid(self, txid: int) -> None:
+        """Take over the rows of `txid`."""
+
+    def drop_from(self, txid: int) -> None:
+        """Forget `txid` and later ones."""
+
+    def apply(self, last: int) -> None:
+        """The txids up to `last` are published."""
+
+
+class Member:
+    """One table that groups write to: its rows in memory, and what is staged of them.
+
+    Attributes:
+        component: who declares it.
+        delta: the table.
+        rows: what is not published yet.
+        applied: the last txid whose rows have entered the index, or were not there.
+    """
+
+    def __init__(self, component: str, delta: DeltaTableState, rows: StateGroup | SinkGroup, last: int) -> None:
+        self.component = component
+        self.delta = delta
+        self.rows: Rows = rows
+        self.applied = last
+        self._take = rows.changes if isinstance(rows, StateGroup) else rows.rows
+        self._lasts = Lasts(last)
+        self._staged: dict[str, int] = {}
+
+    def stage(self, txids: Sequence[TxidRecord], epoch: int) -> IntentTable | None:
+        """Write the rows of `txids`, which follow each other, to a staged file; None when there are none."""
+        first, last = txids[0], txids[-1]
+        rows: pa.Table | None = self._take(first.txid, last.txid)
+        if rows is None or not rows.num_rows:
+            return None
+        previous = self._lasts.before(first.txid)
+        staged = stage(self.delta.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
+        self._lasts.staged(last.txid)
+        self._staged[staged.path] = last.txid
+        ref = self.delta.ref
+        return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(rows.schema), previous, staged)
+
+    def unpublished(self) -> set[str]:
+        """The staged files that this run may still decide on."""
+        return set(self._staged)
+
+    def drop_from(self, txid: int) -> None:
+        """Forget `txid` and later ones."""
+        self.rows.drop_from(txid)
+        self._lasts.dropped(txid)
+        self._staged = {path: last for path, last in self._staged.items() if last < txid}
+
+    def published(self, txid: int) -> None:
+        """The group that ends with `txid` is in the table."""
+        self._lasts.published(txid)
+        self._staged = {path: last for path, last in self._staged.items() if last > txid}
+
+    def apply(self, txid: int) -> None:
+        """The txids up to `txid` are published: their rows enter the index."""
+        self.rows.apply(txid)
+        self.applied = max(self.applied, txid)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one run.
+
+    Attributes:
+        states: name → the component that declares it, and its unpublished rows.
+        sinks: the same of the sinks.
+        members: all tables that groups write to, in the order in which they are published.
+    """
+
+    states: Mapping[str, tuple[str, StateGroup]]
+    sinks: Mapping[str, tuple[str, SinkGroup]]
+    members: Sequence[Member]
+
+
+class Resources:
+    """The tables of committers for one txid; see `txstorm.api.context.CommitResources`."""
+
+    def __init__(self, txid: int, tables: Tables) -> None:
+        self.txid = txid
+        self._tables = tables
+        self._handles: list[TaskState | TaskSink] = []
+        self._active = False
+
+    def state(self, component: str, task: int, name: str) -> TaskState:
+        """The handle of the state `name` declared by `component`; raises `StateError` when it declares none such."""
+        handle = _declared("state", component, name, self._tables.states).handle(component, task, self.txid)
+        self._give(handle)
+        return handle
+
+    def sink(self, component: str, task: int, name: str) -> TaskSink:
+        """The handle of the sink `name` declared by `component`; raises `StateError` when it declares none such."""
+        handle = _declared("sink", component, name, self._tables.sinks).handle(component, task, self.txid)
+        self._give(handle)
+        return handle
+
+    def activate(self, active: bool) -> None:
+        """Let handles be used, or no longer: those given out and those to come."""
+        self._active = active
+        for handle in self._handles:
+            handle.active = active
+
+    def _give(self, handle: TaskState | TaskSink) -> None:
+        handle.active = self._active
+        self._handles.append(handle)
+
+
+class CommitGroup:
+    """Consecutive txids on their way to one intent.
+
+    Order of calls, for each txid in turn: `begin_txid`, ``activate(True)`` around every `finish_batch`, `end_txid`;
+    then `stage` once, and after the intent is published `apply`. When a txid fails, `drop_from` it; `stage` may then
+    be called for those before it. A later group may begin while this one is being published: it reads over it.
+    """
+
+    def __init__(self, first: int, tables: Tables) -> None:
+        self.first = first
+        self.resources = Resources(first, tables)
+        self._tables = tables
+
+    def begin_txid(self, txid: int) -> Resources:
+        """From now on `resources` are those of `txid`."""
+        if self.resources.txid != txid:
+            self.resources.activate(False)
+            self.resources = Resources(txid, self._tables)
+        return self.resources
+
+    def activate(self, active: bool) -> None:
+        """Let the handles of the txid at hand be used, or no longer."""
+        self.resources.activate(active)
+
+    def end_txid(self, txid: int) -> None:
+        """All committers of `txid` have finished.
+
+        Raises:
+            StateError: two tasks changed one key, or a row does not fit its sink; call `drop_from` then.
+        """
+        self.resources.activate(False)
+        for member in self._tables.members:
+            member.rows.end_txid(txid)
+
+    def drop_from(self, txid: int) -> None:
+        """Forget `txid` and every later one, in all tables, staged files included; nothing of them is decided."""
+        self.resources.activate(False)
+        self.resources = Resources(txid, self._tables)
+        for member in self._tables.members:
+            member.drop_from(txid)
+
+    def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
+        """Write the rows of `txids` durably beside their tables; returns the tables they touch, in a fixed order."""
+        staged = (member.stage(txids, epoch) for member in self._tables.members)
+        return [table for table in staged if table is not None]
+
+    def apply(self, last: int) -> None:
+        """The txids up to `last` are published: they enter the index."""
+        for member in self._tables.members:
+            member.apply(last)
+
+
+def _declared(kind: str, component: str, name: str, known: Mapping[str, tuple[str, G]]) -> G:
+    if name in known:
+        owner, group = known[name]
+        if owner == component:
+            return group
+        msg = f"{component}: {kind} {name!r} belongs to component {owner!r}; a {kind} has one writer: declare another"
+        raise StateError(msg)
+    own = sorted(one for one, (owner, _) in known.items() if owner == component)
+    msg = f"{component}: {kind} {name!r} is not declared{near(name, own)}; it declares {own}: set it as an attribute"
+    raise StateError(msg)

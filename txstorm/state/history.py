@@ -1,0 +1,118 @@
+"""The history table: one row per txid, appended in steps from the ledger's last rows, kept for good."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
+from txstorm.ledger.durable import sync_file
+from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
+
+HISTORY = "history"
+FORMAT = "1"
+TRIES = 10
+SCHEMA = pa.schema(
+    [
+        ("timeline", pa.int64()),
+        ("txid", pa.int64()),
+        ("attempt", pa.int64()),
+        ("stamp", pa.timestamp("us", tz="UTC")),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("digest", pa.string()),
+        ("extents", pa.string()),
+        ("tuples", pa.int64()),
+        ("versions", pa.string()),
+    ]
+)
+
+
+_TEXT = {"extents", "versions"}
+
+
+def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Append the rows that are not there yet; returns how many that were.
+
+    `rows` are of one timeline, in txid order and without gaps; calling it again with the same or overlapping rows
+    adds nothing twice. The table is made with the first rows.
+
+    Args:
+        data_dir: the data directory.
+        rows: per txid: ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970), ``first`` and
+            ``last`` of its group, ``digest``, ``extents`` and ``versions`` (table → version) as JSON values, and
+            ``tuples`` (None when not known).
+
+    Raises:
+        TableCorrupt: the table cannot be read.
+        BlockedError: it cannot be written.
+    """
+    if not rows:
+        return 0
+    handle = _open_or_create(data_dir / HISTORY)
+    app = f"txstorm/history/{rows[0]['timeline']}"
+    for _ in range(TRIES):
+        last = handle.app_version(app) or 0
+        new = [row for row in rows if row["txid"] > last]
+        if not new or _append(handle, app, new):
+            return len(new)
+        handle.refresh()
+    msg = f"table {HISTORY}: cannot be appended to in {TRIES} tries: another writer changes it all the time"
+    raise BlockedError(msg)
+
+
+def read_history(data_dir: Path) -> pa.Table:
+    """All rows, by timeline and txid; no rows when none was written yet."""
+    path = data_dir / HISTORY
+    if not is_table(path):
+        return SCHEMA.empty_table()
+    table = _open(path).read(SCHEMA.names)
+    return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
+
+
+def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    first, last = rows[0]["txid"], rows[-1]["txid"]
+    data = encoded(pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA))
+    path = f"{STAGED}/{StagedName(0, last, rows[-1]['attempt'], HISTORY, 'all').text(unique())}"
+    write_new(handle.path / path, data)
+    modified = int((handle.path / path).stat().st_mtime * 1000)
+    file = DataFile(path, len(data), modified, json.dumps({"numRecords": len(rows)}))
+    info = {"kind": HISTORY, "first": first, "last": last}
+    version = handle.version + 1
+    try:
+        handle.commit(Commit({app: last}, info, [file]))
+    except ConflictError:
+        return False
+    sync_file(handle.log_entry(version))
+    sync_file(handle.log_entry(version).parent)
+    return True
+
+
+def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+    cells = [row[field.name] for row in rows]
+    return pa.array([json.dumps(cell, sort_keys=True) for cell in cells] if field.name in _TEXT else cells, field.type)
+
+
+def _open_or_create(path: Path) -> DeltaHandle:
+    if is_table(path):
+        return _open(path)
+    (path / STAGED).mkdir(parents=True, exist_ok=True)
+    handle = DeltaHandle.create(path, SCHEMA, {"txstorm.history": FORMAT}, Commit({}, {"kind": "create"}))
+    for file in (handle.log_entry(0), handle.log_entry(0).parent, path / STAGED, path / STAGED.partition("/")[0], path):
+        sync_file(file)
+    sync_file(path.parent)
+    return handle
+
+
+def _open(path: Path) -> DeltaHandle:
+    handle = DeltaHandle.open(path)
+    found = handle.properties.get("txstorm.history")
+    if found != FORMAT:
+        msg = f"{path}: expected a history table of format {FORMAT}, found {found!r}; use a newer txstorm"
+        raise DataDirectoryError(msg)
+    return handle

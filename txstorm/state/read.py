@@ -1,0 +1,179 @@
+"""Reading states and sinks without a run, without the topology's code and beside a live run."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.names import near
+from txstorm.clients.delta import DeltaHandle, is_table
+from txstorm.errors import StateError
+from txstorm.state.declared import KEYS, VALUES
+from txstorm.state.intent import CHANGES, DIRECTORIES, SINK, STATE
+from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, in_order
+from txstorm.state.table import COMPACTED, CREATED, DeltaTableState, Owner, TableRef
+
+_STATE, _TXID = b"txstorm.state", b"txstorm.txid"
+
+
+def list_states(data_dir: Path) -> list[str]:
+    """The names of the states in a data directory."""
+    return _names(data_dir, CHANGES)
+
+
+def list_sinks(data_dir: Path) -> list[str]:
+    """The names of the sinks in a data directory."""
+    return _names(data_dir, SINK)
+
+
+def read_state(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> pa.Table:
+    """The key and value columns of a state, one row per key, sorted by key with None first.
+
+    The same state gives the same rows in the same order. The table's metadata names state and txid.
+
+    Args:
+        data_dir: the data directory.
+        name: the state.
+        txid: as of which transaction; the last committed one by default.
+        committed: the topology's last committed txid, where it is known: the last ones may have changed nothing here.
+
+    Raises:
+        StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
+        TableCorrupt: a table or file is damaged.
+    """
+    # The state table first: what is published meanwhile is in the changes then, never the other way round.
+    kept, changes = _open(data_dir, STATE, name), _open(data_dir, CHANGES, name)
+    last = max(changes.last_txid(), committed)
+    wanted = last if txid is None else txid
+    if wanted > last or wanted < 0:
+        msg = f"state {name!r}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}"
+        raise StateError(msg)
+    base, as_of = _as_of(kept, wanted)
+    later = changes.handle.read(low=(TXID.name, as_of), high=(TXID.name, wanted))
+    keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
+    rows = _folded(base.read(), later, keys, [*keys, *values])
+    return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(wanted).encode()})
+
+
+def read_changes(data_dir: Path, name: str, first: int, last: int) -> pa.Table:
+    """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
+
+    Raises:
+        StateError: no such state.
+    """
+    handle = _open(data_dir, CHANGES, name).handle
+    keys, values = _columns(handle, KEYS), _columns(handle, VALUES)
+    rows = handle.read([*keys, *values, TXID.name, "_prev", OP.name], (TXID.name, first - 1), (TXID.name, last))
+    return in_order(rows, [TXID.name, *keys])
+
+
+def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
+    """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
+
+    Raises:
+        StateError: no such sink.
+    """
+    high = None if last is None else (TXID.name, last)
+    rows = _open(data_dir, SINK, name).handle.read(low=(TXID.name, first - 1), high=high)
+    return rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
+
+
+def txid_of(table: pa.Table) -> int:
+    """The txid that a table of `read_state` is as of."""
+    return int((table.schema.metadata or {})[_TXID])
+
+
+def rows_json(table: pa.Table) -> str:
+    """A table of `read_state` as one line ``{"state": …, "txid": …, "rows": [{column: value, …}, …]}``.
+
+    The same state gives the same bytes: times are ISO 8601 in UTC with microseconds, decimals are strings with all
+    digits of their scale, bytes are base64, and floats that JSON has not are strings.
+    """
+    name = (table.schema.metadata or {})[_STATE].decode()
+    document = {"state": name, "txid": txid_of(table), "rows": [_json(row) for row in table.to_pylist()]}
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+
+
+def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
+    """The table `ref`, on the timeline of its newest commit."""
+    handle = DeltaHandle.open(data_dir / ref.uri)
+    own = handle.properties
+    timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
+    owner = Owner(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
+    return DeltaTableState(data_dir, owner, ref, handle)
+
+
+def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
+    known = _names(data_dir, kind)
+    if name not in known:
+        what = "sink" if kind == SINK else "state"
+        msg = f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}"
+        raise StateError(msg)
+    return open_table(data_dir, TableRef(kind, name))
+
+
+def _names(data_dir: Path, kind: str) -> list[str]:
+    # A state is named by either of its tables: one that has lost the other is damaged, not unknown.
+    kinds = (SINK,) if kind == SINK else (CHANGES, STATE)
+    found = (path for one in kinds for path in (data_dir / DIRECTORIES[one]).glob("*") if is_table(path))
+    return sorted({path.name for path in found})
+
+
+def _columns(handle: DeltaHandle, prop: str) -> list[str]:
+    return list(json.loads(handle.properties.get(prop, "[]")))
+
+
+def _as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
+    """The newest version of a state table that is not ahead of `wanted`, and the txid it is as of."""
+    if (last := table.last_txid()) <= wanted:
+        return table.handle, last
+    for entry in table.handle.history():
+        info = entry.info
+        if info.get("timeline") != table.owner.timeline or info.get("kind") not in (COMPACTED, CREATED):
+            continue
+        as_of = info["as_of"] if info["kind"] == COMPACTED else info["last"]
+        if as_of <= wanted:
+            return DeltaHandle.open(table.path, entry.version), as_of
+    msg = (
+        f"state {table.ref.name!r}: txid {wanted} is older than what is kept of it (or than the state itself); "
+        "ask for a later one"
+    )
+    raise StateError(msg)
+
+
+def _folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
+    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones."""
+    ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
+    wanted = [*columns, TXID.name, OP.name]
+    rows = pa.concat_tables([base.append_column(OP.name, ops).select(wanted), later.select(wanted)])
+    rows = rows.take(pc.sort_indices(rows[TXID.name])).append_column("_row", pa.array(np.arange(rows.num_rows)))
+    newest = rows.group_by(keys).aggregate([("_row", "max")])["_row_max"] if keys and rows else rows["_row"][-1:]
+    rows = rows.take(newest)
+    return in_order(rows.filter(pc.not_equal(rows[OP.name], REMOVED)), keys).select(columns).combine_chunks()
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_json(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float) and not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

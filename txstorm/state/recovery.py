@@ -1,0 +1,115 @@
+"""What a new coordinator does before it loads any code of the topology: check, take over, roll forward (P0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from txstorm.clients.delta import is_table
+from txstorm.errors import FencedError, TableCorrupt
+from txstorm.state.intent import CHANGES, DIRECTORIES, STATE, Intent, IntentTable
+from txstorm.state.staging import check_digest
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+
+_KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
+
+
+def table_ref(uri: str) -> TableRef:
+    """The table that the ledger and intents call ``changes/…`` or ``sinks/…``."""
+    directory, _, name = uri.partition("/")
+    return TableRef(_KINDS[directory], name)
+
+
+def tables_of(recorded: Iterable[str]) -> list[TableRef]:
+    """All tables behind the `recorded` names: a state has two."""
+    refs = [table_ref(uri) for uri in recorded]
+    return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]
+
+
+def check_tables(  # noqa: D417 - the rest is in the text
+    data_dir: Path,
+    recorded: Mapping[str, int],
+    incarnation: str,
+    live: Sequence[Intent],
+    *,
+    timeline: int = 0,
+    epoch: int | None = None,
+    topology: str = "",
+) -> None:
+    """Check, without writing, that ledger and tables belong together.
+
+    Called in P0, before the epoch is raised and again after it. Every table must be at the txid the ledger recorded,
+    or be where a live intent explains it to be.
+
+    Args:
+        recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
+        live: the decided intents that may not be published yet, in txid order.
+        epoch: the ledger's; a table with a newer one is another coordinator's.
+
+    Raises:
+        TableCorrupt: a table is missing, damaged, or at a txid that nothing explains.
+        DataDirectoryError: a table is foreign or of another incarnation.
+        FencedError: a table has a newer epoch.
+    """
+    owner = Owner(topology, incarnation, timeline)
+    for ref in tables_of(recorded):
+        _check_there(data_dir, ref)
+        table = DeltaTableState.open(data_dir, owner, ref)
+        if epoch is not None and table.epoch() > epoch:
+            msg = f"table {ref.uri}: has epoch {table.epoch()}, the ledger {epoch}: a newer coordinator leads"
+            raise FencedError(msg)
+        if ref.kind != STATE:
+            _check_txid(ref.uri, recorded[ref.uri], table.last_txid(), live)
+
+
+def raise_epochs(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch: int) -> None:
+    """Take over all tables behind the `recorded` names; raises `FencedError` where a newer coordinator has."""
+    for ref in tables_of(recorded):
+        DeltaTableState.open(data_dir, owner, ref).raise_epoch(epoch)
+
+
+def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
+    """Publish a decided group from its intent alone: no user code, no source; returns table → version.
+
+    Called in P0 by the coordinator of `epoch` for every live intent in txid order; doing it again changes nothing.
+
+    Raises:
+        TableCorrupt: a table or a staged file is missing or damaged.
+        FencedError: a newer coordinator leads a table.
+        BlockedError: a commit cannot be made.
+    """
+    owner = Owner(intent.topology, intent.incarnation, intent.timeline)
+    return {
+        table.uri: _publish(data_dir, owner, number, table, intent, epoch)
+        for number, table in enumerate(intent.tables, start=1)
+    }
+
+
+def _publish(data_dir: Path, owner: Owner, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+    found = DeltaTableState.open(data_dir, owner, TableRef(table.kind, table.name))
+    found.check_schema(table.arrow_schema())
+    check_digest(data_dir / table.uri, table.staged)
+    return found.publish(number, table, intent, epoch)
+
+
+def _check_there(data_dir: Path, ref: TableRef) -> None:
+    if not is_table(data_dir / ref.uri):
+        msg = (
+            f"{data_dir}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
+            "taken together with the ledger"
+        )
+        raise TableCorrupt(msg)
+
+
+def _check_txid(uri: str, recorded: int, found: int, live: Sequence[Intent]) -> None:
+    allowed = {recorded}
+    for intent in live:
+        for table in intent.tables:
+            if table.uri == uri and table.previous in allowed:
+                allowed.add(intent.last)
+    if found not in allowed:
+        msg = (
+            f"table {uri}: the ledger expects it at txid {' or '.join(map(str, sorted(allowed)))}, found {found}; "
+            "ledger and tables are not from the same moment: restore both from the same copy"
+        )
+        raise TableCorrupt(msg)

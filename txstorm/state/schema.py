@@ -1,0 +1,167 @@
+"""From declarations to Arrow schemas, and what differs between a declaration and an existing table.
+
+A *changes* table has the key columns, the value columns, then ``_txid``, ``_prev`` (struct of the values before, null
+when there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key group). A *state* table has the same
+columns without ``_op``, one row per key. A *sink* table has its columns and ``_txid``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.state import KeyedState, SinkTable, arrow_type
+from txstorm.errors import StateError
+
+UPDATED, REMOVED = "u", "d"
+PREV = "_prev"
+TXID = pa.field("_txid", pa.int64())
+OP = pa.field("_op", pa.string())
+KEY_GROUP = pa.field("_kg", pa.int32())
+_SCALARS = (
+    pa.types.is_signed_integer,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_boolean,
+    pa.types.is_date32,
+    pa.types.is_decimal128,
+    lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz == "UTC",
+)
+_FLOATS = (pa.types.is_float32, pa.types.is_float64)
+_LAYOUTS = {"large_string": "string", "string_view": "string", "large_binary": "binary", "binary_view": "binary"}
+_SUPPORTED = "str, int, float, bool, bytes, datetime, date, Decimal, or lists and structs of these as Arrow types"
+
+
+def key_columns(state: KeyedState) -> list[str]:
+    """The names of the key columns, in the order of the declaration."""
+    return list(state.key)
+
+
+def value_columns(state: KeyedState) -> list[str]:
+    """The names of the value columns, in the order of the declaration."""
+    return list(state.value)
+
+
+def key_fields(state: KeyedState) -> list[pa.Field]:
+    """The Arrow fields of the key; raises `StateError` for a type that cannot be one (floats, lists, structs)."""
+    return [_field(f"state {state.name!r}", "key", name, kind) for name, kind in state.key.items()]
+
+
+def value_fields(state: KeyedState) -> list[pa.Field]:
+    """The Arrow fields of the values; raises `StateError` for a type a table cannot hold, or when there is none."""
+    if not state.value:
+        msg = f"state {state.name!r} has no value column; declare at least one"
+        raise StateError(msg)
+    return [_field(f"state {state.name!r}", "value", name, kind) for name, kind in state.value.items()]
+
+
+def changes_schema(state: KeyedState) -> pa.Schema:
+    """The schema of ``changes/<name>``; raises `StateError` for a declaration no table can hold."""
+    return pa.schema([*_row_fields(state), OP, KEY_GROUP])
+
+
+def state_schema(state: KeyedState) -> pa.Schema:
+    """The schema of ``state/<name>``: `changes_schema` without ``_op``."""
+    return pa.schema([*_row_fields(state), KEY_GROUP])
+
+
+def sink_schema(sink: SinkTable) -> pa.Schema:
+    """The schema of ``sinks/<name>``; raises `StateError` for a type a table cannot hold."""
+    return pa.schema([*sink_fields(sink), TXID])
+
+
+def sink_fields(sink: SinkTable) -> list[pa.Field]:
+    """The Arrow fields of the columns a user declared for `sink`; raises `StateError` when there is none."""
+    if not sink.columns:
+        msg = f"sink {sink.name!r} has no column; declare at least one"
+        raise StateError(msg)
+    return [_field(f"sink {sink.name!r}", "column", name, kind) for name, kind in sink.columns.items()]
+
+
+def _row_fields(state: KeyedState) -> list[pa.Field]:
+    values = value_fields(state)
+    return [*key_fields(state), *values, TXID, pa.field(PREV, pa.struct(values))]
+
+
+def _field(owner: str, role: str, name: str, declared: Any) -> pa.Field:
+    kind = arrow_type(declared)
+    if kind is None or not supported(kind):
+        msg = f"{owner}, {role} {name!r}: expected one of {_SUPPORTED}, got {declared!r}; declare another type"
+        raise StateError(msg)
+    if role == "key" and not any(fits(kind) for fits in _SCALARS):
+        msg = f"{owner}, key {name!r}: {type_text(kind)} cannot be part of a key; use a string, an int or a Decimal"
+        raise StateError(msg)
+    return pa.field(name, kind)
+
+
+def supported(kind: pa.DataType) -> bool:
+    """Whether a table column can have the Arrow type `kind`."""
+    if pa.types.is_list(kind):
+        return supported(kind.value_type)
+    if pa.types.is_struct(kind):
+        return kind.num_fields > 0 and all(supported(kind.field(i).type) for i in range(kind.num_fields))
+    return any(fits(kind) for fits in (*_SCALARS, *_FLOATS))
+
+
+def type_text(kind: pa.DataType) -> str:
+    """One spelling per type, whatever names a reader gives list items and whichever layout it chose for strings."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{type_text(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (kind.field(i) for i in range(kind.num_fields))
+        return f"struct<{', '.join(f'{field.name}: {type_text(field.type)}' for field in fields)}>"
+    if pa.types.is_timestamp(kind) and kind.tz in ("UTC", "+00:00", "Etc/UTC"):
+        return f"timestamp[{kind.unit}, UTC]"
+    text = str(kind)
+    return _LAYOUTS.get(text, text)
+
+
+def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
+    """One sentence per column that the declaration (`expected`) and the table (`got`) do not share; empty when equal.
+
+    The order of columns, nullability and metadata do not count.
+    """
+    wanted, found = _types(expected), _types(got)
+    added = [f"column {name!r} ({wanted[name]}) is declared, but the table has none" for name in wanted.keys() - found]
+    removed = [f"column {name!r} ({found[name]}) is in the table, but not declared" for name in found.keys() - wanted]
+    retyped = [
+        f"column {name!r} is declared as {kind}, the table has {found[name]}"
+        for name, kind in wanted.items()
+        if name in found and found[name] != kind
+    ]
+    return [*sorted(added), *sorted(removed), *retyped]
+
+
+def check_schema(table: str, expected: pa.Schema, got: pa.Schema) -> None:
+    """Raise `StateError` with the list of differences and the two ways out, if there are any.
+
+    Called before anything is planned; `table` names the table in the message (``state 'counts'``).
+    """
+    differences = schema_differences(expected, got)
+    if differences:
+        lines = "\n".join(f"  - {difference}" for difference in differences)
+        msg = (
+            f"{table}: the declaration differs from the existing table:\n{lines}\nColumns and types are fixed by the "
+            "first commit. Give the state a new name, or run the topology from the start in a new data directory."
+        )
+        raise StateError(msg)
+
+
+def _types(schema: pa.Schema) -> Mapping[str, str]:
+    return {field.name: type_text(field.type) for field in schema}
+
+
+def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """`table` sorted by the columns `names`, None first: the one order rows have, whatever wrote them."""
+    if not names:
+        return table
+    order: dict[str, Any] = {}
+    for i, name in enumerate(names):
+        if table[name].null_count:
+            order[f"valid{i}"] = pc.is_valid(table[name])
+        order[f"value{i}"] = table[name]
+    indices = pc.sort_indices(pa.table(order), sort_keys=[(name, "ascending") for name in order])
+    return table.take(indices)

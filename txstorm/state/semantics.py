@@ -1,0 +1,83 @@
+"""The rules of an update: what a value is before a txid, and what a row becomes in it. Pure functions.
+
+A row remembers the txid that last changed it and the value it had before (Storm's opaque value). With it a batch can
+be replayed with other content: the update starts from the value before the txid, whatever an earlier attempt wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from txstorm.errors import StateError
+
+V = TypeVar("V")
+
+
+class Row(NamedTuple, Generic[V]):
+    """One key's row.
+
+    Attributes:
+        value: the present value.
+        txid: the transaction that last changed it.
+        prev: the value before that transaction; None when there was no row.
+    """
+
+    value: V
+    txid: int
+    prev: V | None
+
+
+def base(row: Row[V] | None, txid: int | None) -> V | None:
+    """The value before `txid`: ``prev`` if the row carries `txid`, else its value; None when there was none.
+
+    A `txid` of None asks for the present value. Raises `StateError` if the row is ahead of `txid`.
+    Source: Storm's ``OpaqueValue.get``.
+    """
+    if row is None:
+        return None
+    if txid is None:
+        return row.value
+    return row.prev if is_applied(row, txid) else row.value
+
+
+def is_applied(row: Row[Any], txid: int) -> bool:
+    """Whether `row` carries `txid` already; raises `StateError` if it is ahead of it."""
+    if row.txid > txid:
+        msg = (
+            f"state is ahead: expected a row of txid {txid} or earlier, got one of txid {row.txid}; another topology, "
+            "or an older run of this one, wrote this table: use a state name or data directory of its own"
+        )
+        raise StateError(msg)
+    return row.txid == txid
+
+
+def opaque(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
+    """The row after `txid` when a replay may differ: `change` is applied to the value before `txid`.
+
+    Source: Storm's ``OpaqueValue.update``.
+    """
+    before = base(row, txid)
+    return Row(change(before), txid, before)
+
+
+def withdrawn(row: Row[V], txid: int) -> Row[V] | None:
+    """What becomes of a row that an earlier attempt of `txid` wrote and the new attempt does not mention.
+
+    It goes back to the value before, or away (None). Storm forgets this, which only external stores need: a framework
+    table never holds an attempt that was not decided.
+    """
+    if not is_applied(row, txid):
+        return row
+    return None if row.prev is None else Row(row.prev, txid, row.prev)
+
+
+def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
+    """The row after `txid` when every replay is equal: a row that carries `txid` is left as it is.
+
+    Each key is judged by its own txid, so that a retry skips some and applies others.
+    Source: Storm's ``TransactionalMap`` (storm.apache.org, "Trident state").
+    """
+    if row is not None and is_applied(row, txid):
+        return row
+    return Row(change(None if row is None else row.value), txid, None)

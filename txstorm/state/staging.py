@@ -1,0 +1,160 @@
+"""Staged files: the rows of one table for one group, on disk and durable before anything refers to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from txstorm import faults
+from txstorm.clients.delta import DataFile
+from txstorm.errors import TableCorrupt
+from txstorm.ledger.durable import sync_file
+
+STAGED = "_txstorm/staged"
+_FIELDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged file.
+
+    Attributes:
+        path: relative to its table.
+        size: bytes.
+        digest: blake2b over the bytes, as hex.
+        rows: number of rows.
+        stats: Delta's statistics of the file, as JSON.
+        first: lowest txid of a row.
+        last: highest txid of a row.
+    """
+
+    path: str
+    size: int
+    digest: str
+    rows: int
+    stats: str
+    first: int
+    last: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for an intent."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Staged:
+        """What `to_json` made."""
+        return cls(**{name: found[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class StagedName:
+    """What the name of a staged file says: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.parquet``."""
+
+    epoch: int
+    txid: int
+    attempt: int
+    component: str
+    task: str
+
+    def text(self, unique: str) -> str:
+        """The file's name; `unique` is a uuid without hyphens."""
+        return f"{self.epoch}-{self.txid}-{self.attempt}-{self.component}-{self.task}-{unique}.parquet"
+
+
+def compact_name(epoch: int, unique: str) -> str:
+    """The name of a file of a compaction."""
+    return f"{epoch}-compact-{unique}.parquet"
+
+
+def epoch_of(name: str) -> int | None:
+    """The epoch of the coordinator that wrote the file `name`, or None when it is none of ours."""
+    epoch, _, rest = name.partition("-")
+    ours = name.endswith(".parquet") and (rest.startswith("compact-") or len(name.split("-")) >= _FIELDS)
+    return int(epoch) if ours and epoch.isascii() and epoch.isdigit() else None
+
+
+def unique() -> str:
+    """A fresh name part."""
+    return uuid.uuid4().hex
+
+
+def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], str] = unique) -> Staged:
+    """Write `rows` (with ``_txid``, at least one) durably below `table`, under a name nobody else uses.
+
+    Called in P5; nothing refers to the file until an intent does. Passes the fault points ``p5.staged.before``
+    and ``p5.staged.after``.
+    """
+    faults.point("p5.staged.before")
+    txids = pc.min_max(rows["_txid"]).as_py()
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {"_txid": txids["min"]},
+        "maxValues": {"_txid": txids["max"]},
+        "nullCount": {"_txid": 0},
+    }
+    path = f"{STAGED}/{name.text(unique())}"
+    data = encoded(rows)
+    write_new(table / path, data)
+    faults.point("p5.staged.after")
+    return Staged(path, len(data), digest(data), rows.num_rows, json.dumps(stats), txids["min"], txids["max"])
+
+
+def encoded(rows: pa.Table) -> memoryview:
+    """`rows` as the bytes of a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd")
+    return memoryview(sink.getvalue())
+
+
+def write_new(path: Path, data: memoryview) -> None:
+    """Write a file that must not exist yet, and make it and its name durable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        file.write(data)
+    sync_file(path)
+    sync_file(path.parent)
+
+
+def digest(data: memoryview | bytes) -> str:
+    """blake2b over `data`, as hex."""
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def data_file(table: Path, staged: Staged) -> DataFile:
+    """The staged file as an entry for the table's log.
+
+    Raises:
+        TableCorrupt: the file is gone, or has another size.
+    """
+    file = table / staged.path
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        raise _damaged(file, "it is missing") from None
+    if found.st_size != staged.size:
+        raise _damaged(file, f"expected {staged.size} bytes, found {found.st_size}")
+    return DataFile(staged.path, staged.size, int(found.st_mtime * 1000), staged.stats)
+
+
+def check_digest(table: Path, staged: Staged) -> None:
+    """Raise `TableCorrupt` unless the staged file has the bytes it was staged with."""
+    data_file(table, staged)
+    found = digest((table / staged.path).read_bytes())
+    if found != staged.digest:
+        raise _damaged(table / staged.path, f"expected digest {staged.digest[:16]}…, found {found[:16]}…")
+
+
+def _damaged(file: Path, what: str) -> TableCorrupt:
+    return TableCorrupt(
+        f"staged file {file}: {what}, so the decided transaction that names it cannot be published; "
+        "restore the file from a copy and start again"
+    )

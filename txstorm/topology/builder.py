@@ -1,0 +1,100 @@
+"""The DSL's entry: collects the components of a topology and builds the frozen graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.api.spout import Spout
+from txstorm.errors import TopologyError
+from txstorm.topology.declaration import Declaration, Role
+from txstorm.topology.declarers import BoltDeclarer, SpoutDeclarer
+from txstorm.topology.graph import Topology
+from txstorm.topology.inspected import Inspected, inspect
+from txstorm.topology.order import topological
+from txstorm.topology.settings import Settings
+from txstorm.topology.validate import Report, validate
+
+log = logging.getLogger("txstorm.topology")
+
+
+class TransactionalTopologyBuilder:
+    """Builds a topology around one transactional spout; Storm's class of the same name.
+
+    Example:
+        builder = TransactionalTopologyBuilder("word-count", "lines", FileSpout("books/*.txt"), parallelism=2)
+        builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+        builder.set_committer_bolt("counts", KeepCounts(), 2).fields_grouping("split", ["word"])
+        topology = builder.build_topology()
+
+    Args:
+        id: names the topology and its data directory.
+        spout_id: the spout's component id.
+        spout: the one spout.
+        parallelism: number of the spout's tasks, 1 when None.
+    """
+
+    def __init__(self, id: str, spout_id: str, spout: Spout, parallelism: int | None = None) -> None:
+        self._id = id
+        self._declarations = [Declaration(spout_id, spout, parallelism, "spout")]
+        self._settings: dict[str, Any] = {}
+
+    def set_bolt(self, id: str, bolt: BasicBolt | BatchBolt, parallelism: int | None = None) -> BoltDeclarer:
+        """Add a bolt; a batch bolt with the `Committer` marker is a committer. Returns the declarer of its inputs."""
+        return self._add(id, bolt, parallelism, "bolt")
+
+    def set_committer_bolt(self, id: str, bolt: BatchBolt, parallelism: int | None = None) -> BoltDeclarer:
+        """Add a batch bolt as a committer: its `finish_batch` runs in strong txid order."""
+        return self._add(id, bolt, parallelism, "committer")
+
+    def get_spout_declarer(self) -> SpoutDeclarer:
+        """The declarer of the spout."""
+        return SpoutDeclarer(self._declarations[0], self._settings)
+
+    def set_setting(self, key: str, value: Any) -> TransactionalTopologyBuilder:
+        """Set one setting of the topology, by its own name or Storm's key; checked by `build_topology`."""
+        self._settings[key] = value
+        return self
+
+    def set_settings(self, values: Mapping[str, Any]) -> TransactionalTopologyBuilder:
+        """Set several settings at once."""
+        self._settings.update(values)
+        return self
+
+    def validate(self) -> Report:
+        """All faults and warnings of what was declared so far; changes nothing."""
+        return self._checked([inspect(one) for one in self._declarations])
+
+    def build_topology(self) -> Topology:
+        """Check everything and freeze the graph; warnings are logged.
+
+        Raises:
+            TopologyError: with all faults at once.
+        """
+        inspected = [inspect(one) for one in self._declarations]
+        report = self._checked(inspected)
+        if report.faults:
+            raise TopologyError(str(self._id), report.faults)
+        for warning in report.warnings:
+            log.warning("topology %s: %s", self._id, warning)
+        components = topological([one.component() for one in inspected])
+        return Topology(self._id, components, Settings.parse(self._settings), report.warnings)
+
+    def _checked(self, inspected: list[Inspected]) -> Report:
+        report = validate(self._id, inspected)
+        _, faults = Settings.read(self._settings)
+        return Report((*report.faults, *faults), report.warnings)
+
+    def _add(self, id: str, bolt: Any, parallelism: int | None, role: Role) -> BoltDeclarer:
+        declaration = Declaration(id, bolt, parallelism, role)
+        self._declarations.append(declaration)
+        return BoltDeclarer(declaration)
+
+    setBolt = set_bolt  # noqa: N815 - Storm's name
+    setCommitterBolt = set_committer_bolt  # noqa: N815 - Storm's name
+    getSpoutDeclarer = get_spout_declarer  # noqa: N815 - Storm's name
+    setSetting = set_setting  # noqa: N815 - camelCase throughout
+    setSettings = set_settings  # noqa: N815 - camelCase throughout
+    buildTopology = build_topology  # noqa: N815 - Storm's name

@@ -1,0 +1,165 @@
+"""The built topology: frozen components in topological order. Pure values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Literal
+
+from txstorm.api.grouping import Grouping
+from txstorm.api.names import near
+from txstorm.api.output import StreamDeclaration
+from txstorm.api.state import KeyedState, SinkTable, arrow_type
+from txstorm.errors import InputError
+from txstorm.topology.settings import Settings
+from txstorm.topology.tables import Table, found_tables
+
+Kind = Literal["spout", "basic", "batch", "committer"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One subscription of a bolt: whose stream, and how its tuples are divided among the bolt's tasks."""
+
+    component: str
+    stream: str
+    grouping: Grouping
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """One node of the graph.
+
+    Attributes:
+        id: its name, unique in the topology.
+        kind: spout, basic bolt, batch bolt or committer.
+        object: the user's spout or bolt, of which every task gets its own copy.
+        parallelism: the number of its tasks, at least 1.
+        inputs: its subscriptions, in the order they were declared; empty for the spout.
+        streams: the streams it emits, name → declaration.
+        configuration: what `add_configuration` set for this component only.
+    """
+
+    id: str
+    kind: Kind
+    object: Any
+    parallelism: int
+    inputs: tuple[Input, ...]
+    streams: Mapping[str, StreamDeclaration]
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A checked, frozen graph; made by `TransactionalTopologyBuilder.build_topology`.
+
+    Attributes:
+        id: the topology's name; also names its data directory.
+        components: in topological order, the spout first, ties by order of declaration.
+        settings: the topology's settings.
+        warnings: what the checks found worth saying without refusing the topology.
+    """
+
+    id: str
+    components: tuple[Component, ...]
+    settings: Settings = field(default_factory=Settings)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def spout(self) -> Component:
+        """The one spout."""
+        return self.components[0]
+
+    def component(self, id: str) -> Component:
+        """The component named `id`; raises `InputError` when there is none."""
+        try:
+            return self._by_id[id]
+        except KeyError:
+            hint = near(str(id), list(self._by_id))
+            msg = f"topology {self.id!r} has no component {id!r}{hint}; it has {', '.join(self._by_id)}"
+            raise InputError(msg) from None
+
+    @cached_property
+    def commit_phase(self) -> frozenset[str]:
+        """The committers and everything that can be reached from them."""
+        inside: set[str] = set()
+        for component in self.components:
+            if component.kind == "committer" or any(one.component in inside for one in component.inputs):
+                inside.add(component.id)
+        return frozenset(inside)
+
+    @cached_property
+    def states(self) -> dict[str, tuple[KeyedState, ...]]:
+        """Committer → the states it declares, in the order of its attributes; committers without one are left out."""
+        return {owner: found for owner, found in self._tables(KeyedState).items() if found}
+
+    @cached_property
+    def sinks(self) -> dict[str, tuple[SinkTable, ...]]:
+        """Committer → the sinks it declares; committers without one are left out."""
+        return {owner: found for owner, found in self._tables(SinkTable).items() if found}
+
+    def with_settings(self, changes: Mapping[str, Any]) -> Topology:
+        """The same graph with some settings changed; raises `SettingError` as `Settings.parse` does."""
+        return replace(self, settings=self.settings.updated(changes))
+
+    def fingerprint(self) -> str:
+        """A digest of the graph's shape: equal for two builds of one topology, in any process.
+
+        Covers ids, kinds, parallelism, inputs, groupings, streams, states and sinks; not the code and not the settings.
+        """
+        shape = {"topology": self.id, "components": [self._shape(component) for component in self.components]}
+        return blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def describe(self, format: str = "text") -> str:  # noqa: A002 - the public word
+        """The topology as ``text``, ``mermaid``, ``dot``, ``json`` or ``svg``; raises `InputError` on another."""
+        from txstorm.topology.describe import describe
+
+        return describe(self, format)
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        """What a notebook shows; see `txstorm.topology.describe.mimebundle`."""
+        from txstorm.topology.describe import mimebundle
+
+        return mimebundle(self)
+
+    def __str__(self) -> str:
+        return f"Topology({self.id}: {' → '.join(component.id for component in self.components)})"
+
+    __repr__ = __str__
+
+    @cached_property
+    def _by_id(self) -> dict[str, Component]:
+        return {component.id: component for component in self.components}
+
+    def _tables(self, kind: type[Table]) -> dict[str, tuple[Table, ...]]:
+        committers = (component for component in self.components if component.kind == "committer")
+        return {component.id: found_tables(component.object, kind) for component in committers}
+
+    def _shape(self, component: Component) -> dict[str, Any]:
+        return {
+            "id": component.id,
+            "kind": component.kind,
+            "parallelism": component.parallelism,
+            "inputs": [[one.component, one.stream, *_grouping_shape(one.grouping)] for one in component.inputs],
+            "streams": {name: [list(one.fields), one.direct] for name, one in component.streams.items()},
+            "states": [
+                [state.name, _columns_shape(state.key), _columns_shape(state.value)]
+                for state in self.states.get(component.id, ())
+            ],
+            "sinks": [[sink.name, _columns_shape(sink.columns)] for sink in self.sinks.get(component.id, ())],
+        }
+
+
+def _grouping_shape(grouping: Grouping) -> list[Any]:
+    """The grouping without memory addresses: a custom one counts by its class."""
+    custom = None if grouping.custom is None else type(grouping.custom).__qualname__
+    return [grouping.kind, list(grouping.fields), custom]
+
+
+def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:
+    return [[name, str(arrow_type(declared))] for name, declared in columns.items()]

@@ -1,0 +1,191 @@
+"""The settings of a topology: what may be set, in which range, under which of Storm's keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from txstorm.api.names import near
+from txstorm.errors import SettingError
+
+MIB = 1024 * 1024
+STORM_KEYS: dict[str, tuple[str, float]] = {
+    "topology.max.spout.pending": ("max_spout_pending", 1),
+    "topology.message.timeout.secs": ("batch_timeout", 1),
+    "topology.enable.message.timeouts": ("enable_timeouts", 1),
+    "topology.trident.batch.emit.interval.millis": ("min_interval", 1000),
+}
+"""Storm's key → the setting's name, and how many of Storm's units make one of ours."""
+
+_LATER = {
+    "transactional.zookeeper.": "a ledger in ZooKeeper is not available in this version; leave it out: "
+    "the ledger is kept in the data directory",
+    "topology.transactional.id": "the id is the first argument of TransactionalTopologyBuilder; set it there",
+}
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        msg = "expected a number, got a truth value"
+        raise ValueError(msg)
+    return value
+
+
+def _none_word(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in ("none", "null", "") else value
+
+
+def _error_policy(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"fail_topology|retry\([1-9][0-9]{0,5}\)", value):
+        return value
+    msg = "expected fail_topology or retry(N) with N >= 1"
+    raise ValueError(msg)
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+Size = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+
+
+class SettingInfo(NamedTuple):
+    """One setting as the command line lists it."""
+
+    name: str
+    default: Any
+    description: str
+    storm_key: str | None
+
+
+class Settings(BaseModel):
+    """The settings of one topology; immutable. Sizes are bytes, times are seconds.
+
+    `Settings.parse` takes text from outside and Storm's dotted keys; the constructor takes typed values by name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_spout_pending: Count | Literal["auto"] = Field(
+        "auto", description="transactions in flight at once; auto: up to 256, bounded by max_in_flight_bytes"
+    )
+    max_pack_txids: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        None, description="transactions one job processes at most; none: half of the window"
+    )
+    max_group_txids: Count = Field(64, description="transactions decided and published together at most")
+    max_jobs: Count = Field(2, description="jobs that process at the same time")
+    batch_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)] = Field(
+        600.0, description="seconds after which a processing batch is cancelled and tried again"
+    )
+    enable_timeouts: bool = Field(True, description="whether batch_timeout applies")
+    min_interval: Seconds = Field(0.0, description="seconds between the starts of two transactions at least")
+    on_error: Annotated[str, BeforeValidator(_error_policy)] = Field(
+        "fail_topology", description="what an exception of user code does: fail_topology or retry(N)"
+    )
+    retry_backoff: Seconds = Field(0.05, description="seconds before a failed batch is tried again; doubles")
+    retry_backoff_max: Seconds = Field(5.0, description="seconds between two tries of a batch at most")
+    max_retries: Annotated[Size | None, BeforeValidator(_none_word)] = Field(
+        None, description="tries after a FailedException before the topology fails; none: unlimited"
+    )
+    max_in_flight_bytes: Count = Field(256 * MIB, description="bytes of processed, undecided batches at most")
+    spill_bytes: Size = Field(
+        8 * MIB, description="bytes of committers' input per task and transaction beyond which it goes through a file"
+    )
+    cargo_bytes: Annotated[Count, Field(le=16 * MIB)] = Field(
+        16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
+    )
+    compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
+    history_retention_txids: Count = Field(100_000, description="transactions whose history is kept")
+    keep_intents: Count = Field(3, description="published intents that are kept with their files")
+
+    @property
+    def error_retries(self) -> int:
+        """N of ``on_error = "retry(N)"``, 0 for ``fail_topology``."""
+        return int(self.on_error[6:-1]) if self.on_error.startswith("retry(") else 0
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Settings:
+        """Read settings from outside: text such as ``"4"`` or ``"true"`` and Storm's dotted keys are accepted.
+
+        Raises:
+            SettingError: all unknown keys (with near ones) and impossible values at once.
+        """
+        settings, faults = cls.read(values)
+        if settings is None:
+            raise SettingError("\n".join(faults))
+        return settings
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
+        """As `parse`, but returns the faults; the settings are None when there is one."""
+        named, faults = _named(values)
+        try:
+            settings = cls.model_validate(named)
+        except ValidationError as error:
+            return None, faults + _sentences(error)
+        return (None, faults) if faults else (settings, [])
+
+    def updated(self, changes: Mapping[str, Any]) -> Settings:
+        """These settings with `changes` read over them; raises `SettingError` as `parse` does."""
+        named, faults = _named(changes)
+        if faults:
+            raise SettingError("\n".join(faults))
+        return self.parse({**self.model_dump(), **named})
+
+    @classmethod
+    def listed(cls) -> list[SettingInfo]:
+        """All settings with their defaults, one-line descriptions and Storm's keys, for the command line."""
+        storm = {name: key for key, (name, _) in STORM_KEYS.items()}
+        fields = cls.model_fields.items()
+        return [SettingInfo(name, one.default, one.description or "", storm.get(name)) for name, one in fields]
+
+
+def _named(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """`values` under the settings' own names, and the faults of the keys."""
+    named: dict[str, Any] = {}
+    faults = []
+    for key, value in values.items():
+        name, scaled = _own_name(str(key), value)
+        if name not in Settings.model_fields:
+            faults.append(_unknown(str(key)))
+        elif name in named:
+            faults.append(f"setting {name} is given twice (also as {key!r}); give it once")
+        else:
+            named[name] = scaled
+    return named, faults
+
+
+def _own_name(key: str, value: Any) -> tuple[str, Any]:
+    name, units = STORM_KEYS.get(key, (key, 1))
+    if units == 1 or isinstance(value, bool):
+        return name, value
+    try:
+        return name, float(value) / units
+    except (TypeError, ValueError):
+        return name, value
+
+
+def _unknown(key: str) -> str:
+    for prefix, sentence in _LATER.items():
+        if key.startswith(prefix):
+            return f"setting {key!r}: {sentence}"
+    known = [*Settings.model_fields, *STORM_KEYS]
+    hint = near(key, known) or f"; known are {', '.join(Settings.model_fields)}"
+    return f"unknown setting {key!r}{hint}"
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    """One sentence per setting, however many alternatives of its type were tried."""
+    tried: dict[str, tuple[Any, list[str]]] = {}
+    for one in error.errors(include_url=False):
+        name = str(one["loc"][0])
+        tried.setdefault(name, (one["input"], []))[1].append(one["msg"].removeprefix("Value error, "))
+    return [
+        f"setting {name}: got {value!r}: {' or '.join(_lower(reason) for reason in reasons)}"
+        for name, (value, reasons) in tried.items()
+    ]
+
+
+def _lower(reason: str) -> str:
+    return reason[0].lower() + reason[1:]

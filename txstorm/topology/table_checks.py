@@ -1,0 +1,152 @@
+"""Checks on what components declare: fields of streams, states, sinks, and how states are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from txstorm.api.names import field_fault, name_fault
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.topology.columns import column_fault
+from txstorm.topology.graph import Input
+from txstorm.topology.inspected import Inspected
+
+
+def stream_faults(one: Inspected) -> Iterator[str]:
+    """Faults of the streams `one` declares."""
+    for name, stream in (one.streams or {}).items():
+        where = f"component {one.id!r}"
+        if fault := name_fault(f"{where}: stream", name):
+            yield fault
+        for field in stream.fields:
+            if fault := field_fault(f"{where}, stream {name!r}", field):
+                yield fault
+        for field in sorted({str(field) for field in stream.fields if stream.fields.count(field) > 1}):
+            yield f"{where}, stream {name!r}: field {field!r} is declared twice; fields have different names"
+
+
+def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
+    """Faults of all states and sinks, and clashes between them."""
+    for one in components:
+        yield from _owner_faults(one)
+        for state in one.states:
+            yield from _state_faults(one.id, state)
+        for sink in one.sinks:
+            yield from _sink_faults(one.id, sink)
+    yield from _clashes("state", [(one.id, state.name) for one in components for state in one.states])
+    yield from _clashes("sink", [(one.id, sink.name) for one in components for sink in one.sinks])
+
+
+def key_warnings(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str]:
+    """Warnings where two tasks of a committer may change one key in one txid, which fails the batch."""
+    if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
+        return
+    for state in one.states:
+        key = [str(name) for name in state.key] if isinstance(state.key, Mapping) else []
+        for given in one.inputs:
+            if not _one_task_per_key(given, key):
+                yield _warning(one, state, f"its input {given.component!r} is grouped by {given.grouping}") + _advice(
+                    given, key, known
+                )
+        grouped = {given.grouping.fields for given in one.inputs if given.grouping.kind == "fields"}
+        if len(grouped) > 1:
+            different = " and ".join(sorted(", ".join(fields) for fields in grouped))
+            yield _warning(one, state, f"its inputs are grouped by different fields ({different})") + "the same ones"
+
+
+def _one_task_per_key(given: Input, key: Sequence[str]) -> bool:
+    """Whether tuples with one key meet in one task; custom and direct groupings are taken at their author's word."""
+    if given.grouping.kind == "fields":
+        return set(given.grouping.fields) <= set(key)
+    return given.grouping.kind in ("global", "custom", "direct")
+
+
+def _warning(one: Inspected, state: KeyedState, how: str) -> str:
+    return (
+        f"committer {one.id!r} has {one.parallelism} tasks and {how}: two of them may change the same row of "
+        f"state {state.name!r} in one txid, which fails the batch; use parallelism 1 or "
+    )
+
+
+def _advice(given: Input, key: Sequence[str], known: Mapping[str, Inspected]) -> str:
+    source = known.get(given.component)
+    stream = (source.streams or {}).get(given.stream) if source else None
+    if not key:
+        return f"global_grouping({given.component!r})"
+    if stream and set(key) <= set(stream.fields):
+        return f"fields_grouping({given.component!r}, {list(key)})"
+    return f"fields_grouping({given.component!r}, ...) on the fields that make up its key ({', '.join(key)})"
+
+
+def _owner_faults(one: Inspected) -> Iterator[str]:
+    if one.kind == "committer" or one.kind is None:
+        return
+    for kind, tables in (("state", one.states), ("sink", one.sinks)):
+        for table in tables:
+            cure = (
+                "move it to a committer behind it"
+                if one.kind in ("spout", "basic")
+                else "mark the bolt with Committer or add it with set_committer_bolt"
+            )
+            yield f"component {one.id!r} declares {kind} {table.name!r} but is no committer; {cure}"
+
+
+def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
+    where = f"component {owner!r}, state {state.name!r}"
+    if fault := name_fault(f"component {owner!r}: state", state.name):
+        yield fault
+    if not isinstance(state.key, Mapping) or not isinstance(state.value, Mapping):
+        yield f"{where}: key and value are mappings of column to type; write key={{'word': str}}, value={{'n': int}}"
+        return
+    if not state.value:
+        yield f"{where}: has no value columns; name at least one, such as value={{'n': int}}"
+    yield from _column_faults(f"{where}, key", state.key, key=True)
+    yield from _column_faults(f"{where}, value", state.value, key=False)
+    yield from _twins(where, [*state.key, *state.value])
+
+
+def _sink_faults(owner: Any, sink: SinkTable) -> Iterator[str]:
+    where = f"component {owner!r}, sink {sink.name!r}"
+    if fault := name_fault(f"component {owner!r}: sink", sink.name):
+        yield fault
+    if not isinstance(sink.columns, Mapping) or not sink.columns:
+        yield f"{where}: columns is a mapping of at least one column to its type; write columns={{'word': str}}"
+        return
+    yield from _column_faults(where, sink.columns, key=False)
+    yield from _twins(where, list(sink.columns))
+
+
+def _column_faults(where: str, columns: Mapping[str, Any], *, key: bool) -> Iterator[str]:
+    for name, declared in columns.items():
+        if fault := field_fault(where, name):
+            yield fault
+        if fault := column_fault(declared, key=key):
+            yield f"{where}: column {name!r}: {fault}"
+
+
+def _twins(where: str, names: Sequence[Any]) -> Iterator[str]:
+    """Delta tables do not tell columns apart that differ only in case."""
+    first: dict[str, Any] = {}
+    for name in names:
+        twin = first.get(str(name).casefold())
+        if twin is not None:
+            how = "is declared twice" if twin == name else f"and column {twin!r} differ only in case"
+            yield f"{where}: column {name!r} {how}; columns have different names"
+        first.setdefault(str(name).casefold(), name)
+
+
+def _clashes(kind: str, owned: Sequence[tuple[Any, Any]]) -> Iterator[str]:
+    first: dict[str, tuple[Any, Any]] = {}
+    for owner, name in owned:
+        earlier = first.setdefault(str(name).casefold(), (owner, name))
+        if earlier == (owner, name) and owned.count(earlier) == 1:
+            continue
+        if earlier[1] != name:
+            yield f"{kind}s {earlier[1]!r} and {name!r} differ only in case and would share a directory; rename one"
+        elif earlier[0] == owner:
+            yield f"component {owner!r} declares {kind} {name!r} twice with different columns; declare it once"
+        else:
+            yield (
+                f"{kind} {name!r} is declared by both {earlier[0]!r} and {owner!r}; a {kind} belongs to one component: "
+                "rename one, or let one component write it"
+            )
