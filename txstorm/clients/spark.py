@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import importlib.util
 import logging
 import os
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from txstorm.errors import MissingDependency
+from txstorm.errors import InputError, MissingDependency
 
 log = logging.getLogger("txstorm.spark")
 
@@ -28,10 +30,9 @@ WANTED: Mapping[str, tuple[str, str]] = {
 
 def make_session(name: str, *, jobs: int = 2, extra: Mapping[str, str] | None = None) -> Any:
     """A local classic session set up for txstorm; raises `MissingDependency` where pyspark is not installed."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise MissingDependency("pyspark", "spark") from None
+    check_installed()
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -40,6 +41,20 @@ def make_session(name: str, *, jobs: int = 2, extra: Mapping[str, str] | None = 
     for key, value in {**_settings(), **(extra or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def check_installed() -> None:
+    """Raise unless pyspark can be imported and a Java for it is there, before anything is changed."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingDependency("pyspark", "spark")
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(os.path.join(home, "bin", "java") if home else "java") is None:
+        where = f"JAVA_HOME={home}" if home else "PATH"
+        msg = (
+            f"no Java found by {where}; Spark needs Java 17 or newer: install it (Debian: apt-get install "
+            "openjdk-17-jre-headless; macOS: brew install openjdk@17) or use engine='local'"
+        )
+        raise InputError(msg)
 
 
 def _settings() -> dict[str, str]:

@@ -33,6 +33,8 @@ def gather(program: Program, pack: Pack, arrived: Iterable[Cargo]) -> list[Proce
     for outcome in outcomes.values():
         result.append(outcome)
         if outcome.error is not None:
+            if outcome.emitters < program.stages[0].tasks:
+                outcome.parts.clear()
             break
         if outcome.reports != expected:
             msg = f"txid {outcome.attempt}: {outcome.reports} of {expected} tasks reported; the batch is incomplete"
@@ -44,10 +46,11 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
     if cargo.attempt_id != outcome.attempt.attempt_id:
         return
     if cargo.kind is Kind.ERROR:
-        _take_error(outcome, ErrorRow(**cargo.data))
+        _take_error(outcome, ErrorRow(**cargo.data["row"]))
+        _take_parts(outcome, cargo)
     elif cargo.kind is Kind.RESULT:
         outcome.reports += 1
-        outcome.parts.update(cargo.data["parts"])
+        _take_parts(outcome, cargo)
         outcome.digests.update(cargo.data["digests"])
         outcome.reported += cargo.data["reported"]
         outcome.busy[cargo.edge] = outcome.busy.get(cargo.edge, 0.0) + cargo.data["busy"]
@@ -55,6 +58,13 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
             outcome.counts[component] = outcome.counts.get(component, 0) + count
     else:
         outcome.cargo.append(cargo)
+
+
+def _take_parts(outcome: Processed, cargo: Cargo) -> None:
+    """Cargo of the first stage tells what the emitter of its task emitted, also when a bolt after it failed."""
+    if cargo.edge == 0 and cargo.data["parts"] is not None:
+        outcome.emitters += 1
+        outcome.parts.update(cargo.data["parts"])
 
 
 def _take_error(outcome: Processed, row: ErrorRow) -> None:

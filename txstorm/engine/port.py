@@ -76,7 +76,9 @@ class Processed:
         counts: component → tuples emitted.
         reported: errors reported without failing the batch.
         busy: stage level → seconds of work, summed over its tasks.
-        error: set when the txid failed; everything else is void then.
+        reports, emitters: tasks that reported, and tasks of the spout that emitted.
+        error: set when the txid failed; everything else is void then, but for `parts` when all emitters had emitted:
+            a transactional spout's replay emits the same again.
     """
 
     attempt: TransactionAttempt
@@ -87,6 +89,7 @@ class Processed:
     reported: list[str] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
     reports: int = 0
+    emitters: int = 0
     error: ErrorRow | None = None
 
 

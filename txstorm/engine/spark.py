@@ -30,11 +30,16 @@ class SparkEngine:
     """Runs packs on a Spark session, classic or Connect.
 
     A session that is handed in is used as it is and not stopped; otherwise one is made on first use.
+
+    Raises:
+        MissingDependency, InputError: pyspark or Java is not there.
     """
 
     name = "spark"
 
     def __init__(self, session: Any = None, *, jobs: int = 2) -> None:
+        if session is None:
+            client.check_installed()
         self._own = session is None
         self._session = session
         self._jobs = jobs

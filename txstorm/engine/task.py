@@ -91,7 +91,7 @@ class StageTask:
         except Exception as error:  # noqa: BLE001 - user code may raise anything; R11 turns it into a row
             self._failed = txid_input.attempt.txid
             row = asdict(error_row(current, self.task, self.stage.level, error))
-            outcome = [self.report(Kind.ERROR, txid_input, row)]
+            outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts})]
         yield from outcome
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
@@ -133,7 +133,8 @@ class TxidRun:
         self._arrivals: dict[str, list[Arrival]] = defaultdict(list)
         self._sent: list[Cargo] = []
         self._counts: dict[str, int] = {}
-        self._parts: dict[str, Any] = {}
+        # What the spout's task emitted of which partition; None until it has emitted.
+        self.parts: dict[str, Any] | None = None
         self._digests: dict[str, str] = {}
         self._reported: list[str] = []
         self._sequence = 0
@@ -145,7 +146,7 @@ class TxidRun:
         """Run one component on what has arrived for it and send on what it emits."""
         collector = OutputCollector(spec.id, spec.streams)
         if spec.kind == "spout":
-            self._parts.update(self._task.emit_spout(spec, self._input, collector))
+            self.parts = self._task.emit_spout(spec, self._input, collector)
         else:
             run = BoltRun(spec.fresh(), self._task.context(spec, self._input), collector)
             run.execute(self._arrivals.pop(spec.id, ()))
@@ -189,7 +190,7 @@ class TxidRun:
         data = {
             "counts": self._counts,
             "digests": self._digests,
-            "parts": self._parts,
+            "parts": self.parts,
             "reported": self._reported,
             "busy": seconds,
         }
@@ -225,6 +226,13 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
         cargo.sequence,
         data={"file": name, "rows": cargo.batch.num_rows},
     )
+
+
+def drop_spilled(cargo: Iterable[Cargo], directory: str | None) -> None:
+    """Remove the files of SPILLED cargo that is committed or discarded."""
+    for one in cargo:
+        if one.kind is Kind.SPILLED and directory is not None:
+            (Path(directory) / one.data["file"]).unlink(missing_ok=True)
 
 
 def unspill(cargo: Cargo, directory: Path) -> pa.RecordBatch:

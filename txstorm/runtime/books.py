@@ -178,9 +178,7 @@ class Books:
         try:
             self.ledger.commit(guarded)
         except ConflictError as error:
-            msg = (
-                f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})"
-            )
+            msg = f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})"
             raise FencedError(msg) from error
 
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:

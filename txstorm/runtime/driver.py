@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import logging
 import queue
@@ -19,7 +18,8 @@ from txstorm.coordinator import journal
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.commit import input_bytes
 from txstorm.engine.port import ErrorRow, Pack, Processed
-from txstorm.errors import EngineError, FailedException, StoppedError
+from txstorm.engine.task import drop_spilled
+from txstorm.errors import EngineError, FailedException
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
@@ -27,11 +27,13 @@ from txstorm.runtime.commits import Outcome, Ready, progress_of
 from txstorm.runtime.failure import batch_failure, spout_failure
 from txstorm.runtime.jobs import Job, Jobs
 from txstorm.runtime.session import Session
+from txstorm.runtime.timers import Call, Timers
+from txstorm.runtime.waiters import Waiters
 
 log = logging.getLogger("txstorm.driver")
-Call = Callable[[], None]
 IDLE_LONGEST = 0.5
 IDLE_SHORTEST = 0.005
+IDLE_COMPACT = 5.0
 
 
 class Driver:
@@ -44,18 +46,21 @@ class Driver:
         self._gate = session.gate
         self._window = session.window
         self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._timers: list[tuple[float, int, Call]] = []
-        self._timer_numbers = 0
+        self._timers = Timers(session.monotonic)
         self._ready: dict[int, Ready] = {}
         self._idle_wait = IDLE_SHORTEST
         self._wake_set = False
         self._attempts = session.books.epoch << 32
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="txstorm-commit")
         self._failure: BaseException | None = None
-        self._committing = False
-        self._waiters: list[tuple[Any, Future[None]]] = []
+        self._committing = 0
+        self._uncompacted_since: float | None = None
+        self._waiters = Waiters(session.planning)
         self.stopping = stopping
-        self.state: State = initial(self._config())
+        config = self._config()
+        self.state: State = initial(config)
+        if session.journal is not None:
+            session.journal.write(journal.header(config) + "\n")
         self.jobs = Jobs(
             session.engine,
             session.window,
@@ -87,11 +92,12 @@ class Driver:
                     self._feed(ev.Wake())
                     self._planning.save()
                     self.jobs.submit()
-                    self._answer_waiters(empty=False)
+                    self._waiters.answer(self.state)
+                    self._maintain()
         finally:
             self.jobs.give_up_all()
             self._commit_thread.shutdown(wait=True)
-            self._end_waiters()
+            self._waiters.end(self._failure)
         if self._failure is not None:
             raise self._failure
 
@@ -109,16 +115,14 @@ class Driver:
 
     def _next(self) -> Call:
         """The next thing to do: from a thread, from a timer, or the idle poll of the source."""
-        deadline = self._timers[0][0] if self._timers else None
-        wait = self._idle_wait if deadline is None else deadline - self._session.monotonic()
+        longest = IDLE_LONGEST
         if self.state.idle:
-            wait = min(wait, self._idle_wait)
+            longest = self._idle_wait
             self._idle_wait = min(IDLE_LONGEST, self._idle_wait * 2)
         else:
             self._idle_wait = IDLE_SHORTEST
-            wait = wait if deadline is not None else IDLE_LONGEST
         try:
-            return self._inbox.get(timeout=max(0.0, min(wait, IDLE_LONGEST)))
+            return self._inbox.get(timeout=self._timers.wait(longest))
         except queue.Empty:
             return self._run_timers
 
@@ -130,14 +134,8 @@ class Driver:
                 return
 
     def _run_timers(self) -> None:
-        now = self._session.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2]()
-        self._expire(now)
-
-    def _later(self, seconds: float, call: Call) -> None:
-        self._timer_numbers += 1
-        heapq.heappush(self._timers, (self._session.monotonic() + seconds, self._timer_numbers, call))
+        self._timers.run_due()
+        self._expire(self._session.monotonic())
 
     # -- what other threads ask ---------------------------------------------------------------------------------
 
@@ -168,24 +166,8 @@ class Driver:
 
     def _add_waiter(self, done: Future[None]) -> None:
         self._gate.data_only()
-        self._waiters.append((self._planning.planner.latest(), done))
-        self._answer_waiters(empty=False)
-
-    def _answer_waiters(self, empty: bool) -> None:
-        """A source that cannot tell what it holds has given all once a batch was empty, or it has nothing more."""
-        document = self._planning.document(self.state.currtx - 1)
-        nothing = empty or (self.state.idle and self.state.not_ready is not None)
-        reached = self._planning.planner.reached
-        for waiter in list(self._waiters):
-            mark, done = waiter
-            if nothing if mark is None else reached(document, mark):
-                self._waiters.remove(waiter)
-                done.set_result(None)
-
-    def _end_waiters(self) -> None:
-        for _, done in self._waiters:
-            done.set_exception(self._failure or StoppedError("the run was stopped"))
-        self._waiters.clear()
+        self._waiters.add(done)
+        self._waiters.answer(self.state)
 
     # -- events and commands ------------------------------------------------------------------------------------
 
@@ -244,7 +226,7 @@ class Driver:
         )
         if not opens and self._gate.wait() > 0 and not self._wake_set:
             self._wake_set = True
-            self._later(self._gate.wait(), self._woken)
+            self._timers.later(self._gate.wait(), self._woken)
         return opens
 
     def _woken(self) -> None:
@@ -253,9 +235,15 @@ class Driver:
     def _discard(self, command: cmd.Discard) -> None:
         dead = [TransactionAttempt(*pair) for pair in zip(command.txids, command.attempt_ids, strict=True)]
         for attempt in dead:
-            self._ready.pop(attempt.txid, None)
+            self._let_go(attempt.txid)
         self._monitor.discarded(dead)
         self.jobs.discard(dead)
+
+    def _let_go(self, txid: int) -> None:
+        """A processed txid is committed or dead: free what it holds."""
+        ready = self._ready.pop(txid, None)
+        if ready is not None:
+            drop_spilled(ready.processed.cargo, self._session.program.spill_dir)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
@@ -284,6 +272,7 @@ class Driver:
         self._take_processed(job, good, seconds)
         last = outcomes[-1]
         if last.error is not None and self._current(last.attempt) and self._failure is None:
+            self._planning.emitted(last)
             self._user_failed(last.attempt, last.error)
 
     def _take_processed(self, job: Job, good: list[Processed], seconds: float) -> None:
@@ -336,13 +325,13 @@ class Driver:
         self._monitor.replayed()
         self._feed(ev.Failed(*attempt, resume=verdict.delay == 0))
         if verdict.delay > 0:
-            self._later(verdict.delay, lambda: self._feed(ev.Resume(attempt.txid)))
+            self._timers.later(verdict.delay, lambda: self._feed(ev.Resume(attempt.txid)))
 
     # -- committing ---------------------------------------------------------------------------------------------
 
     def _commit(self, command: cmd.Commit) -> None:
         group = [self._ready[txid] for txid in command.txids]
-        self._committing = True
+        self._committing += 1
         future = self._commit_thread.submit(self._session.committer.commit, group, self._housekeeping)
         future.add_done_callback(lambda done: self._inbox.put(lambda: self._commit_done(done)))
 
@@ -354,7 +343,7 @@ class Driver:
         return [Delete(path) for path in paths]
 
     def _commit_done(self, done: Future[Outcome]) -> None:
-        self._committing = False
+        self._committing -= 1
         error = done.exception()
         if error is not None:
             self._fail(error)
@@ -368,13 +357,30 @@ class Driver:
     def _committed(self, outcome: Outcome) -> None:
         last = outcome.committed[-1].ready.attempt
         for one in outcome.committed:
-            self._ready.pop(one.ready.attempt.txid, None)
+            self._let_go(one.ready.attempt.txid)
         self._planning.forget(last.txid)
         spout = self._session.program.spout
         self._monitor.committed([progress_of(one, outcome, spout) for one in outcome.committed])
+        self._uncompacted_since = self._session.monotonic()
         self._feed(ev.Committed(*last))
         self._session.after_commit()
-        self._answer_waiters(any(one.counts.get(spout, 0) == 0 for one in outcome.committed))
+        empty = any(one.counts.get(spout, 0) == 0 for one in outcome.committed)
+        self._waiters.answer(self.state, empty=empty)
+
+    def _maintain(self) -> None:
+        """After some seconds without work the state tables are brought up to date, on the commit thread."""
+        since = self._uncompacted_since
+        if self.state.idle and since is not None and self._session.monotonic() - since > IDLE_COMPACT:
+            self._uncompacted_since = None
+            self._committing += 1
+            future = self._commit_thread.submit(self._session.store.compact)
+            future.add_done_callback(lambda done: self._inbox.put(lambda: self._maintained(done)))
+
+    def _maintained(self, done: Future[Any]) -> None:
+        self._committing -= 1
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

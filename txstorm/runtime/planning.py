@@ -91,6 +91,14 @@ class Planning:
             self._books.write_metas(changed)
             faults.point("p4.after")
 
+    def emitted(self, outcome: Processed) -> None:
+        """A txid failed after its spout had emitted: its extents are stored, so that a replay emits the same."""
+        if outcome.parts and self.planner.task_planned and not self.planner.opaque:
+            meta = self.metas[outcome.attempt.txid]
+            changed = with_digests(meta, self.planner.finish(meta.document, outcome.parts), meta.digests)
+            self._books.write_metas({outcome.attempt.txid: changed})
+            self.metas[outcome.attempt.txid] = changed
+
     def _check(self, txid: int, meta: Meta, outcome: Processed) -> None:
         if self.planner.opaque:
             return

@@ -46,7 +46,7 @@ class RetryPolicy:
 
     def forget(self, upto: int) -> list[int]:
         """Txids up to `upto` are committed; returns those that had failures."""
-        done = [txid for txid in self._counts if txid <= upto]
+        done = [txid for txid in list(self._counts) if txid <= upto]
         for txid in done:
             del self._counts[txid]
         return done

@@ -1,0 +1,140 @@
+"""A small topology's tables, and a run over them with a ledger that is one JSON file: what a crash leaves is all it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.state.group import CommitGroup
+from txstorm.state.intent import Intent, TxidRecord
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.store import StateStore
+from txstorm.state.table import Owner
+
+COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
+TOTALS = KeyedState("totals", key={}, value={"n": int, "mean": float})
+OUT = SinkTable("out", {"word": str, "n": int})
+TOPOLOGY, INCARNATION = "words", "0a1b2c"
+# What the txids of the crash tests do: word → how much it is counted up; None removes it.
+PLAN: Mapping[int, Mapping[str, int | None]] = {
+    1: {"a": 1, "b": 2},
+    2: {"a": 1, "c": 5},
+    3: {"b": None, "d": 1},
+    4: {"b": 7},
+}
+
+
+def record(txid: int, attempt: int | None = None, digest: str = "d") -> TxidRecord:
+    return TxidRecord(txid, attempt or txid * 10, f"{digest}{txid}", {"p": [txid, txid + 1]}, 1_000_000 * txid)
+
+
+def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, **changes: Any) -> StateStore:
+    arguments: dict[str, Any] = {
+        "topology": TOPOLOGY,
+        "incarnation": INCARNATION,
+        "timeline": 0,
+        "states": {"count": [COUNTS, TOTALS]},
+        "sinks": {"count": [OUT]},
+        "create": create,
+    }
+    store = StateStore.open(data_dir, **{**arguments, **changes})
+    if epoch is not None:
+        store.raise_epoch(epoch)
+    return store
+
+
+def add(group: CommitGroup, txid: int, counts: Mapping[str, int | None]) -> None:
+    """One txid of one committer task: counts words, their total, and writes them to the sink."""
+    resources = group.begin_txid(txid)
+    words, totals = resources.state("count", 0, "counts"), resources.state("count", 0, "totals")
+    sink = resources.sink("count", 0, "out")
+    group.activate(True)
+    gone = [word for word, n in counts.items() if n is None]
+    words.remove_many(gone)
+    words.update_many({word: n for word, n in counts.items() if n is not None}, lambda old, n: (old or 0) + n)
+    total = sum(n or 0 for n in counts.values())
+    totals.update((), lambda old: {"n": (old or {"n": 0})["n"] + total, "mean": total / 2})
+    for word, n in counts.items():
+        sink.append(word, n)
+    group.end_txid(txid)
+
+
+def intent_of(group: CommitGroup, records: list[TxidRecord], epoch: int = 1) -> Intent:
+    return Intent(TOPOLOGY, INCARNATION, 0, epoch, tuple(records), tuple(group.stage(records, epoch)))
+
+
+def commit(store: StateStore, first: int, *plan: Mapping[str, int | None], epoch: int = 1) -> Intent:
+    """One group, from handles to index."""
+    group = store.group(first)
+    for txid, counts in enumerate(plan, start=first):
+        add(group, txid, counts)
+    intent = intent_of(group, [record(first + i) for i in range(len(plan))], epoch)
+    store.publish(intent, epoch)
+    group.apply(intent.last)
+    return intent
+
+
+def staged_files(data_dir: Path) -> list[str]:
+    return sorted(str(file.relative_to(data_dir)) for file in data_dir.glob("*/*/_txstorm/staged/*"))
+
+
+class JsonLedger:
+    """Epoch, currtx, recorded tables and the live intent, replaced as a whole and made durable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        fresh = {"epoch": 0, "currtx": 1, "tables": {}, "intent": None, "known": False}
+        self.now: dict[str, Any] = json.loads(path.read_text()) if path.exists() else fresh
+
+    def write(self, **changes: Any) -> None:
+        self.now = {**self.now, **changes}
+        made = self._path.with_suffix(".tmp")
+        made.write_text(json.dumps(self.now))
+        made.replace(self._path)
+
+    def live(self) -> list[Intent]:
+        return [Intent.from_json(self.now["intent"])] if self.now["intent"] else []
+
+
+def run(data_dir: Path, sizes: tuple[int, ...] = (1, 2, 1), attempts: Callable[[int], int] = os.getpid) -> StateStore:
+    """Lead, roll forward, and commit what is left of `PLAN` in groups, compacting after each."""
+    ledger = JsonLedger(data_dir / "ledger.json")
+    known, recorded = ledger.now["known"], ledger.now["tables"]
+    check_tables(data_dir, recorded, INCARNATION, ledger.live())
+    ledger.write(epoch=ledger.now["epoch"] + 1, known=True)
+    epoch = ledger.now["epoch"]
+    raise_epochs(data_dir, recorded, Owner(TOPOLOGY, INCARNATION), epoch)
+    for intent in ledger.live():
+        roll_forward(data_dir, intent, epoch)
+        tables = {**recorded, **{table.uri: intent.last for table in intent.tables}}
+        ledger.write(currtx=intent.last + 1, tables=tables, intent=None)
+    committed = ledger.now["currtx"] - 1
+    store = open_store(data_dir, create=not known, epoch=epoch, committed=committed, recorded=list(recorded))
+    ledger.write(tables=store.last_txids())
+    store.sweep(ledger.live())
+    for size in sizes:
+        txids = [txid for txid in sorted(PLAN) if txid >= ledger.now["currtx"]][:size]
+        if txids:
+            _commit_plan(store, ledger, txids, epoch)
+    return store
+
+
+def _commit_plan(store: StateStore, ledger: JsonLedger, txids: list[int], epoch: int) -> None:
+    group = store.group(txids[0])
+    for txid in txids:
+        add(group, txid, PLAN[txid])
+    intent = intent_of(group, [record(txid, os.getpid()) for txid in txids], epoch)
+    ledger.write(intent=intent.to_json())
+    store.publish(intent, epoch)
+    group.apply(intent.last)
+    ledger.write(currtx=intent.last + 1, tables=store.last_txids(), intent=None)
+    store.compact()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

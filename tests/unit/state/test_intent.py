@@ -1,0 +1,52 @@
+"""Intents: what is decided survives as JSON, and what is no intent, or a newer one, is refused by name."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from txstorm.errors import DataDirectoryError, LedgerCorrupt
+from txstorm.state.intent import Intent, IntentTable, TxidRecord, decode, encode, encode_schema
+from txstorm.state.staging import Staged
+
+SCHEMA = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", tz="UTC")), ("_txid", pa.int64())])
+STAGED = Staged("_txstorm/staged/1-4-9-c-all-aa.parquet", 100, "ab", 3, '{"numRecords": 3}', 3, 4)
+TABLE = IntentTable("changes", "counts", "changes/counts", encode_schema(SCHEMA), 2, STAGED)
+RECORDS = (TxidRecord(3, 7, "d3", {"files": [["a.txt", 0, 10]]}, 123), TxidRecord(4, 2**62, "d4", None, 124))
+INTENT = Intent("words", "0a1b", 0, 5, RECORDS, (TABLE,))
+
+
+def test_round_trip():
+    assert decode(encode(INTENT)) == INTENT
+    assert decode(encode(INTENT)).tables[0].arrow_schema() == SCHEMA
+    assert (INTENT.first, INTENT.last) == (3, 4)
+
+
+def test_the_same_intent_gives_the_same_bytes():
+    assert encode(INTENT) == encode(decode(encode(INTENT)))
+
+
+def document(**changes):
+    return json.dumps({**INTENT.to_json(), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (document(version=2), DataDirectoryError, "version 2 is newer than 1"),
+        (document(format="other"), LedgerCorrupt, "expected format 'txstorm-intent'"),
+        (b"[]", LedgerCorrupt, "expected format"),
+        (b"{half", LedgerCorrupt, "expected JSON"),
+        (document(txids=[{"txid": 1}]), LedgerCorrupt, "a field is missing"),
+        (document(tables=[{}]), LedgerCorrupt, "a field is missing"),
+        (document(txids=[]), LedgerCorrupt, "consecutive"),
+        (document(txids=[RECORDS[0].to_json(), RECORDS[0].to_json()]), LedgerCorrupt, r"consecutive txids, got \[3, 3\]"),
+    ],
+)
+def test_what_is_refused(data, error, message):
+    with pytest.raises(error, match=message):
+        decode(data)
+
+
+def test_a_field_a_later_minor_version_adds_does_no_harm():
+    assert decode(document(more="later")) == INTENT

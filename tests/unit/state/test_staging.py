@@ -1,0 +1,104 @@
+"""Staged files: durable, uniquely named, and checked before they are published."""
+
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from txstorm import faults
+from txstorm.errors import TableCorrupt
+from txstorm.state import staging
+from txstorm.state.staging import Staged, StagedName, check_digest, data_file, epoch_of, stage
+
+ROWS = pa.table({"k": ["a", "b", "c"], "_txid": [5, 7, 6]})
+NAME = StagedName(3, 7, 12345, "my-count", "all")
+
+
+def test_what_is_staged_is_what_is_read(tmp_path):
+    staged = stage(tmp_path, ROWS, NAME)
+    assert pq.read_table(tmp_path / staged.path).equals(ROWS)
+    assert (staged.rows, staged.first, staged.last) == (3, 5, 7)
+    assert staged.size == (tmp_path / staged.path).stat().st_size
+    assert json.loads(staged.stats) == {
+        "numRecords": 3,
+        "minValues": {"_txid": 5},
+        "maxValues": {"_txid": 7},
+        "nullCount": {"_txid": 0},
+    }
+    check_digest(tmp_path, staged)
+
+
+def test_the_name_says_who_wrote_it_and_is_never_used_twice(tmp_path):
+    one, two = (stage(tmp_path, ROWS, NAME) for _ in range(2))
+    assert one.path != two.path
+    assert one.digest == two.digest  # the same rows give the same bytes
+    name = one.path.rpartition("/")[2]
+    assert name.startswith("3-7-12345-my-count-all-")
+    assert epoch_of(name) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["part-0001.parquet", "3-7-1-c-all-aa.csv", "x-7-1-c-all-aa.parquet", "3-aa.parquet", "-7-1-c-all-a.parquet"]
+)
+def test_other_names_are_not_ours(name):
+    assert epoch_of(name) is None
+
+
+def test_a_name_that_exists_is_refused(tmp_path):
+    stage(tmp_path, ROWS, NAME, unique=lambda: "same")
+    with pytest.raises(FileExistsError):
+        stage(tmp_path, ROWS, NAME, unique=lambda: "same")
+
+
+def test_file_and_directory_are_synced_before_it_counts_as_staged(tmp_path, monkeypatch):
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    staged = stage(tmp_path, ROWS, NAME)
+    assert synced == [str(tmp_path / staged.path), str((tmp_path / staged.path).parent)]
+
+
+def test_fault_points(tmp_path):
+    faults.arm("p5.staged.before:raise:1")
+    try:
+        with pytest.raises(faults.InjectedFault):
+            stage(tmp_path, ROWS, NAME)
+        assert not (tmp_path / staging.STAGED).exists()
+        faults.arm("p5.staged.after:raise:1")
+        with pytest.raises(faults.InjectedFault):
+            stage(tmp_path, ROWS, NAME)
+        assert len(list((tmp_path / staging.STAGED).iterdir())) == 1
+    finally:
+        faults.arm("")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    staged = stage(tmp_path, ROWS, NAME)
+    (tmp_path / staged.path).unlink()
+    with pytest.raises(TableCorrupt, match=r"3-7-12345.*missing"):
+        data_file(tmp_path, staged)
+
+
+def test_another_size_is_named(tmp_path):
+    staged = stage(tmp_path, ROWS, NAME)
+    with (tmp_path / staged.path).open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(TableCorrupt, match=f"expected {staged.size} bytes, found {staged.size + 1}"):
+        data_file(tmp_path, staged)
+
+
+def test_one_flipped_bit_is_found(tmp_path):
+    staged = stage(tmp_path, ROWS, NAME)
+    data = bytearray((tmp_path / staged.path).read_bytes())
+    data[20] ^= 1
+    (tmp_path / staged.path).write_bytes(data)
+    data_file(tmp_path, staged)
+    with pytest.raises(TableCorrupt, match="expected digest"):
+        check_digest(tmp_path, staged)
+
+
+def test_json_round_trip(tmp_path):
+    staged = stage(tmp_path, ROWS, NAME)
+    assert Staged.from_json(json.loads(json.dumps(staged.to_json()))) == staged

@@ -1,0 +1,253 @@
+"""All tables together: opening, declarations against tables, groups, overlays, and what fails as a whole."""
+
+import shutil
+
+import pytest
+from store_cases import COUNTS, OUT, TOTALS, add, commit, intent_of, open_store, record, staged_files
+
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.errors import DataDirectoryError, StateError, TableCorrupt
+from txstorm.state.read import read_changes, read_sink, read_state
+
+EVERYTHING = ["changes/counts", "changes/totals", "sinks/out"]
+
+
+def counts(data_dir, **arguments):
+    return {row["word"]: row["n"] for row in read_state(data_dir, "counts", **arguments).to_pylist()}
+
+
+def test_a_group_of_several_txids_is_one_version_with_each_txids_rows(tmp_path):
+    store = open_store(tmp_path, create=True)
+    before = store.versions()
+    commit(store, 1, {"a": 1, "b": 2}, {"a": 3}, {"b": None})
+    assert store.versions() == {uri: version + 1 for uri, version in before.items()}
+    assert store.last_txids() == dict.fromkeys(EVERYTHING, 3)
+    assert counts(tmp_path) == {"a": 4}
+    changes = read_changes(tmp_path, "counts", 1, 3).select(["word", "n", "_txid", "_op"]).to_pylist()
+    assert [(row["_txid"], row["_op"], row["word"], row["n"]) for row in changes] == [
+        (1, "u", "a", 1),
+        (1, "u", "b", 2),
+        (2, "u", "a", 4),
+        (3, "d", "b", None),
+    ]
+    assert read_sink(tmp_path, "out").to_pylist()[2:] == [
+        {"word": "a", "n": 3, "_txid": 2},
+        {"word": "b", "n": None, "_txid": 3},
+    ]
+
+
+def test_a_table_that_did_not_change_gets_no_version(tmp_path):
+    store = open_store(tmp_path, create=True)
+    before = store.versions()
+    commit(store, 1, {})
+    assert store.versions() == {**before, "changes/totals": before["changes/totals"] + 1}
+    assert store.last_txids() == {"changes/counts": 0, "changes/totals": 1, "sinks/out": 0}
+    intent = commit(store, 2, {"a": 1})
+    assert [table.previous for table in intent.tables] == [0, 1, 0]
+
+
+def test_opened_again_it_goes_on(tmp_path):
+    commit(open_store(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
+    store = open_store(tmp_path, epoch=2)
+    commit(store, 3, {"a": 1}, epoch=2)
+    store.compact()
+    store = open_store(tmp_path, epoch=3)
+    commit(store, 4, {"a": 1, "b": 1}, epoch=3)
+    assert counts(tmp_path) == {"a": 3, "b": 2}
+    assert [counts(tmp_path, txid=txid) for txid in (0, 1, 2, 3)] == [
+        {},
+        {"a": 1},
+        {"a": 1, "b": 1},
+        {"a": 2, "b": 1},
+    ]
+
+
+def test_a_group_that_begins_while_another_is_published_reads_over_it(tmp_path):
+    store = open_store(tmp_path, create=True)
+    first, second = store.group(1), store.group(2)
+    add(first, 1, {"a": 1})
+    intent = intent_of(first, [record(1)])
+    add(second, 2, {"a": 1})
+    later = intent_of(second, [record(2)])
+    assert [table.previous for table in later.tables] == [1, 1, 1]
+    for one, group in ((intent, first), (later, second)):
+        store.publish(one, 1)
+        group.apply(one.last)
+    assert counts(tmp_path) == {"a": 2}
+
+
+def test_what_is_dropped_leaves_no_trace(tmp_path):
+    store = open_store(tmp_path, create=True)
+    group = store.group(1)
+    add(group, 1, {"a": 1})
+    add(group, 2, {"a": 10, "lost": 1})
+    group.stage([record(1), record(2)], 1)
+    group.drop_from(2)  # txid 2 failed: the group ends before it
+    intent = intent_of(group, [record(1)])
+    assert [table.previous for table in intent.tables] == [0, 0, 0]
+    store.publish(intent, 1)
+    group.apply(1)
+    commit(store, 2, {"a": 100})  # the replay, without the key
+    assert counts(tmp_path) == {"a": 101}
+    assert [row["n"] for row in read_sink(tmp_path, "out").to_pylist()] == [1, 100]
+
+
+def test_handles_work_in_finish_batch_only(tmp_path):
+    group = open_store(tmp_path, create=True).group(1)
+    handle = group.begin_txid(1).state("count", 0, "counts")
+    with pytest.raises(StateError):
+        handle.get("a")
+    group.activate(True)
+    assert handle.get("a") is None
+    assert group.resources.state("count", 1, "counts").get("a") is None  # one that is asked for late
+    group.activate(False)
+    with pytest.raises(StateError):
+        handle.put("a", 1)
+    group.begin_txid(2)
+    group.activate(True)
+    with pytest.raises(StateError):
+        handle.put("a", 1)  # it belongs to txid 1
+
+
+def test_undeclared_and_foreign_names(tmp_path):
+    resources = open_store(tmp_path, create=True, states={"count": [COUNTS], "other": [TOTALS]}).group(1).resources
+    with pytest.raises(StateError, match=r"count: state 'count' is not declared \(did you mean 'counts'\?\)"):
+        resources.state("count", 0, "count")
+    with pytest.raises(StateError, match="other: state 'counts' belongs to component 'count'"):
+        resources.state("other", 0, "counts")
+    with pytest.raises(StateError, match="other: sink 'out' belongs to component 'count'"):
+        resources.sink("other", 0, "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"states": {"a": [COUNTS], "b": [COUNTS]}}, "state 'counts' is declared by 'a' and by 'b'"),
+        ({"states": {"a": [COUNTS, KeyedState("Counts", {"k": int}, {"n": int})]}}, "declared by 'a' and by 'a'"),
+        ({"states": {"a": [KeyedState("../x", {"k": int}, {"n": int})]}}, r"state '\.\./x': a name is"),
+        ({"states": {"a": [KeyedState("x", {"_k": int}, {"n": int})]}}, "field '_k' starts with '_'"),
+        ({"states": {"a": [KeyedState("x", {"k": int}, {"K": int})]}}, "differ only in case"),
+        ({"states": {"a": [KeyedState("x", {"k": float}, {"n": int})]}}, "float|double"),
+        ({"sinks": {"a": [SinkTable("x", {"n": complex})]}}, "complex"),
+    ],
+)
+def test_impossible_declarations_are_refused_before_anything_is_made(tmp_path, changes, message):
+    with pytest.raises(StateError, match=message):
+        open_store(tmp_path, create=True, **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (KeyedState("counts", {"word": str}, {"n": int, "more": int}), "column 'more'.*declared"),
+        (KeyedState("counts", {"word": str}, {"m": int}), "column 'n'.*in the table, but not declared"),
+        (KeyedState("counts", {"word": str}, {"n": float}), "column 'n' is declared as double, the table has int64"),
+        (KeyedState("counts", {"word": str, "n": int}, {"m": int}), "column 'm'"),
+    ],
+)
+def test_schema_drift_is_refused_before_anything_is_made(tmp_path, changed, message):
+    open_store(tmp_path, create=True)
+    with pytest.raises(StateError, match=f"(?s)state 'counts'.*{message}.*new name"):
+        open_store(tmp_path, states={"count": [changed, TOTALS, KeyedState("new", {"k": int}, {"n": int})]})
+    assert not (tmp_path / "changes/new").exists()
+
+
+def test_another_order_of_the_key_is_refused(tmp_path):
+    one, other = (KeyedState("pairs", dict.fromkeys(names, int), {"n": int}) for names in ("ab", "ba"))
+    open_store(tmp_path, create=True, states={"count": [one]})
+    with pytest.raises(StateError, match=r"declared with the key \['b', 'a'\], the table has \['a', 'b'\]"):
+        open_store(tmp_path, states={"count": [other]})
+
+
+def test_a_new_state_starts_after_what_is_committed(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1}, {"a": 1})
+    new = KeyedState("new", {"k": int}, {"n": int})
+    declared = {"count": [COUNTS, TOTALS, new]}
+    store = open_store(tmp_path, states=declared, committed=2, recorded=EVERYTHING, epoch=2)
+    assert store.last_txids()["changes/new"] == 2
+    group = store.group(3)
+    handle = group.begin_txid(3).state("count", 0, "new")
+    group.activate(True)
+    handle.put(1, 1)
+    group.end_txid(3)
+    intent = intent_of(group, [record(3)], 2)
+    assert [(table.uri, table.previous) for table in intent.tables] == [("changes/new", 2)]
+    store.publish(intent, 2)
+    assert read_state(tmp_path, "new").to_pylist() == [{"k": 1, "n": 1}]
+
+
+def test_creation_that_was_cut_short_is_finished(tmp_path):
+    open_store(tmp_path, create=True)
+    shutil.rmtree(tmp_path / "state/counts")
+    (tmp_path / "sinks/out/_delta_log" / f"{0:020d}.json").unlink()
+    for entry in (tmp_path / "sinks/out/_delta_log").iterdir():
+        entry.unlink()
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    assert counts(tmp_path) == {"a": 1}
+
+
+@pytest.mark.parametrize("gone", ["changes/counts", "state/counts", "sinks/out"])
+def test_a_recorded_table_that_is_gone_is_an_error_and_not_made_again(tmp_path, gone):
+    open_store(tmp_path, create=True)
+    shutil.rmtree(tmp_path / gone)
+    with pytest.raises(TableCorrupt, match=f"the ledger knows the table {gone}, but there is none"):
+        open_store(tmp_path, recorded=EVERYTHING)
+    assert not (tmp_path / gone).exists()
+
+
+def test_tables_of_another_topology_are_refused(tmp_path):
+    open_store(tmp_path, create=True)
+    with pytest.raises(DataDirectoryError, match="belongs to topology 'words'"):
+        open_store(tmp_path, topology="mine", incarnation="ffff", create=True)
+
+
+def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path):
+    store = open_store(tmp_path, create=True)
+    shutil.copytree(tmp_path / "changes/counts", tmp_path / "old")
+    commit(store, 1, {"a": 1})
+    store.compact()
+    shutil.rmtree(tmp_path / "changes/counts")
+    (tmp_path / "old").rename(tmp_path / "changes/counts")
+    with pytest.raises(TableCorrupt, match="state/counts: is as of txid 1, but changes/counts ends at 0"):
+        open_store(tmp_path).load()
+
+
+def test_a_damaged_data_file_names_the_table(tmp_path):
+    commit(open_store(tmp_path, create=True), 1, {"a": 1})
+    (file,) = (tmp_path / "changes/counts/_txstorm/staged").iterdir()
+    file.write_bytes(b"PAR1" + bytes(30) + b"PAR1")
+    with pytest.raises(TableCorrupt, match="changes/counts: a file of version 2 cannot be read"):
+        open_store(tmp_path, epoch=2).load()
+
+
+def test_staging_a_published_txid_is_an_error(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    group = store.group(1)
+    with pytest.raises(StateError):
+        add(group, 1, {"a": 1})
+        group.stage([record(1)], 1)
+
+
+def test_the_sink_alone(tmp_path):
+    store = open_store(tmp_path, create=True, states={})
+    group = store.group(1)
+    sink = group.begin_txid(1).sink("count", 0, OUT.name)
+    group.activate(True)
+    sink.append("x", 1)
+    group.end_txid(1)
+    store.publish(intent_of(group, [record(1)]), 1)
+    group.apply(1)
+    assert read_sink(tmp_path, "out").to_pylist() == [{"word": "x", "n": 1, "_txid": 1}]
+    assert len(staged_files(tmp_path)) == 1
+
+
+def test_closing_lets_go(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    store.close()
+    commit(store, 2, {"a": 1})  # what is read again is what is there
+    assert counts(tmp_path) == {"a": 2}

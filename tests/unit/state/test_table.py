@@ -1,0 +1,286 @@
+"""One table: owner, epoch, and rule R4 of publishing: once, in order, by whoever leads, and by nobody else."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
+
+from txstorm import faults
+from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+
+OWNER = Owner(TOPOLOGY, INCARNATION)
+REF = TableRef("changes", "counts")
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    faults.arm("")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(tmp_path, create=True)
+
+
+def decided(store, txid, attempt=None, epoch=1, counts=None):
+    group = store.group(txid)
+    add(group, txid, counts or {"a": 1})
+    return intent_of(group, [record(txid, attempt)], epoch)
+
+
+def opened(data_dir, owner=OWNER):
+    return DeltaTableState.open(data_dir, owner, REF)
+
+
+def publish(table, intent, epoch=1):
+    return table.publish(1, intent.tables[0], intent, epoch)
+
+
+def data_commits(data_dir):
+    return [info["last"] for _, info in opened(data_dir).commits()]
+
+
+def test_a_table_any_reader_takes(tmp_path, store):
+    from deltalake import DeltaTable
+
+    commit(store, 1, {"a": 1, "b": 2})
+    table = DeltaTable(str(tmp_path / "changes/counts"))
+    protocol = table.protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+    rows = table.to_pyarrow_table(columns=["word", "n", "_txid", "_op"]).sort_by("word").to_pylist()
+    assert rows == [{"word": "a", "n": 1, "_txid": 1, "_op": "u"}, {"word": "b", "n": 2, "_txid": 1, "_op": "u"}]
+    assert table.history()[0]["userMetadata"] == "txstorm txids 1 to 1"
+
+
+def test_the_commit_says_what_it_holds(tmp_path, store):
+    commit(store, 1, {"a": 1})
+    group = store.group(2)
+    add(group, 2, {})  # changes nothing in `counts`
+    intent = intent_of(group, [record(2)])
+    assert [table.uri for table in intent.tables] == ["changes/totals"]
+    store.publish(intent, 1)
+    group.apply(2)
+    commit(store, 3, {"a": 1}, {"b": 1})
+    version, info = next(opened(tmp_path).commits())
+    assert (info["first"], info["last"], info["epoch"], info["timeline"]) == (2, 4, 1, 0)
+    assert (info["topology"], info["incarnation"]) == (TOPOLOGY, INCARNATION)
+    assert info["txids"] == [record(3).to_json(), record(4).to_json()]
+    assert version == opened(tmp_path).version
+
+
+def test_publishing_twice_commits_once(tmp_path, store):
+    intent = decided(store, 1)
+    table = opened(tmp_path)
+    version = publish(table, intent)
+    assert publish(table, intent) == version
+    assert publish(opened(tmp_path), intent) == version
+    assert data_commits(tmp_path) == [1]
+
+
+def test_a_lost_answer_is_not_repeated_blindly(tmp_path, store):
+    intent = decided(store, 1)
+    table = opened(tmp_path)
+    faults.arm("p7.1.written:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        publish(table, intent)
+    version = publish(table, intent)  # the same handle, which has not seen its own commit
+    assert data_commits(tmp_path) == [1]
+    assert version == opened(tmp_path).version
+
+
+@pytest.mark.parametrize("point", ["p7.1.before", "p7.1.after"])
+def test_the_other_points(tmp_path, store, point):
+    intent = decided(store, 1)
+    faults.arm(f"{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        publish(opened(tmp_path), intent)
+    publish(opened(tmp_path), intent)
+    assert data_commits(tmp_path) == [1]
+
+
+def test_already_there_below_later_commits(tmp_path, store):
+    first = commit(store, 1, {"a": 1})
+    commit(store, 2, {"a": 1})
+    opened(tmp_path).raise_epoch(2)
+    assert publish(opened(tmp_path), first, epoch=2) == opened(tmp_path).version - 2
+
+
+def test_another_attempt_of_a_published_txid_is_an_error(tmp_path, store):
+    publish(opened(tmp_path), decided(store, 1, attempt=10))
+    other = decided(open_store(tmp_path), 2, attempt=11)
+    other = replace(other, txids=(record(1, 11),))
+    with pytest.raises(TableCorrupt, match=r"changes/counts.*\(1, 11, 'd1'\).*\(1, 10, 'd1'\)"):
+        publish(opened(tmp_path), other)
+
+
+def test_another_input_of_a_published_txid_is_an_error(tmp_path, store):
+    intent = decided(store, 1)
+    publish(opened(tmp_path), intent)
+    with pytest.raises(TableCorrupt, match="other content"):
+        publish(opened(tmp_path), replace(intent, txids=(record(1, digest="x"),)))
+
+
+def test_another_previous_txid_is_an_error(tmp_path, store):
+    commit(store, 1, {"a": 1})
+    later = decided(store, 5)
+    wrong = replace(later, tables=(replace(later.tables[0], previous=4),))
+    with pytest.raises(TableCorrupt, match="expected to be at txid 4 before txids 5 to 5 are published, found it at 1"):
+        publish(opened(tmp_path), wrong)
+
+
+def test_a_txid_that_no_version_ends_with_is_an_error(tmp_path, store):
+    commit(store, 1, {"a": 1}, {"b": 1}, {"c": 1})
+    with pytest.raises(TableCorrupt, match="past txid 2, but no version of it ends there"):
+        publish(opened(tmp_path), replace(decided(store, 4), txids=(record(2),)))
+
+
+def test_a_stale_coordinator_is_fenced(tmp_path, store):
+    intent = decided(store, 1)
+    stale = opened(tmp_path)
+    opened(tmp_path).raise_epoch(2)
+    with pytest.raises(FencedError, match=r"changes/counts.*epoch 2.*epoch 1"):
+        publish(stale, intent)  # its handle has not seen the new epoch: the compare-and-set finds out
+    assert data_commits(tmp_path) == []
+    publish(opened(tmp_path), intent, epoch=2)  # and the new one rolls it forward
+    assert data_commits(tmp_path) == [1]
+
+
+def test_of_two_handles_one_wins_and_the_other_sees_it(tmp_path, store):
+    intent = decided(store, 1)
+    one, two = opened(tmp_path), opened(tmp_path)
+    assert publish(one, intent) == publish(two, intent)
+    assert data_commits(tmp_path) == [1]
+
+
+def test_a_commit_is_a_compare_and_set_even_without_a_logical_conflict(tmp_path, store):
+    one, two = (DeltaHandle.open(tmp_path / "changes/counts") for _ in range(2))
+    one.commit(Commit({"x": 1}, {}))
+    with pytest.raises(ConflictError, match="expected version 1 to be the newest"):
+        two.commit(Commit({"y": 1}, {}))
+    two.refresh()
+    two.commit(Commit({"y": 1}, {}))
+
+
+def test_epochs_only_go_up(tmp_path, store):
+    table = opened(tmp_path)
+    table.raise_epoch(7)
+    version = table.version
+    table.raise_epoch(7)
+    assert (table.epoch(), table.version) == (7, version)
+    with pytest.raises(FencedError):
+        table.raise_epoch(6)
+    with pytest.raises(FencedError):
+        store.raise_epoch(6)
+
+
+def test_the_epoch_commit_writes_the_txid_again(tmp_path, store):
+    commit(store, 1, {"a": 1})
+    table = opened(tmp_path)
+    table.raise_epoch(2)
+    entry = (tmp_path / f"changes/counts/_delta_log/{table.version:020d}.json").read_text().splitlines()
+    transactions = {line["txn"]["appId"]: line["txn"]["version"] for line in map(json.loads, entry) if "txn" in line}
+    assert transactions == {f"txstorm/{INCARNATION}/0/changes-counts": 1, f"txstorm/{INCARNATION}/epoch": 2}
+    assert table.last_txid() == 1
+
+
+def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, monkeypatch):
+    intent = decided(store, 1)
+    table = opened(tmp_path)
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    version = publish(table, intent)
+    log = tmp_path / "changes/counts/_delta_log"
+    assert synced == [str(log / f"{version:020d}.json"), str(log)]
+    synced.clear()
+    publish(opened(tmp_path), intent)  # who wrote it may have died before it did that
+    assert synced == [str(log / f"{version:020d}.json"), str(log)]
+
+
+def test_an_entry_that_a_power_failure_emptied_is_made_again(tmp_path, store):
+    intent = decided(store, 1)
+    version = publish(opened(tmp_path), intent)
+    (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").write_bytes(b"")
+    assert publish(opened(tmp_path), intent) == version + 1
+    assert data_commits(tmp_path) == [1]
+
+
+def test_a_damaged_log_names_the_table(tmp_path, store):
+    commit(store, 1, {"a": 1})
+    version = opened(tmp_path).version
+    (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").write_bytes(b'{"add": \x00')
+    with pytest.raises(TableCorrupt, match=r"changes/counts: the log cannot be read: [^\n]*; restore"):
+        opened(tmp_path)
+
+
+def test_a_gap_in_the_log_names_the_table(tmp_path, store):
+    commit(store, 1, {"a": 1})
+    (tmp_path / f"changes/counts/_delta_log/{1:020d}.json").unlink()
+    with pytest.raises(TableCorrupt, match="changes/counts"):
+        opened(tmp_path)
+
+
+def test_a_missing_table_is_named(tmp_path, store):
+    shutil.rmtree(tmp_path / "changes/counts")
+    with pytest.raises(TableCorrupt, match="changes/counts: expected a Delta table, found none"):
+        opened(tmp_path)
+
+
+def test_a_table_that_vanishes_blocks(tmp_path, store):
+    intent = decided(store, 1)
+    table = opened(tmp_path)
+    (tmp_path / "changes/counts/_delta_log").rename(tmp_path / "away")
+    with pytest.raises(BlockedError, match="table changes/counts: cannot commit to it"):
+        publish(table, intent)
+    (tmp_path / "away").rename(tmp_path / "changes/counts/_delta_log")  # the operator mends it
+    publish(table, intent)
+    assert data_commits(tmp_path) == [1]
+
+
+def test_a_staged_file_that_vanishes_is_named(tmp_path, store):
+    intent = decided(store, 1)
+    (tmp_path / "changes/counts" / intent.tables[0].staged.path).unlink()
+    with pytest.raises(TableCorrupt, match="staged file"):
+        publish(opened(tmp_path), intent)
+
+
+def test_a_foreign_table_is_refused(tmp_path):
+    import pyarrow as pa
+
+    DeltaHandle.create(tmp_path / "changes/counts", pa.schema([("word", pa.string())]), {}, Commit({}, {}))
+    with pytest.raises(DataDirectoryError, match="expected a table of txstorm, found a foreign one"):
+        opened(tmp_path)
+
+
+def test_another_incarnation_is_refused(tmp_path, store):
+    with pytest.raises(DataDirectoryError, match="'words', incarnation 0a1b2c; expected 'other', incarnation ffff"):
+        opened(tmp_path, Owner("other", "ffff"))
+
+
+def test_a_newer_format_is_refused(tmp_path, store):
+    from txstorm.state.schema import changes_schema
+
+    properties = {**OWNER.properties(), "txstorm.format": "2"}
+    DeltaHandle.create(tmp_path / "changes/new", changes_schema(COUNTS), properties, Commit({}, {}))
+    with pytest.raises(DataDirectoryError, match="has format '2', this txstorm reads '1'"):
+        DeltaTableState.open(tmp_path, OWNER, TableRef("changes", "new"))
+
+
+def test_another_timeline_has_no_txid(tmp_path, store):
+    with pytest.raises(DataDirectoryError, match="no txid on timeline 1"):
+        opened(tmp_path, Owner(TOPOLOGY, INCARNATION, 1)).last_txid()
+
+
+def test_many_commits_with_checkpoints_between(tmp_path, store):
+    for txid in range(1, 46):
+        commit(store, txid, {f"w{txid % 7}": 1})
+    log = tmp_path / "changes/counts/_delta_log"
+    assert len(list(log.glob("*.checkpoint.parquet"))) == 2
+    assert data_commits(tmp_path) == list(range(45, 0, -1))
+    assert store.last_txids()["changes/counts"] == 45
