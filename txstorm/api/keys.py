@@ -201,15 +201,16 @@ class _Powers:
     """Powers of the multiplier and of its inverse, grown on demand to the longest run of bytes seen."""
 
     def __init__(self) -> None:
-        self.up = np.ones(1, dtype=np.uint64)
-        self.down = np.ones(1, dtype=np.uint64)
+        one = np.ones(1, dtype=np.uint64)
+        self._tables = (one, one)
 
     def upto(self, count: int) -> tuple[Hashes, Hashes]:
-        if len(self.up) < count:
+        tables = self._tables
+        if len(tables[0]) < count:
             size = 1 << (count - 1).bit_length()
-            self.up = _powers(_MULTIPLIER, size)
-            self.down = _powers(_INVERSE, size)
-        return self.up, self.down
+            # One assignment: other threads see both tables or neither.
+            tables = self._tables = (_powers(_MULTIPLIER, size), _powers(_INVERSE, size))
+        return tables
 
 
 def _powers(base: int, size: int) -> Hashes:

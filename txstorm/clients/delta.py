@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ class DeltaHandle:
     def __init__(self, path: Path, table: DeltaTable) -> None:
         self.path = path
         self._table = table
-        self._since_checkpoint = 0
+        self._checkpointed = _last_checkpoint(path)
+        self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
+        self._made: tuple[int, Mapping[str, int]] | None = None
 
     @classmethod
     def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
@@ -138,19 +141,27 @@ class DeltaHandle:
 
     def refresh(self) -> None:
         """Move to the newest version. After every `commit` too: a commit does not advance its own handle."""
-        try:
+        before = self.version
+        with _reading(self.path, "the log"):
             self._table.update_incremental()
-        except (DeltaError, OSError) as cause:
-            raise _corrupt(self.path, "the log cannot be read", cause) from cause
+        if self._made is not None and self._made[0] == self.version:
+            self._apps.update(self._made[1])  # nobody else's commit lies between
+        elif self.version != before:
+            self._apps.clear()
+        self._made = None
 
     def reopen(self) -> None:
         """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
         self._table = _opened(self.path, None)
+        self._apps.clear()
+        self._made = None
 
     def app_version(self, app_id: str) -> int | None:
         """The last version that was committed under `app_id`, or None."""
-        version = self._table.transaction_version(app_id)
-        return None if version is None else int(version)
+        if app_id not in self._apps:
+            with _reading(self.path, "the log"):
+                self._apps[app_id] = self._table.transaction_version(app_id)
+        return self._apps[app_id]
 
     def commit(self, commit: Commit) -> None:
         """Make the next version if this handle is at the newest one, else change nothing; call `refresh` after it.
@@ -174,23 +185,23 @@ class DeltaHandle:
             raise ConflictError(msg) from lost
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, f"version {self.version + 1} cannot be committed", cause) from cause
-        self._since_checkpoint += 1
+        self._made = self.version + 1, commit.transactions
 
     def checkpoint(self, every: int) -> list[Path]:
-        """Write a checkpoint once `every` commits were made through this handle, and start from it.
+        """Write a checkpoint when the last one is `every` versions back, and start from it.
 
         The cost of a commit grows with the log entries since the checkpoint a handle was opened at. Returns the
         files that are to be made durable.
         """
-        if self._since_checkpoint < every:
+        if self.version - self._checkpointed < every:
             return []
+        version = self.version
         try:
             self._table.create_checkpoint()
-            version = self.version
-            self.reopen()
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
-        self._since_checkpoint = 0
+        self.reopen()
+        self._checkpointed = version
         log = self.path / LOG
         return [*sorted(log.glob(f"{version:020d}.checkpoint*.parquet")), log / "_last_checkpoint"]
 
@@ -205,15 +216,13 @@ class DeltaHandle:
             step, seen = step * 8, len(found)
 
     def _history(self, limit: int) -> list[LogEntry]:
-        try:
+        with _reading(self.path, "the history"):
             found = self._table.history(limit)
-        except (DeltaError, OSError) as cause:
-            raise _corrupt(self.path, "the history cannot be read", cause) from cause
         return [LogEntry(int(entry["version"]), _info(entry)) for entry in found]
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
-        actions = pa.table(self._table.get_add_actions(flatten=True))
+        actions = self._actions()
         sizes = actions["size_bytes"].to_pylist()
         return [DataFile(unquote(path), size) for path, size in zip(actions["path"].to_pylist(), sizes, strict=True)]
 
@@ -242,14 +251,16 @@ class DeltaHandle:
         """
         schema, condition = self.schema, _condition(low, high)
         uris = self._uris(low, high)
-        try:
+        with _reading(self.path, f"a file of version {self.version}"):
             found = ds.dataset(uris, schema=schema, format="parquet") if uris else ds.dataset(schema.empty_table())
             return found.to_table(columns=None if columns is None else list(columns), filter=condition)
-        except (OSError, pa.ArrowException) as cause:
-            raise _corrupt(self.path, f"a file of version {self.version} cannot be read", cause) from cause
+
+    def _actions(self) -> pa.Table:
+        with _reading(self.path, "the list of files"):
+            return pa.table(self._table.get_add_actions(flatten=True))
 
     def _uris(self, low: tuple[str, int] | None, high: tuple[str, int] | None) -> list[str]:
-        actions = pa.table(self._table.get_add_actions(flatten=True))
+        actions = self._actions()
         if low is not None and f"max.{low[0]}" in actions.column_names:
             bound = actions[f"max.{low[0]}"]
             actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.greater(bound, low[1])))
@@ -270,9 +281,24 @@ def _opened(path: Path, version: int | None) -> DeltaTable:
         raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause
 
 
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as cause:
+        raise _corrupt(path, f"{what} cannot be read", cause) from cause
+
+
 def is_table(path: Path) -> bool:
     """Whether there is the log of a Delta table at `path`, readable or not."""
     return any((path / LOG).glob("[0-9]*"))
+
+
+def _last_checkpoint(path: Path) -> int:
+    try:
+        return int(json.loads((path / LOG / "_last_checkpoint").read_bytes())["version"])
+    except (OSError, ValueError, KeyError):  # there is none; it is a hint for readers, not part of the log
+        return 0
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:

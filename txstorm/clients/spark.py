@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -28,7 +29,50 @@ WANTED: Mapping[str, tuple[str, str]] = {
 }
 
 
-def make_session(name: str, *, jobs: int = 2, extra: Mapping[str, str] | None = None) -> Any:
+class Sessions:
+    """The sessions of this process: one that exists is shared; one that txstorm made ends with its last user."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: Any = None
+        self._users = 0
+
+    def acquire(self, name: str) -> Any:
+        """The session of this process, made if there is none; `release` it afterwards."""
+        with self._lock:
+            existing = _existing_session()
+            if existing is None:
+                self._made, self._users = make_session(name), 0
+            elif existing is not self._made:
+                check_session(existing)
+                return existing
+            self._users += 1
+            return self._made
+
+    def release(self, session: Any) -> None:
+        """The caller needs `session` no longer; stops it if txstorm made it and nobody else uses it."""
+        with self._lock:
+            if session is not self._made:
+                return
+            self._users -= 1
+            if self._users == 0:
+                self._made = None
+                session.stop()
+
+
+def _existing_session() -> Any:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - asking in public makes one
+        return None
+    return SparkSession.builder.getOrCreate()  # type: ignore[attr-defined,unused-ignore]
+
+
+sessions = Sessions()
+
+
+def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
     """A local classic session set up for txstorm; raises `MissingDependency` where pyspark is not installed."""
     check_installed()
     from pyspark.sql import SparkSession

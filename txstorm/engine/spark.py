@@ -29,7 +29,8 @@ Batches = Iterable[pa.RecordBatch]
 class SparkEngine:
     """Runs packs on a Spark session, classic or Connect.
 
-    A session that is handed in is used as it is and not stopped; otherwise one is made on first use.
+    A session that is handed in, or that this process has already, is used as it is and not stopped; otherwise one
+    is made at `start` and stopped when its last user ends.
 
     Raises:
         MissingDependency, InputError: pyspark or Java is not there.
@@ -40,9 +41,8 @@ class SparkEngine:
     def __init__(self, session: Any = None, *, jobs: int = 2) -> None:
         if session is None:
             client.check_installed()
-        self._own = session is None
+        self._given = session is not None
         self._session = session
-        self._jobs = jobs
         self._numbers = itertools.count(1)
         self._groups: dict[Future[list[Processed]], str] = {}
         self._lock = threading.Lock()
@@ -51,11 +51,11 @@ class SparkEngine:
         self._shipped = b""
 
     def start(self, program: Program) -> None:
-        """Make or check the session."""
+        """Make or take the session."""
         self._program = program
         self._shipped = cloudpickle.dumps(program)
         if self._session is None:
-            self._session = client.make_session(f"txstorm {program.topology}", jobs=self._jobs)
+            self._session = client.sessions.acquire(f"txstorm {program.topology}")
         else:
             client.check_session(self._session)
 
@@ -92,8 +92,8 @@ class SparkEngine:
         for future in running:
             self.cancel(future)
         self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._own and self._session is not None:
-            self._session.stop()
+        if not self._given and self._session is not None:
+            client.sessions.release(self._session)
             self._session = None
 
     def _run(self, pack: Pack, group: str) -> list[Processed]:

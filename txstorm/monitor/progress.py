@@ -162,6 +162,11 @@ class Monitor:
         """Bytes of processed, undecided batches in the driver."""
         return sum(self._totals.held.values())
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a decided group cannot be published; nothing is planned meanwhile (design.md, R13)."""
+        return self._blocked is not None
+
     def recent(self) -> list[TransactionProgress]:
         """The last `RECENT` committed transactions, oldest first."""
         with self._lock:

@@ -224,6 +224,7 @@ class Driver:
             width=self._window.width,
             bytes_held=held,
         )
+        opens = opens and not self._monitor.is_blocked
         if not opens and self._gate.wait() > 0 and not self._wake_set:
             self._wake_set = True
             self._timers.later(self._gate.wait(), self._woken)

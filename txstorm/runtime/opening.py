@@ -30,6 +30,7 @@ from txstorm.runtime.session import Session
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.intent import Intent
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
 from txstorm.state.table import Owner
 from txstorm.topology.graph import Topology
@@ -110,6 +111,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         )
         raise DataDirectoryError(msg)
     _check(data_dir, books, identity, None)
+    _check_kept(data_dir, books)
     write_format(data_dir)
     books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
     epoch = books.raise_epoch()
@@ -135,6 +137,13 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
     books.write_tables(store.last_txids())
     faults.point("p0.after")
     return store, identity
+
+
+def _check_kept(data_dir: Path, books: Books) -> None:
+    """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
+    for intent in books.intents():
+        for table in intent.tables:
+            check_digest(data_dir / table.uri, table.staged)
 
 
 def _check(data_dir: Path, books: Books, identity: Identity, epoch: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from txstorm.ledger.durable import sync_file
 from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
 from txstorm.state.schema import schema_differences
 from txstorm.state.staging import STAGED, data_file
+
+log = logging.getLogger("txstorm.state")
 
 FORMAT = "1"
 TRIES = 10
@@ -215,9 +218,15 @@ class DeltaTableState:
         raise self._blocked(f"bring it up to txid {as_of}", None)
 
     def tidy(self) -> None:
-        """Now and then, shorten what has to be read of the log; called when nothing waits for it."""
-        for file in self._handle.checkpoint(CHECKPOINT_EVERY):
-            sync_file(file)
+        """Now and then, shorten what has to be read of the log; called when the published group is durable.
+
+        A checkpoint only saves time, so one that fails (a full disk) is reported and does not stop the run.
+        """
+        try:
+            for file in self._handle.checkpoint(CHECKPOINT_EVERY):
+                sync_file(file)
+        except (TableCorrupt, OSError) as cause:
+            log.warning("table %s: no checkpoint: %s", self.ref.uri, cause)
 
     def sync(self, version: int) -> None:
         """Make a version of the log durable."""
