@@ -2,12 +2,14 @@
 
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
 where *action* is ``kill`` (SIGKILL to this process), ``raise`` (`InjectedFault`) or ``hang`` (sleep for an hour)
-and *nth* counts the passages of that point from 1. ``*`` for the point matches every point.
+and *nth* counts the passages of that point from 1. ``*`` for the point matches every point. A number in the name of
+a point counts tables from 1. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -15,6 +17,44 @@ from dataclasses import dataclass
 from txstorm.errors import InputError
 
 ACTIONS = ("kill", "raise", "hang")
+POINTS = {
+    "p0.before": "the lease is taken, nothing is written",
+    "p0.epoch": "the ledger's epoch is raised",
+    "p0.N.raised": "table N has the new epoch",
+    "p0.raised": "ledger and known tables have the new epoch and are checked; live intents come next",
+    "p0.N.created": "a table of a first run, or of a new state, is made",
+    "p0.after": "the coordinator leads",
+    "p1.before": "txids are planned",
+    "p1.after": "their metadata is stored",
+    "p2.before": "a pack is about to be emitted",
+    "p2.after": "its job is submitted",
+    "p3.before": "in a task: a txid is about to be processed",
+    "p3.after": "in a task: it is processed",
+    "p4.before": "a pack is processed",
+    "p4.after": "its real extents and digests are stored",
+    "p5.before": "it is a group's turn",
+    "p5.after": "its committers have finished",
+    "p5.staged.before": "a table's rows are about to be staged",
+    "p5.staged.after": "they are on the disk, referenced by nothing",
+    "p6.before": "all is staged, nothing is decided",
+    "p6.after": "the intent is decided",
+    "p7.N.before": "table N is about to be published",
+    "p7.N.written": "its log entry is written, the answer is lost",
+    "p7.N.after": "it is published",
+    "p8.before": "all tables are published",
+    "p8.after": "currtx has moved on, what is done with is cleaned up",
+    "checkpoint.before": "a table's log is about to be shortened",
+    "checkpoint.after": "it is",
+    "history.before": "the ledger's history rows are about to move to the history table",
+    "history.written": "they are in the table, and still in the ledger",
+    "history.after": "they are in the table only",
+    "compact.before": "a state table is about to be brought up to date",
+    "compact.staged": "its new files are written, referenced by nothing",
+    "compact.after": "it is up to date",
+    "sweep.before": "files that nothing refers to are about to be removed",
+    "sweep.after": "they are removed",
+}
+"""All points, and what has happened when one is passed."""
 
 
 class InjectedFault(Exception):
@@ -37,6 +77,9 @@ def _parse_one(part: str) -> _Armed:
     fields = part.split(":")
     if len(fields) != 3 or fields[1] not in ACTIONS or not fields[2].isdigit() or int(fields[2]) < 1:
         msg = f"TXSTORM_FAULT: expected point:{'|'.join(ACTIONS)}:nth with nth >= 1, got {part!r}"
+        raise InputError(msg)
+    if fields[0] != "*" and re.sub(r"\.[0-9]+\.", ".N.", fields[0]) not in POINTS:
+        msg = f"TXSTORM_FAULT: no fault point {fields[0]!r}; there are {', '.join(POINTS)}"
         raise InputError(msg)
     return _Armed(fields[0], fields[1], int(fields[2]))
 

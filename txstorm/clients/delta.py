@@ -21,6 +21,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
+from txstorm import faults
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 LOG = "_delta_log"
@@ -196,10 +197,12 @@ class DeltaHandle:
         if self.version - self._checkpointed < every:
             return []
         version = self.version
+        faults.point("checkpoint.before")
         try:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
+        faults.point("checkpoint.after")
         self.reopen()
         self._checkpointed = version
         log = self.path / LOG

@@ -67,6 +67,10 @@ class Program:
                 return stage.level
         return len(self.stages)
 
+    def work_of(self, busy: Mapping[int, float]) -> float:
+        """Seconds of work on the longest way through a job, from the busy seconds per stage."""
+        return sum(busy.get(stage.level, 0.0) / stage.tasks for stage in self.stages)
+
     @property
     def spout(self) -> str:
         """The spout's id."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun, error_row
 from txstorm.engine.cargo import Cargo, Kind, split
@@ -84,10 +85,12 @@ class StageTask:
         run = TxidRun(self, txid_input, cargo)
         current = ""
         try:
+            faults.point("p3.before")
             for spec in self._specs:
                 current = spec.id
                 run.run_component(spec)
             outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
+            faults.point("p3.after")
         except Exception as error:  # noqa: BLE001 - user code may raise anything; R11 turns it into a row
             self._failed = txid_input.attempt.txid
             row = asdict(error_row(current, self.task, self.stage.level, error))

@@ -268,7 +268,8 @@ class Driver:
             self._fail(error)
             return
         seconds = self._session.monotonic() - job.started
-        self._window.job_took(seconds, len(job.attempts))
+        work = sum(self._session.program.work_of(one.busy) for one in outcomes)
+        self._window.job_took(seconds, work, len(job.attempts))
         good = [one for one in outcomes if one.error is None and self._current(one.attempt)]
         self._take_processed(job, good, seconds)
         last = outcomes[-1]

@@ -13,12 +13,12 @@ from txstorm.spouts.executors import SpoutPlanner
 class Window:
     """How many txids may be in flight, and how many one job takes: learnt, or as the settings say.
 
-    A job costs tens of milliseconds before it does anything, so packs grow while jobs are shorter than
-    `SHORT` and shrink when they are longer than `LONG` seconds.
+    A job costs tens of milliseconds before it does anything, so packs grow while less than `SHARE` of a job's time
+    is work, and shrink when jobs take longer than `LONG` seconds.
     """
 
-    SHORT = 0.4
-    LONG = 1.5
+    SHARE = 0.7
+    LONG = 3.0
     LIMIT = 256
 
     pending: int | None
@@ -38,12 +38,12 @@ class Window:
             min(most, self.pack_limit or most) if self.pending is not None else min(self.pack, self.pack_limit or most)
         )
 
-    def job_took(self, seconds: float, txids: int) -> None:
-        """Learn from a finished job."""
-        if seconds < self.SHORT and txids >= self.pack:
-            self.pack = min(self.LIMIT // 2, self.pack * 2)
-        elif seconds > self.LONG:
+    def job_took(self, seconds: float, work: float, txids: int) -> None:
+        """Learn from a finished job that took `seconds`, `work` of them spent in user code and its surroundings."""
+        if seconds > self.LONG:
             self.pack = max(1, self.pack // 2)
+        elif work < self.SHARE * seconds and txids >= self.pack:
+            self.pack = min(self.LIMIT // 2, self.pack * 2)
 
 
 class Gate:

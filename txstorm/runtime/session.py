@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from txstorm import faults
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
 from txstorm.runtime.books import Books, Identity
@@ -62,8 +63,11 @@ class Session:
         """Move the history rows from the ledger to the history table; repeating it changes nothing."""
         groups = self.books.history()
         if groups:
+            faults.point("history.before")
             append_history(self.data_dir, [row for rows in groups.values() for row in rows])
+            faults.point("history.written")
             self.books.forget_history(list(groups))
+            faults.point("history.after")
 
     def close(self, *, compact: bool) -> None:
         """A clean end: history and state tables are brought up to date, then everything is let go."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from txstorm import faults
 from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.state.intent import CHANGES, DIRECTORIES, STATE, Intent, IntentTable
@@ -64,8 +65,9 @@ def check_tables(  # noqa: D417 - the rest is in the text
 
 def raise_epochs(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch: int) -> None:
     """Take over all tables behind the `recorded` names; raises `FencedError` where a newer coordinator has."""
-    for ref in tables_of(recorded):
+    for number, ref in enumerate(tables_of(recorded), start=1):
         DeltaTableState.open(data_dir, owner, ref).raise_epoch(epoch)
+        faults.point(f"p0.{number}.raised")
 
 
 def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
@@ -84,9 +85,10 @@ class StateStore:
                 else:
                     missing.append((one, ref))
         _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded)
-        for one, ref in missing:
+        for number, (one, ref) in enumerate(missing, start=1):
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
+            faults.point(f"p0.{number}.created")
         return cls(data_dir, declared, found)
 
     def raise_epoch(self, epoch: int) -> None:
@@ -95,8 +97,9 @@ class StateStore:
         Raises:
             FencedError: a newer coordinator has taken over.
         """
-        for table in self._delta.values():
+        for number, table in enumerate(self._delta.values(), start=1):
             table.raise_epoch(epoch)
+            faults.point(f"p0.{number}.raised")
         self._epoch = epoch
 
     def load(self) -> None:
@@ -180,6 +183,7 @@ class StateStore:
         Args:
             live: the intents the ledger still holds; what they name is kept.
         """
+        faults.point("sweep.before")
         removed = []
         for ref, table in self._delta.items():
             member = self._members.get(ref.uri)
@@ -189,6 +193,7 @@ class StateStore:
         if is_table(history):
             swept = sweep_table(history, self._epoch, set(), DeltaHandle.open(history))
             removed += [f"{HISTORY}/{path}" for path in swept]
+        faults.point("sweep.after")
         return removed
 
     def close(self) -> None:

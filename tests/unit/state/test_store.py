@@ -219,7 +219,7 @@ def test_a_damaged_data_file_names_the_table(tmp_path):
     commit(open_store(tmp_path, create=True), 1, {"a": 1})
     (file,) = (tmp_path / "changes/counts/_txstorm/staged").iterdir()
     file.write_bytes(b"PAR1" + bytes(30) + b"PAR1")
-    with pytest.raises(TableCorrupt, match="changes/counts: a file of version 2 cannot be read"):
+    with pytest.raises(TableCorrupt, match="changes/counts: a file of version 3 cannot be read"):
         open_store(tmp_path, epoch=2).load()
 
 

@@ -235,6 +235,7 @@ def test_a_missing_table_is_named(tmp_path, store):
 def test_a_table_that_vanishes_blocks(tmp_path, store):
     intent = decided(store, 1)
     table = opened(tmp_path)
+    assert (table.epoch(), table.last_txid()) == (1, 0)  # it was there when it was looked at
     (tmp_path / "changes/counts/_delta_log").rename(tmp_path / "away")
     with pytest.raises(BlockedError, match="table changes/counts: cannot commit to it"):
         publish(table, intent)

@@ -1,0 +1,142 @@
+"""The topology that crash tests kill: run as a script, or forked many times from one process that has it all loaded.
+
+``crash_job.py DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of its input and prints one JSON line.
+``crash_job.py --serve`` reads such argument lists from standard input, one JSON line ``{"argv", "fault"}`` each, runs
+each in a fork and answers with its exit status, negative for a signal. Loading takes a second, a fork nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import txstorm.engine.local
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, faults, run
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+
+WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra")
+SPOUTS = ("memory", "opaque", "file")
+TXIDS = 8
+
+
+def lines() -> list[str]:
+    """32 lines of 1 to 4 words."""
+    return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(32)]
+
+
+class Split(BasicBolt):
+    fields = ("word",)
+
+    def execute(self, tuple, collector):
+        for word in tuple["line"].split():
+            collector.emit(word)
+
+
+class Counts(BatchBolt, Committer):
+    state = KeyedState("counts", key={"word": str}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.words = context.state("counts"), []
+
+    def execute(self, tuple):
+        self.words.append(tuple["word"])
+
+    def finish_batch(self):
+        for word in self.words:
+            self.counts.update(word, lambda old: (old or 0) + 1)
+
+
+class Totals(BatchBolt, Committer):
+    state = KeyedState("totals", key={}, value={"words": int, "letters": int, "txid": int})
+
+    def prepare(self, context, collector, attempt):
+        self.totals, self.attempt, self.words = context.state("totals"), attempt, []
+
+    def execute(self, tuple):
+        self.words.append(tuple["word"])
+
+    def finish_batch(self):
+        old = self.totals.get((), {"words": 0, "letters": 0})
+        words, letters = old["words"] + len(self.words), old["letters"] + sum(map(len, self.words))
+        self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
+
+
+def spout(kind: str, data_dir: Path) -> Any:
+    if kind == "file":
+        path = data_dir.with_name("lines.txt")
+        if not path.exists():
+            path.write_text("\n".join(lines()) + "\n")
+        return FileSpout(path, max_batch_rows=4)
+    partitions = {0: lines()[:16], 1: lines()[16:]}
+    made = MemoryTransactionalSpout if kind == "memory" else OpaqueMemoryTransactionalSpout
+    return made(partitions, ["line"], take=2)
+
+
+def topology(kind: str, tables: int, data_dir: Path) -> Any:
+    builder = TransactionalTopologyBuilder("crash", "lines", spout(kind, data_dir), 2)
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+    builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
+    if tables == 3:
+        builder.set_committer_bolt("totals", Totals()).global_grouping("split")
+        builder.set_bolt("words", DeltaSink("words", {"word": str}), 2).shuffle_grouping("split")
+    return builder.build_topology()
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--spout", choices=SPOUTS, default="memory")
+    parser.add_argument("--tables", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--engine", choices=("local", "spark"), default="local")
+    parser.add_argument("--until-txid", type=int)
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args(argv)
+    settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
+    settings |= dict(one.split("=", 1) for one in options.set)
+    handle = run(
+        topology(options.spout, options.tables, options.data_dir),
+        engine=options.engine,
+        data_dir=options.data_dir,
+        settings=settings,
+        available_now=True,
+        until_txid=options.until_txid,
+    )
+    handle.awaitTermination()
+    now = handle.snapshot
+    return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os._exit(_forked(request["argv"], request["fault"], request["log"]))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _forked(argv: list[str], fault: str, log: str) -> int:
+    with open(log, "w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            faults.arm(fault)
+            print(json.dumps(main(argv)), flush=True)
+        except BaseException:
+            traceback.print_exc(file=file)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        print(json.dumps(main(sys.argv[1:])))

@@ -1,0 +1,68 @@
+"""The history table: appended in steps, never twice, read back in order."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.errors import DataDirectoryError
+from txstorm.state.history import append_history, read_history
+
+
+def row(txid, timeline=0, **changes):
+    return {
+        "timeline": timeline,
+        "txid": txid,
+        "attempt": txid * 10,
+        "stamp": 1_000_000 * txid,
+        "first": txid,
+        "last": txid,
+        "digest": f"d{txid}",
+        "extents": {"p": [txid]},
+        "tuples": 5,
+        "versions": {"changes/counts": txid},
+        **changes,
+    }
+
+
+def test_nothing_yet(tmp_path):
+    assert append_history(tmp_path, []) == 0
+    assert read_history(tmp_path).num_rows == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_come_back(tmp_path):
+    assert append_history(tmp_path, [row(1), row(2, tuples=None, extents=None)]) == 2
+    one, two = read_history(tmp_path).to_pylist()
+    assert one["stamp"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert (json.loads(one["extents"]), json.loads(one["versions"])) == ({"p": [1]}, {"changes/counts": 1})
+    assert (two["txid"], two["tuples"], two["extents"]) == (2, None, "null")
+
+
+def test_the_same_rows_again_add_nothing(tmp_path):
+    append_history(tmp_path, [row(1), row(2)])
+    assert append_history(tmp_path, [row(1), row(2)]) == 0
+    assert append_history(tmp_path, [row(2), row(3)]) == 1
+    assert read_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
+
+
+def test_another_timeline_counts_from_where_it_was_rewound(tmp_path):
+    append_history(tmp_path, [row(1), row(2), row(3)])
+    append_history(tmp_path, [row(2, 1), row(3, 1)])
+    assert list(zip(*read_history(tmp_path).select(["timeline", "txid"]).to_pydict().values(), strict=True)) == [
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 2),
+        (1, 3),
+    ]
+
+
+def test_a_foreign_or_newer_table_is_refused(tmp_path):
+    DeltaHandle.create(tmp_path / "history", pa.schema([("x", pa.int64())]), {"txstorm.history": "2"}, Commit({}, {}))
+    with pytest.raises(DataDirectoryError, match="expected a history table of format 1, found '2'"):
+        append_history(tmp_path, [row(1)])
+    with pytest.raises(DataDirectoryError):
+        read_history(tmp_path)

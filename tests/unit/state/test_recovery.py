@@ -1,0 +1,150 @@
+"""P0: ledger and tables are checked without writing, taken over, and decided groups rolled forward from the intent alone."""
+
+import shutil
+
+import pytest
+from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
+
+from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.errors import DataDirectoryError, FencedError, TableCorrupt
+from txstorm.state.intent import decode, encode
+from txstorm.state.read import read_sink, read_state
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.table import Owner
+
+OWNER = Owner(TOPOLOGY, INCARNATION)
+AT_ONE = {"changes/counts": 1, "changes/totals": 1, "sinks/out": 1}
+
+
+@pytest.fixture
+def decided(tmp_path):
+    """Txid 1 is complete, txid 2 decided and not published."""
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    return decode(encode(intent_of(group, [record(2)])))
+
+
+def check(data_dir, recorded=AT_ONE, live=(), **arguments):
+    check_tables(data_dir, recorded, INCARNATION, live, **arguments)
+
+
+def snapshot(data_dir):
+    return {file: file.stat().st_mtime_ns for file in data_dir.rglob("*")}
+
+
+def test_all_is_well_and_nothing_was_written(tmp_path, decided):
+    before = snapshot(tmp_path)
+    check(tmp_path)
+    check(tmp_path, live=[decided], epoch=1)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_live_intent_explains_tables_that_are_ahead(tmp_path, decided):
+    open_store(tmp_path).publish(decided, 1)
+    check(tmp_path, live=[decided])
+    with pytest.raises(TableCorrupt, match="changes/counts: the ledger expects it at txid 1, found 2"):
+        check(tmp_path)
+
+
+def test_an_intent_that_is_kept_but_complete_does_no_harm(tmp_path, decided):
+    open_store(tmp_path).publish(decided, 1)
+    check(tmp_path, dict.fromkeys(AT_ONE, 2), [decided])
+
+
+@pytest.mark.parametrize("recorded", [2, 3])
+def test_a_table_that_is_behind(tmp_path, decided, recorded):
+    with pytest.raises(TableCorrupt, match=f"sinks/out: the ledger expects it at txid {recorded}, found 1"):
+        check(tmp_path, {"sinks/out": recorded}, [decided])
+
+
+@pytest.mark.parametrize("gone", ["changes/counts", "state/counts", "sinks/out"])
+def test_a_missing_table(tmp_path, decided, gone):
+    shutil.rmtree(tmp_path / gone)
+    with pytest.raises(TableCorrupt, match=f"the ledger knows the table {gone}, but there is none"):
+        check(tmp_path)
+
+
+def test_another_incarnation(tmp_path, decided):
+    with pytest.raises(DataDirectoryError, match="incarnation 0a1b2c; expected 'x', incarnation ffff"):
+        check_tables(tmp_path, AT_ONE, "ffff", [], topology="x")
+
+
+def test_a_newer_coordinator(tmp_path, decided):
+    check(tmp_path, epoch=1)
+    raise_epochs(tmp_path, ["sinks/out"], OWNER, 3)
+    with pytest.raises(FencedError, match="sinks/out: has epoch 3, the ledger 2"):
+        check(tmp_path, epoch=2)
+
+
+def test_a_foreign_table(tmp_path, decided):
+    schema = DeltaHandle.open(tmp_path / "sinks/out").schema
+    shutil.rmtree(tmp_path / "sinks/out")
+    DeltaHandle.create(tmp_path / "sinks/out", schema, {}, Commit({}, {}))
+    with pytest.raises(DataDirectoryError, match="a foreign one"):
+        check(tmp_path)
+
+
+def test_a_damaged_table(tmp_path, decided):
+    (tmp_path / f"sinks/out/_delta_log/{2:020d}.json").write_text("not json")
+    with pytest.raises(TableCorrupt, match="sinks/out: the log cannot be read"):
+        check(tmp_path)
+
+
+def test_taking_over_fences_the_old_one_on_every_table(tmp_path, decided):
+    old = open_store(tmp_path)
+    raise_epochs(tmp_path, AT_ONE, OWNER, 2)
+    with pytest.raises(FencedError):
+        old.publish(decided, 1)
+    with pytest.raises(FencedError, match="state/"):
+        old._delta.clear()  # only the state tables are looked at
+        old._delta.update({k: v for k, v in open_store(tmp_path, epoch=None)._delta.items() if k.kind == "state"})
+        old.raise_epoch(1)
+    with pytest.raises(FencedError):
+        raise_epochs(tmp_path, AT_ONE, OWNER, 1)
+
+
+def test_rolled_forward_once_from_the_intent_alone(tmp_path, decided):
+    raise_epochs(tmp_path, AT_ONE, OWNER, 2)
+    versions = roll_forward(tmp_path, decided, 2)
+    assert roll_forward(tmp_path, decided, 2) == versions
+    raise_epochs(tmp_path, AT_ONE, OWNER, 3)
+    assert roll_forward(tmp_path, decided, 3) == versions
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 2}]
+    assert [row["_txid"] for row in read_sink(tmp_path, "out").to_pylist()] == [1, 2]
+
+
+def test_a_store_opened_before_loads_what_was_rolled_forward(tmp_path, decided):
+    store = open_store(tmp_path, epoch=2)
+    roll_forward(tmp_path, decided, 2)
+    commit(store, 3, {"a": 1}, epoch=2)
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 3}]
+
+
+def test_a_stale_roll_forward_is_fenced(tmp_path, decided):
+    raise_epochs(tmp_path, AT_ONE, OWNER, 3)
+    with pytest.raises(FencedError):
+        roll_forward(tmp_path, decided, 2)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
+def test_damaged_staged_rows_are_never_published(tmp_path, decided, damage):
+    file = tmp_path / decided.tables[0].uri / decided.tables[0].staged.path
+    data = file.read_bytes()
+    changed = {"missing": None, "short": data[:-1], "flipped": data[:30] + bytes([data[30] ^ 1]) + data[31:]}[damage]
+    file.unlink()
+    if changed is not None:
+        file.write_bytes(changed)
+    with pytest.raises(TableCorrupt, match=f"staged file .*{file.name}"):
+        roll_forward(tmp_path, decided, 1)
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 1}]
+
+
+def test_a_table_with_other_columns_is_not_appended_to(tmp_path, decided):
+    from deltalake import DeltaTable, Field
+    from deltalake.schema import PrimitiveType
+
+    DeltaTable(str(tmp_path / "changes/counts")).alter.add_columns(Field("more", PrimitiveType("string")))
+    with pytest.raises(TableCorrupt, match="changes/counts: differs from the rows to publish: column 'more'"):
+        roll_forward(tmp_path, decided, 1)

@@ -1,0 +1,83 @@
+"""The sweeper removes by name what nothing refers to, and nothing else."""
+
+import os
+
+from store_cases import add, commit, intent_of, open_store, record, staged_files
+
+from txstorm.state.history import append_history
+from txstorm.state.read import read_state
+
+
+def test_what_is_published_or_decided_stays_and_orphans_go(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    published = staged_files(tmp_path)
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    group.stage([record(2)], 1)
+    orphans = sorted(set(staged_files(tmp_path)) - set(published))
+    group.drop_from(2)
+    add(group, 2, {"b": 1})
+    intent = intent_of(group, [record(2, 21)])
+    assert sorted(store.sweep([])) == orphans  # what this run may still decide on is kept, though no intent names it
+    later = open_store(tmp_path, epoch=2)
+    assert later.sweep([intent]) == []
+    assert sorted(later.sweep([])) == [f"{table.uri}/{table.staged.path}" for table in intent.tables]
+    assert staged_files(tmp_path) == published
+
+
+def test_files_of_a_newer_coordinator_stay(tmp_path):
+    store = open_store(tmp_path, create=True)
+    newer = open_store(tmp_path, epoch=2)
+    group = newer.group(1)
+    add(group, 1, {"a": 1})
+    group.stage([record(1)], 2)
+    assert store.sweep([]) == []
+    assert len(staged_files(tmp_path)) == 3
+
+
+def test_what_txstorm_did_not_name_stays(tmp_path):
+    store = open_store(tmp_path, create=True)
+    foreign = tmp_path / "changes/counts/_txstorm/staged/part-000.parquet"
+    beside = tmp_path / "changes/counts/1-1-1-count-all-aa.parquet"
+    for file in (foreign, beside):
+        file.write_bytes(b"x")
+        os.utime(file, (0, 0))
+    assert store.sweep([]) == []
+    assert foreign.exists()
+    assert beside.exists()
+
+
+def test_files_that_a_kept_version_names_stay(tmp_path):
+    store = open_store(tmp_path, create=True)
+    for txid in (1, 2, 3):
+        commit(store, txid, {"a": 1})
+        store.compact()
+    assert store.sweep([]) == []
+    assert [read_state(tmp_path, "counts", txid)["n"].to_pylist() for txid in (1, 2, 3)] == [[1], [2], [3]]
+
+
+def test_files_of_dropped_versions_go(tmp_path):
+    store = open_store(tmp_path, create=True)
+    for txid in range(1, 4):
+        commit(store, txid, {"a": 1})
+        store.compact()
+    log = tmp_path / "state/counts/_delta_log"
+    store = open_store(tmp_path, epoch=2)
+    table = store._delta[next(ref for ref in store._delta if ref.uri == "state/counts")]
+    table.handle.checkpoint(0)
+    for entry in sorted(log.glob("*.json")):  # what Delta's log cleanup does
+        if int(entry.stem) < table.version:
+            entry.unlink()
+    gone = store.sweep([])
+    assert [path.partition("/_txstorm")[0] for path in gone] == ["state/counts"] * 2
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 3}]
+
+
+def test_the_history_table_too(tmp_path):
+    row = {"timeline": 0, "txid": 1, "attempt": 1, "stamp": 1, "first": 1, "last": 1, "digest": "d"}
+    append_history(tmp_path, [{**row, "extents": None, "tuples": 1, "versions": {}}])
+    orphan = tmp_path / "history/_txstorm/staged/0-9-9-history-all-aa.parquet"
+    orphan.write_bytes(b"x")
+    store = open_store(tmp_path, create=True)
+    assert store.sweep([]) == ["history/_txstorm/staged/0-9-9-history-all-aa.parquet"]
