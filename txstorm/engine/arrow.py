@@ -34,9 +34,14 @@ _NONE = type(None)
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
     """A record batch of `rows`, each with one value per field; raises `EmitError` for a value that cannot be sent."""
-    columns = [_column(name, list(values)) for name, values in zip(fields, zip(*rows, strict=True), strict=True)]
-    if not columns:
+    if not fields:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    return batch_of_columns([list(values) for values in zip(*rows, strict=True)], fields)
+
+
+def batch_of_columns(values: Sequence[list[Any]], fields: Sequence[str]) -> pa.RecordBatch:
+    """A record batch of one list of values per field; raises `EmitError` for a value that cannot be sent."""
+    columns = [_column(name, column) for name, column in zip(fields, values, strict=True)]
     return pa.RecordBatch.from_arrays([column for _, column in columns], schema=pa.schema([f for f, _ in columns]))
 
 
@@ -146,6 +151,31 @@ def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
     if batch.schema.field(index).metadata == _TAGGED:
         return [None if text is None else _untag(json.loads(text)) for text in values]
     return values
+
+
+def is_tagged(batch: pa.RecordBatch) -> bool:
+    """Whether a column of `batch` holds values that Arrow would coerce."""
+    return any(field.metadata == _TAGGED for field in batch.schema)
+
+
+def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+    """`batch` with its tagged columns in the types Arrow finds for their values, as bolts on record batches see them.
+
+    Raises:
+        EmitError: the values of a column have no common type.
+    """
+    for index, field in enumerate(batch.schema):
+        if field.metadata == _TAGGED:
+            try:
+                column = pa.array(column_values(batch, index))
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                msg = (
+                    f"{where}: the values of field {field.name!r} have no common Arrow type ({error}), expected one for "
+                    "a bolt that takes record batches: emit values of one type, or write execute for tuples"
+                )
+                raise EmitError(msg) from None
+            batch = batch.set_column(index, field.name, column)
+    return batch
 
 
 def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import txstorm
 from txstorm.api.bolt import BasicBolt, BatchBolt, takes_batches
 from txstorm.api.context import TaskContext
 from txstorm.api.tuples import Origin, Tuple
-from txstorm.engine.arrow import rows_of_batch
+from txstorm.engine.arrow import as_columns, is_tagged, rows_of_batch
 from txstorm.engine.collector import OutputCollector
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
@@ -41,6 +42,8 @@ class BoltRun:
         self.context = context
         self.collector = collector
         self._batches = takes_batches(bolt)
+        base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
+        self._tuples = not self._batches or type(bolt).execute is not base.execute
         if isinstance(bolt, BasicBolt):
             bolt.prepare(context)
         else:
@@ -48,13 +51,20 @@ class BoltRun:
             bolt.prepare(context, collector, context.attempt)
 
     def execute(self, arrivals: Iterable[Arrival]) -> None:
-        """Hand the rows to the bolt, in order."""
+        """Hand the rows to the bolt, in order.
+
+        A bolt that has both forms gets record batches, and tuples where columns would change the values.
+        """
         for arrival in arrivals:
             self.context.source = (arrival.component, arrival.stream, arrival.task)
-            if self._batches:
-                self._execute_batch(arrival.batch)
-            else:
+            tagged = self._batches and is_tagged(arrival.batch)
+            if not self._batches or (tagged and self._tuples):
                 self._execute_tuples(arrival)
+            elif tagged:
+                where = f"{self.context.component}, stream {arrival.stream!r} of {arrival.component!r}"
+                self._execute_batch(as_columns(arrival.batch, where))
+            else:
+                self._execute_batch(arrival.batch)
 
     def _execute_batch(self, batch: pa.RecordBatch) -> None:
         if isinstance(self.bolt, BasicBolt):
@@ -69,12 +79,12 @@ class BoltRun:
         )
         if isinstance(self.bolt, BasicBolt):
             basic, collector = self.bolt.execute, self.collector
-            for values in rows_of_batch(arrival.batch):
-                basic(Tuple(values, origin), collector)
+            for one in map(Tuple, rows_of_batch(arrival.batch), repeat(origin)):
+                basic(one, collector)
         else:
             execute = self.bolt.execute
-            for values in rows_of_batch(arrival.batch):
-                execute(Tuple(values, origin))
+            for one in map(Tuple, rows_of_batch(arrival.batch), repeat(origin)):
+                execute(one)
 
     def finish(self) -> None:
         """All input is in."""

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import StreamDeclaration
-from txstorm.engine.arrow import batch_of_rows, conform
+from txstorm.engine.arrow import batch_of_columns, batch_of_rows, conform
 from txstorm.errors import EmitError
 
-FLUSH_ROWS = 65536
+FLUSH_VALUES = 131072
 
 
 class Emitted(NamedTuple):
@@ -24,13 +24,29 @@ class Emitted(NamedTuple):
 
 
 class _Buffer:
-    __slots__ = ("arity", "direct", "fields", "rows")
+    """Emitted values of one stream, row after row in one flat list.
+
+    A list of row tuples would cost more than twice as much: the garbage collector looks at every tuple again and
+    again, and at strings and numbers never.
+    """
+
+    __slots__ = ("arity", "direct", "fields", "flat", "rows")
 
     def __init__(self, declaration: StreamDeclaration) -> None:
         self.fields = declaration.fields
-        self.arity = len(declaration.fields)
+        # No `emit` has this arity on a direct stream, or one without fields: one comparison a tuple tells all.
+        self.arity = -1 if declaration.direct else len(declaration.fields) or -1
         self.direct = declaration.direct
-        self.rows: list[tuple[Any, ...]] = []
+        self.flat: list[Any] = []
+        self.rows = 0
+
+    def take(self) -> pa.RecordBatch | None:
+        """What is in the buffer, which is empty then."""
+        flat, rows, width = self.flat, self.rows, len(self.fields)
+        self.flat, self.rows = [], 0
+        if width == 0:
+            return batch_of_rows([()] * rows, ()) if rows else None
+        return batch_of_columns([flat[i::width] for i in range(width)], self.fields) if flat else None
 
 
 class OutputCollector:
@@ -48,23 +64,33 @@ class OutputCollector:
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
         buffer = self._buffers.get(stream)
-        if buffer is None or len(values) != buffer.arity or buffer.direct:
+        if buffer is None or len(values) != buffer.arity:
+            self._emit_rare(stream, values)
+            return
+        flat = buffer.flat
+        flat.extend(values)
+        if len(flat) >= FLUSH_VALUES:
+            self._flush(stream)
+
+    def _emit_rare(self, stream: str, values: tuple[Any, ...]) -> None:
+        """A tuple without fields, or one that is refused."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or buffer.direct or len(values) != len(buffer.fields):
             self._refuse(stream, values, direct=False)
         else:
-            buffer.rows.append(values)
-            if len(buffer.rows) >= FLUSH_ROWS:
-                self._flush(stream)
+            buffer.rows += 1
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to the task with index `task` of the direct subscribers."""
         buffer = self._buffers.get(stream)
-        if buffer is None or len(values) != buffer.arity or not buffer.direct:
+        if buffer is None or len(values) != len(buffer.fields) or not buffer.direct:
             self._refuse(stream, values, direct=True)
         else:
             if self._pending_direct != (stream, task):
                 self._flush_direct()
                 self._pending_direct = (stream, task)
-            buffer.rows.append(values)
+            buffer.flat.extend(values)
+            buffer.rows += 1
 
     def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit the rows of a record batch or table."""
@@ -98,19 +124,17 @@ class OutputCollector:
 
     def _flush(self, stream: str) -> None:
         buffer = self._buffers[stream]
-        if buffer.rows and not buffer.direct:
-            rows, buffer.rows = buffer.rows, []
-            self._add(stream, batch_of_rows(rows, buffer.fields))
+        if not buffer.direct:
+            self._add(stream, buffer.take())
 
     def _flush_direct(self) -> None:
         if self._pending_direct is not None:
             stream, task = self._pending_direct
-            rows, self._buffers[stream].rows = self._buffers[stream].rows, []
-            self._add(stream, batch_of_rows(rows, self._buffers[stream].fields), task)
+            self._add(stream, self._buffers[stream].take(), task)
             self._pending_direct = None
 
-    def _add(self, stream: str, batch: pa.RecordBatch, direct: int | None = None) -> None:
-        if batch.num_rows:
+    def _add(self, stream: str, batch: pa.RecordBatch | None, direct: int | None = None) -> None:
+        if batch is not None and batch.num_rows:
             self.count += batch.num_rows
             self._out.append(Emitted(stream, batch, direct))
 
@@ -125,7 +149,7 @@ class OutputCollector:
             msg = f"{where}: the stream is {kind}; use {use}"
         else:
             msg = (
-                f"{where}: expected {buffer.arity} value(s) for fields {list(buffer.fields)}, got {len(values or ())}: "
-                f"{values!r}; pass one argument per field"
+                f"{where}: expected {len(buffer.fields)} value(s) for fields {list(buffer.fields)}, got "
+                f"{len(values or ())}: {values!r}; pass one argument per field"
             )
         raise EmitError(msg)
