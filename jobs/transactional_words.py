@@ -1,0 +1,63 @@
+"""Storm's TransactionalWords: how often each word came, and how many words came 0 to 9 times, 10 to 19 and so on.
+
+txstorm run jobs.transactional_words --available-now
+txstorm state txstorm-data/top-n-words buckets
+
+Two states follow the same txid order: when a count leaves its bucket, the old bucket loses a word in the very
+transaction in which the new one gets it.
+"""
+
+from collections import Counter
+
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.bolts import SumByKey
+from txstorm.spouts import MemoryTransactionalSpout
+
+WORDS = {
+    0: ["cat", "dog", "chicken", "cat", "dog", "apple"],
+    1: ["cat", "dog", "apple", "banana"],
+    2: ["cat", "cat", "cat", "cat", "cat", "dog", "dog", "dog", "dog"],
+}
+BUCKET_SIZE = 10
+
+
+class KeyedCountUpdater(BatchBolt, Committer):
+    """Counts words; emits every count that changed, with the one before."""
+
+    fields = ("word", "count", "prev_count")
+    state = KeyedState("counts", key={"word": str}, value={"count": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.collector, self.partial = context.state("counts"), collector, Counter()
+
+    def execute(self, tuple):
+        self.partial[tuple["word"]] += 1
+
+    def finish_batch(self):
+        counts = self.counts.update_many(self.partial, lambda old, n: (old or 0) + n)
+        for word, count in counts.items():
+            self.collector.emit(word, count, self.counts.previous(word))
+
+
+class Bucketize(BasicBolt):
+    """Emits how the change of a count changes the numbers of words in the buckets."""
+
+    fields = ("bucket", "words")
+
+    def execute(self, tuple, collector):
+        bucket, previous = tuple["count"] // BUCKET_SIZE, tuple["prev_count"]
+        if previous is None:
+            collector.emit(bucket, 1)
+        elif previous // BUCKET_SIZE != bucket:
+            collector.emit(bucket, 1)
+            collector.emit(previous // BUCKET_SIZE, -1)
+
+
+builder = TransactionalTopologyBuilder("top-n-words", "spout", MemoryTransactionalSpout(WORDS, "word", take=3), 2)
+builder.set_bolt("count", KeyedCountUpdater(), 5).fields_grouping("spout", ["word"])
+builder.set_bolt("bucketize", Bucketize()).none_grouping("count")
+builder.set_bolt("buckets", SumByKey({"bucket": int}, "words", "buckets"), 5).fields_grouping("bucketize", ["bucket"])
+topology = builder.set_setting("max_spout_pending", 3).build_topology()
+
+if __name__ == "__main__":
+    run(topology, available_now=True).awaitTermination()

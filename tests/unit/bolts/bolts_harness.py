@@ -1,0 +1,47 @@
+"""Runs one bolt on one batch the way a task does: fresh object, tuples or record batches in, emitted tuples out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
+from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.engine.arrow import batch_of_rows, rows_of_batch
+from txstorm.engine.bolts import Arrival, BoltRun
+from txstorm.engine.collector import OutputCollector
+
+
+def fields_of(bolt: Any) -> tuple[str, ...]:
+    """The fields of the default stream."""
+    declarer = OutputFieldsDeclarer()
+    bolt.declare_output_fields(declarer)
+    assert declarer.faults == []
+    return declarer.streams["default"].fields
+
+
+def outputs(bolt: Any, batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    """What `bolt` emits for a batch that arrives in `batches`."""
+    return [row for batch in emitted(bolt, batches) for row in rows_of_batch(batch)]
+
+
+def emitted(bolt: Any, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same as record batches."""
+    declarer = OutputFieldsDeclarer()
+    bolt.declare_output_fields(declarer)
+    collector = OutputCollector("bolt", declarer.streams)
+    context = TaskContext("t", "bolt", 0, 1, attempt=TransactionAttempt(1, 1))
+    run = BoltRun(cloudpickle.loads(cloudpickle.dumps(bolt)), context, collector)
+    run.execute([Arrival("source", "default", 0, batch) for batch in batches])
+    run.finish()
+    return [one.batch for one in collector.take()]
+
+
+def rows(fields: str, *values: Any) -> pa.RecordBatch:
+    """A record batch as a collector makes it from tuples; values of one field are given bare."""
+    names = fields.split()
+    return batch_of_rows([value if len(names) > 1 else (value,) for value in values], names)

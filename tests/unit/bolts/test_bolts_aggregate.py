@@ -1,0 +1,76 @@
+"""Partial aggregates against a few lines of plain Python."""
+
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from bolts_harness import emitted, fields_of, outputs, rows
+
+from txstorm.bolts import BatchCount, CountBy, Distinct
+from txstorm.engine.arrow import rows_of_batch
+
+VALUES = ["a", "b", None, "", 1, 2, 2.5, (1, 2), b"x", "1"]
+
+
+def drawn() -> list[pa.RecordBatch]:
+    """Batches whose columns have plain types, other plain types, or none."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    kinds = [VALUES[:4], VALUES[4:6], VALUES]
+    batches = []
+    for _ in range(8):
+        some, other = draw.choice(kinds), draw.choice(kinds)
+        batches.append(
+            rows("x y z", *((draw.choice(some), draw.choice(other), 0) for _ in range(draw.randrange(1, 40))))
+        )
+    return batches
+
+
+@pytest.mark.parametrize("names", ["x", "xy", "yx"])
+def test_count_by_counts_every_tuple_once(names: str):
+    batches = drawn()
+    expected = Counter(
+        tuple(row["xyz".index(name)] for name in names) for batch in batches for row in rows_of_batch(batch)
+    )
+    found = Counter()
+    for *values, n in outputs(CountBy(*names), batches):
+        found[tuple(values)] += n
+    assert found == expected
+    assert len(set(outputs(Distinct(*names), batches))) == len(expected)
+
+
+def test_count_by_emits_one_tuple_per_key_in_order_of_appearance():
+    batches = [rows("word", "b", "a", "b"), rows("word", "a", "c")]
+    assert fields_of(CountBy("word")) == ("word", "n")
+    assert outputs(CountBy("word"), batches) == [("b", 2), ("a", 2), ("c", 1)]
+    assert len(emitted(CountBy("word"), batches)) == 1
+    assert outputs(CountBy("word"), []) == []
+
+
+def test_count_by_names_its_count_and_survives_any_field_name():
+    batch = rows("count_all k0", (1, 2), (1, 2), (3, 2))
+    assert fields_of(CountBy("count_all", "k0", count="times")) == ("count_all", "k0", "times")
+    assert outputs(CountBy("count_all", "k0", count="times"), [batch]) == [(1, 2, 2), (3, 2, 1)]
+
+
+def test_count_by_takes_dictionary_columns_with_different_dictionaries():
+    batches = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a", "b"], ["c", "a"])]
+    assert Counter(dict(outputs(CountBy("w"), batches))) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_distinct_emits_every_combination_once():
+    batches = [rows("url user n", ("u", "a", 1), ("u", "b", 2), ("u", "a", 3)), rows("url user n", ("u", "b", 4))]
+    assert fields_of(Distinct("url", "user")) == ("url", "user")
+    assert outputs(Distinct("url", "user"), batches) == [("u", "a"), ("u", "b")]
+    assert outputs(Distinct("user", "url"), batches) == [("a", "u"), ("b", "u")]
+    assert outputs(Distinct("thing"), [rows("thing", (1, 2), "x", (1, 2))]) == [((1, 2),), ("x",)]
+
+
+@pytest.mark.parametrize(
+    ("batches", "count"), [([], 0), ([rows("x", 1, 2)], 2), ([rows("x", 1, "a"), rows("x", "b")], 3)]
+)
+def test_batch_count_emits_once_also_for_nothing(batches, count):
+    assert fields_of(BatchCount("count")) == ("count",)
+    assert outputs(BatchCount(), batches) == [(count,)]

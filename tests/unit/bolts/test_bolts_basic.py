@@ -1,0 +1,125 @@
+"""Bolts made of a function."""
+
+import random
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from bolts_harness import emitted, fields_of, outputs, rows
+
+from txstorm.api.bolt import BasicBolt, takes_batches
+from txstorm.bolts import Filter, FlatMap, Identity, Map, MapBatches, SplitWords
+from txstorm.errors import EmitError
+
+SALES = rows("shop amount", ("a", 1), ("b", -2), ("a", 3))
+MIXED = rows("thing", 1, "1", 2.5, True, None, (1, 2), {"k": [1]})
+
+
+# --- Identity ---------------------------------------------------------------------------------------------------------
+
+
+def test_identity_passes_columns_on_under_its_own_names():
+    assert fields_of(Identity("place", "sum")) == ("place", "sum")
+    (batch,) = emitted(Identity("place", "sum"), [SALES])
+    assert batch.schema.names == ["place", "sum"]
+    assert batch.column(1).buffers()[1].address == SALES.column(1).buffers()[1].address
+
+
+def test_identity_keeps_values_that_have_no_column():
+    expected = [(1,), ("1",), (2.5,), (True,), (None,), ((1, 2),), ({"k": [1]},)]
+    found = outputs(Identity("thing"), [MIXED])
+    assert found == expected
+    assert [type(value) for (value,) in found] == [type(value) for (value,) in expected]
+
+
+def test_identity_with_too_few_names_says_so():
+    with pytest.raises((EmitError, ValueError, pa.ArrowInvalid)):
+        outputs(Identity("place"), [SALES])
+
+
+# --- Map, FlatMap, Filter ---------------------------------------------------------------------------------------------
+
+
+def test_map_gives_one_value_for_one_field():
+    assert outputs(Map(lambda tuple: tuple["amount"] * 2, "double"), [SALES]) == [(2,), (-4,), (6,)]
+    assert outputs(Map(lambda tuple: (tuple["shop"],), "one"), [SALES]) == [(("a",),), (("b",),), (("a",),)]
+
+
+def test_map_gives_a_sequence_for_several_fields():
+    bolt = Map(lambda tuple: [tuple["amount"], tuple["shop"]], "amount", "shop")
+    assert outputs(bolt, [SALES]) == [(1, "a"), (-2, "b"), (3, "a")]
+    with pytest.raises(EmitError, match="expected 3 value"):
+        outputs(Map(lambda tuple: (1, 2), "a", "b", "c"), [SALES])
+
+
+def test_flat_map_gives_any_number_of_tuples():
+    assert outputs(FlatMap(lambda tuple: range(max(tuple["amount"], 0)), "n"), [SALES]) == [(0,), (0,), (1,), (2,)]
+    pairs = FlatMap(lambda tuple: [(tuple["shop"], 1)] * 2, "shop", "n")
+    assert outputs(pairs, [SALES.slice(1, 1)]) == [("b", 1), ("b", 1)]
+
+
+def test_filter_passes_tuples_on_as_they_are():
+    assert outputs(Filter(lambda tuple: tuple["amount"] > 0, "shop", "amount"), [SALES]) == [("a", 1), ("a", 3)]
+
+
+def test_map_batches_works_on_columns():
+    positive = MapBatches(lambda batch: batch.filter(pc.field("amount") > 0), "amount", "shop")
+    assert outputs(positive, [SALES]) == [(1, "a"), (3, "a")]
+    assert outputs(MapBatches(lambda batch: None, "x"), [SALES]) == []
+    with pytest.raises(EmitError, match="expects the declared columns"):
+        outputs(MapBatches(lambda batch: batch, "x"), [SALES])
+
+
+# --- SplitWords -------------------------------------------------------------------------------------------------------
+
+RULE = r"[a-z']+"
+ALPHABET = "abzXYZ'’ \t.-09\n\x85\u2028éÉİıſKΣς"  # noqa: RUF001 - letters whose lower case is not what one expects
+
+
+def test_split_words_is_findall_on_the_lower_case_of_every_line():
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    texts = ["".join(draw.choices(ALPHABET, k=draw.randrange(12))) for _ in range(500)]
+    batches = [rows("line", *texts[:200]), rows("line", *texts[200:])]
+    assert outputs(SplitWords("line"), batches) == [(word,) for text in texts for word in re.findall(RULE, text.lower())]
+
+
+def test_split_words_takes_other_fields_and_patterns():
+    batch = rows("id text", (1, "Ab, cd"), (2, None), (3, ""))
+    assert fields_of(SplitWords("text", word="token")) == ("token",)
+    assert outputs(SplitWords("text", pattern=r"\S+", lower=False), [batch]) == [("Ab,",), ("cd",)]
+
+
+def test_split_words_of_nothing_emits_nothing():
+    assert emitted(SplitWords("text"), [rows("text", None, None)]) == []
+
+
+def test_split_words_refuses_groups():
+    with pytest.raises(ValueError, match="groups"):
+        SplitWords(pattern="(a)b")
+
+
+# --- both forms -------------------------------------------------------------------------------------------------------
+
+
+class Columns(BasicBolt):
+    """Has a column form only."""
+
+    fields = ("kind",)
+
+    def execute_batch(self, batch, collector):
+        collector.emit(str(batch.column(0).type))
+
+
+def test_a_bolt_on_record_batches_sees_columns_where_tuples_were_emitted():
+    assert takes_batches(Columns())
+    assert outputs(Columns(), [rows("x", 1, 2.5)]) == [("double",)]
+    assert outputs(Columns(), [rows("x", (1, 2), (3,))]) == [("list<item: int64>",)]
+    assert outputs(Columns(), [rows("x", {"a": 1}, None)]) == [("struct<a: int64>",)]
+
+
+def test_a_bolt_on_record_batches_refuses_values_without_a_common_type():
+    with pytest.raises(EmitError, match=r"bolt, stream 'default' of 'source'.*'thing'.*one type.*execute"):
+        outputs(Columns(), [MIXED])

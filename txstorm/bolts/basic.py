@@ -1,0 +1,123 @@
+"""Bolts that handle one tuple, or one record batch, at a time: a function and the names of what it emits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from txstorm.api.bolt import BasicBolt
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.tuples import Tuple
+
+
+class Declared(BasicBolt):
+    """A basic bolt whose fields are given to its constructor; a base for the others here.
+
+    Args:
+        fields: names of the fields emitted.
+    """
+
+    def __init__(self, *fields: str) -> None:
+        self.columns = fields
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the fields given to the constructor."""
+        declarer.declare(self.columns)
+
+
+class Identity(Declared):
+    """Passes everything on as it is, under the names given, in the order of the input's fields.
+
+    Example::
+
+        builder.set_bolt("again", Identity("word")).shuffle_grouping("words")
+    """
+
+    def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
+        """Pass a tuple on."""
+        collector.emit(*tuple.values)
+
+    def execute_batch(self, batch: Any, collector: Collector) -> None:
+        """Pass a record batch on."""
+        collector.emit_batch(batch.rename_columns(list(self.columns)))
+
+
+class Map(Declared):
+    """Emits ``function(tuple)`` for every tuple: a value for one field, a sequence of values for several.
+
+    Example::
+
+        Map(lambda tuple: (tuple["price"] * tuple["n"], tuple["shop"]), "amount", "shop")
+    """
+
+    def __init__(self, function: Callable[[Tuple], Any], *fields: str) -> None:
+        super().__init__(*fields)
+        self._function = function
+
+    def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
+        """Emit what the function makes of a tuple."""
+        made = self._function(tuple)
+        if len(self.columns) == 1:
+            collector.emit(made)
+        else:
+            collector.emit(*made)
+
+
+class FlatMap(Declared):
+    """Emits any number of tuples per tuple: `function` gives an iterable of what `Map`'s function gives.
+
+    Example::
+
+        FlatMap(lambda tuple: tuple["line"].split(), "word")
+    """
+
+    def __init__(self, function: Callable[[Tuple], Iterable[Any]], *fields: str) -> None:
+        super().__init__(*fields)
+        self._function = function
+
+    def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
+        """Emit everything the function makes of a tuple."""
+        made = self._function(tuple)
+        if len(self.columns) == 1:
+            for value in made:
+                collector.emit(value)
+        else:
+            for values in made:
+                collector.emit(*values)
+
+
+class Filter(Declared):
+    """Passes on the tuples for which ``predicate(tuple)`` is true; `fields` as for `Identity`.
+
+    Example::
+
+        Filter(lambda tuple: tuple["amount"] > 0, "shop", "amount")
+    """
+
+    def __init__(self, predicate: Callable[[Tuple], object], *fields: str) -> None:
+        super().__init__(*fields)
+        self._predicate = predicate
+
+    def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
+        """Pass a tuple on, or not."""
+        if self._predicate(tuple):
+            collector.emit(*tuple.values)
+
+
+class MapBatches(Declared):
+    """Emits ``function(batch)`` for every `pyarrow.RecordBatch`: a record batch or table with `fields`, or None.
+
+    The way to work on columns without writing a class::
+
+        MapBatches(lambda batch: batch.filter(pc.field("amount") > 0), "shop", "amount")
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *fields: str) -> None:
+        super().__init__(*fields)
+        self._function = function
+
+    def execute_batch(self, batch: Any, collector: Collector) -> None:
+        """Emit what the function makes of a record batch."""
+        made = self._function(batch)
+        if made is not None:
+            collector.emit_batch(made)

@@ -1,0 +1,78 @@
+"""Committers that keep a number per key: the common case in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector
+from txstorm.api.state import KeyedState, StateHandle
+from txstorm.bolts.aggregate import stacked
+
+Columns = str | Sequence[str] | Mapping[str, Any]
+
+
+class _Folded(BatchBolt, Committer):
+    """Folds the columns of what it receives into its state."""
+
+    def __init__(self, state: KeyedState, how: str) -> None:
+        self.state = state
+        self._how = dict.fromkeys(state.value, how)
+        self._needed = [*state.key, *(() if how == "count" else state.value)]
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Start a batch."""
+        self._handle: StateHandle = context.state(self.state.name)
+        self._batches: list[Any] = []
+
+    def execute_batch(self, batch: Any) -> None:
+        """Keep a record batch until it is this txid's turn."""
+        self._batches.append(batch)
+
+    def finish_batch(self) -> None:
+        """Fold everything in."""
+        for table in stacked(self._batches, self._needed):
+            self._handle.merge(table, self._how)
+
+
+class CountByKey(_Folded):
+    """Keeps how many tuples there were of every key, exactly once, in the state `table`.
+
+    Example::
+
+        builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("split", ["word"])
+
+    Args:
+        key: the field or fields that make up the key: strings, or a mapping field → type.
+        table: names the state.
+        count: the state's value column, an int.
+    """
+
+    def __init__(self, key: Columns, table: str, *, count: str = "n") -> None:
+        super().__init__(KeyedState(table, key=_typed(key, str), value={count: int}), "count")
+
+
+class SumByKey(_Folded):
+    """Keeps the sum of fields for every key, exactly once, in the state `table`; None counts as nothing.
+
+    Example::
+
+        builder.set_bolt("sales", SumByKey("shop", {"amount": Decimal}, "sales")).fields_grouping("orders", ["shop"])
+
+    Args:
+        key: as for `CountByKey`.
+        value: the field or fields that are added up: of type int, or a mapping field → type.
+        table: names the state; its value columns have the names of the fields.
+    """
+
+    def __init__(self, key: Columns, value: Columns, table: str) -> None:
+        super().__init__(KeyedState(table, key=_typed(key, str), value=_typed(value, int)), "sum")
+
+
+def _typed(columns: Columns, kind: type) -> Mapping[str, Any]:
+    if isinstance(columns, Mapping):
+        return columns
+    return dict.fromkeys([columns] if isinstance(columns, str) else columns, kind)
