@@ -1,0 +1,1 @@
+"""The command line: ``txstorm`` and ``python -m txstorm``."""

@@ -1,0 +1,152 @@
+"""A run from its start to its end, as the command line and the demo do it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from txstorm.cli.interrupts import Interrupts
+from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, stderr, stdout
+from txstorm.cli.screen import Screen, screen_for
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.reading import committed_txid
+from txstorm.runtime.run import run
+from txstorm.runtime.watching import Watcher
+from txstorm.topology.graph import Topology
+
+POLL = 0.2
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to run; see `txstorm.run`."""
+
+    engine: str = "spark"
+    data_dir: str | Path | None = None
+    available_now: bool = False
+    until_txid: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    journal: str | Path | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        document: what ``--json`` prints of a run that succeeded.
+        error: what ended it, or None.
+    """
+
+    document: Mapping[str, Any]
+    error: BaseException | None
+    data_dir: Path
+
+    @property
+    def exit_code(self) -> int:
+        """0 when everything asked for is done."""
+        return 0 if self.error is None else exit_code_of(self.error)
+
+
+def execute(topology: Topology, request: Request, console: Console | None = None) -> Ending:
+    """Run `topology`, show it on `console` (standard error by default), wait for its end; signals stop it.
+
+    Raises:
+        TxstormError: it could not be started: bad input, or another run holds the data directory.
+        KeyboardInterrupt: it was interrupted before it began.
+    """
+    started = time.monotonic()
+    screen = screen_for(console or stderr())
+    with Interrupts(screen.say) as interrupts:
+        handle = run(
+            topology,
+            engine=request.engine,
+            data_dir=request.data_dir,
+            available_now=request.available_now,
+            until_txid=request.until_txid,
+            settings=request.settings or None,
+            journal=request.journal,
+        )
+        interrupts.attach(handle)
+        _follow(handle, screen, interrupts, Watcher(handle, started))
+    document = document_of(handle, time.monotonic() - started)
+    error = handle.exception()
+    if error is None and interrupts.interrupted:
+        error = Interrupted(f"interrupted after txid {document['committed_txid']}; started again it continues")
+    return Ending(document, error, handle.data_dir)
+
+
+def _follow(handle: RunHandle, screen: Screen, interrupts: Interrupts, moment: Watcher) -> None:
+    ended = threading.Event()
+    handle.on_end(ended.set)
+    screen.begin(moment())
+    try:
+        while handle.isActive:
+            interrupts.act()
+            screen.show(moment())
+            ended.wait(POLL)
+    finally:
+        screen.end()
+
+
+def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
+    """What ``--json`` prints: where the topology stands, what this process did, and where the tables are."""
+    now = handle.snapshot
+    states = sorted(one.name for found in handle.topology.states.values() for one in found)
+    sinks = sorted(one.name for found in handle.topology.sinks.values() for one in found)
+    return {
+        "topology": handle.name,
+        "engine": handle.engine,
+        # A run that failed before its first step has not looked yet.
+        "committed_txid": now.committed or committed_txid(handle.data_dir),
+        "txids": now.txids,
+        "tuples": now.tuples,
+        "seconds": round(seconds, 3),
+        "replays": now.replays,
+        "state": {name: str(handle.data_dir / "state" / name) for name in states},
+        "sinks": {name: str(handle.data_dir / "sinks" / name) for name in sinks},
+    }
+
+
+def conclude(ending: Ending, *, as_json: bool, debug: bool = False) -> int:
+    """Print how a run ended; returns the exit code. With `as_json` the last line of standard output is one object."""
+    if ending.error is not None:
+        return report(ending.error, as_json=as_json, debug=debug, run=ending.document)
+    if as_json:
+        print_json(ending.document)
+    else:
+        summarise(ending, stdout())
+    return 0
+
+
+def summarise(ending: Ending, console: Console) -> None:
+    """Print what a run did, and how to look at it."""
+    done = ending.document
+    rate = done["tuples"] / done["seconds"] if done["seconds"] else 0.0
+    console.print(
+        f"{done['topology']} on {done['engine']}: committed txid {done['committed_txid']}; in this run "
+        f"{done['txids']:,} txids and {done['tuples']:,} tuples in {done['seconds']:.1f} s ({rate:,.0f} tuples/s), "
+        f"{done['replays']} replays",
+        soft_wrap=True,
+    )
+    shown = _shortest(ending.data_dir)
+    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in done["state"]:
+        grid.add_row("state", name, f"txstorm state {shown} {name}")
+    for name, path in done["sinks"].items():
+        grid.add_row("sink", name, path)
+    grid.add_row("history", "", f"txstorm history {shown}")
+    console.print(grid)
+
+
+def _shortest(path: Path) -> str:
+    """`path` as one would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

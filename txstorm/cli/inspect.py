@@ -1,0 +1,126 @@
+"""``txstorm state`` and ``history``: what a topology has made, beside a live run and without Java."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txstorm.cli.options import DataDir, Json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.table import Table
+
+SHOWN_ROWS = 50
+SHOWN_TXIDS = 20
+
+
+def state(
+    data_dir: DataDir,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The state.")],
+    txid: Annotated[
+        int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
+    ] = None,
+    json: Json = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
+) -> None:
+    """Show a state: one row per key, sorted by key. Works beside a live run.
+
+    With --json: one line {"state": NAME, "txid": N, "rows": [{column: value, …}, …]}; the same state gives the same
+    bytes.
+
+    Example: txstorm state txstorm-data/word-count counts --txid 7
+    """
+    from txstorm.cli.output import print_text, stderr, stdout
+    from txstorm.runtime.reading import StateView, check_readable
+    from txstorm.state.read import rows_json, txid_of
+
+    rows = StateView(check_readable(data_dir), name, txid).to_arrow()
+    if json:
+        print_text(rows_json(rows))
+        return
+    shown = rows.slice(0, limit)
+    cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
+    stdout().print(_grid(rows.column_names, cells, right=_numbers(rows.schema)))
+    more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
+    stderr().print(f"state {name} as of txid {txid_of(rows)}: {rows.num_rows:,} rows{more}", style="dim")
+
+
+def history(
+    data_dir: DataDir,
+    json: Json = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="The last N only.", show_default=f"{SHOWN_TXIDS}, and all with --json"),
+    ] = None,
+) -> None:
+    """Show what every transaction did: when, how many tuples, its group, the version it made of each table.
+
+    Example: txstorm history txstorm-data/word-count --limit 100
+    """
+    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.runtime.reading import check_readable, committed_txid, identity_of, read_directory_history
+
+    directory = check_readable(data_dir)
+    rows = read_directory_history(directory).to_pylist()
+    shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
+    identity = identity_of(directory)
+    topology, committed = identity.topology if identity else "", committed_txid(directory)
+    if json:
+        print_json({"topology": topology, "committed_txid": committed, "txids": [_document(row) for row in shown]})
+        return
+    stdout().print(history_table(shown))
+    more = f"; the last {len(shown)} shown, --limit shows more" if len(shown) < len(rows) else ""
+    stderr().print(f"topology {topology}: committed txid {committed}, {len(rows):,} in the history{more}", style="dim")
+
+
+def _numbers(schema: pa.Schema) -> list[str]:
+    import pyarrow.types as types
+
+    kinds = (types.is_integer, types.is_floating, types.is_decimal)
+    return [column.name for column in schema if any(kind(column.type) for kind in kinds)]
+
+
+def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    return rows if limit is None else rows[max(0, len(rows) - limit) :]
+
+
+def history_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The history as a table for people."""
+    titles = ("txid", "time", "tuples", "group", "versions", "digest")
+    cells = [
+        [
+            str(row["txid"]),
+            f"{row['stamp']:%Y-%m-%d %H:%M:%S.%f}Z",
+            "" if row["tuples"] is None else f"{row['tuples']:,}",
+            f"{row['first']}–{row['last']}",
+            " ".join(f"{table}@{version}" for table, version in _parsed(row["versions"]).items()),
+            row["digest"][:12],
+        ]
+        for row in rows
+    ]
+    return _grid(titles, cells, right=("txid", "tuples", "group"))
+
+
+def _document(row: dict[str, Any]) -> dict[str, Any]:
+    parsed = {name: _parsed(row[name]) for name in ("extents", "versions")}
+    return {**row, "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z", **parsed}
+
+
+def _parsed(text: str | None) -> Any:
+    from json import loads
+
+    return {} if text is None else loads(text)
+
+
+def _grid(titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in titles:
+        grid.add_column(title, justify="right" if title in right else "left", overflow="fold")
+    for row in cells:
+        grid.add_row(*row)
+    return grid

@@ -1,0 +1,117 @@
+"""The entry of the command line: ``txstorm`` and ``python -m txstorm``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.core
+
+from txstorm._version import __version__
+from txstorm.cli import doctor, inspect, run, show
+
+HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
+
+A topology is a module with a variable named 'topology'; see: txstorm run --help
+"""
+EPILOG = """[bold]Examples[/bold]
+
+txstorm doctor
+
+txstorm run jobs.word_count --engine local --available-now
+
+txstorm state txstorm-data/word-count counts
+
+txstorm history txstorm-data/word-count
+"""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands; Ctrl-C in one of them is an error like others, instead of a silent end."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            from txstorm.cli.output import Interrupted
+
+            raise Interrupted from None
+
+
+app = typer.Typer(
+    name="txstorm",
+    cls=_Commands,
+    help=HELP,
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", epilog=run.RUN_EPILOG)(run.run)
+app.command("describe")(show.describe)
+app.command("explain")(show.explain)
+app.command("validate")(show.validate)
+app.command("settings")(show.settings)
+app.command("state")(inspect.state)
+app.command("history")(inspect.history)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"txstorm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; `arguments` are those of the process by default."""
+    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command; returns its exit code. No error leaves here but one that is asked for with debug."""
+    as_json = "--json" in arguments
+    try:
+        # A command returns its exit code, or None for 0; so does typer for `--help` and `--version`.
+        code = app(arguments, prog_name="txstorm", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain again when it closes the file at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - user code runs below; all of it is reported
+        return _failed(error, as_json=as_json, debug=_debug(arguments))
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    from txstorm.cli.output import print_json, report
+
+    if not hasattr(error, "format_message"):
+        return report(error, as_json=as_json, debug=debug)
+    # The parser's own errors. Their classes are click's or typer's own, depending on the version of typer.
+    usage: typer.BadParameter = error  # type: ignore[assignment]
+    usage.show()
+    if as_json:
+        about = {"type": "UsageError", "message": usage.format_message(), "exit_code": usage.exit_code}
+        print_json({"error": about})
+    return usage.exit_code
+
+
+def _debug(arguments: Sequence[str]) -> bool:
+    return "--log-level=debug" in arguments or ("--log-level", "debug") in pairwise(arguments)

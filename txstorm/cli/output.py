@@ -1,0 +1,105 @@
+"""What commands write, and where: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from txstorm.cli.frames import without_internals
+from txstorm.errors import TopologyError, TxstormError
+
+WIDE = 200
+INTERRUPTED = 130
+
+
+class Interrupted(Exception):
+    """The user or the system asked the command to end.
+
+    Attributes:
+        run: what the run had done by then.
+    """
+
+    exit_code = INTERRUPTED
+
+    def __init__(self, message: str = "interrupted", run: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+def stdout() -> Console:
+    """Standard output; not cut to 80 columns where it is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
+
+
+def stderr() -> Console:
+    """Standard error, likewise."""
+    width = None if sys.stderr.isatty() else WIDE
+    return Console(stderr=True, width=width, highlight=False, markup=False)
+
+
+def print_text(text: str) -> None:
+    """Print `text` to standard output as it is."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print `document` to standard output as one line."""
+    print_text(json.dumps(document, ensure_ascii=False, default=str))
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code a command ends with after `error`: 1 but for those that say otherwise."""
+    return int(getattr(error, "exit_code", 1))
+
+
+def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """``{"error": {"type", "message", "exit_code", …}}``: with the faults of a topology, and what a run had done."""
+    about: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": str(error) or type(error).__name__,
+        "exit_code": exit_code_of(error),
+    }
+    if isinstance(error, TopologyError):
+        about["faults"] = list(error.faults)
+    if run is not None:
+        about["run"] = dict(run)
+    return {"error": about}
+
+
+def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str, Any] | None = None) -> int:
+    """Tell the user about `error`; returns the exit code. Traces of txstorm itself are shown with `debug` only."""
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted()
+    console = stderr()
+    for text in _told(error, debug=debug):
+        console.print(text, soft_wrap=True)
+    if as_json:
+        print_json(error_document(error, run))
+    return exit_code_of(error)
+
+
+def _told(error: BaseException, *, debug: bool) -> list[Text]:
+    if isinstance(error, Interrupted):
+        return [Text(str(error))]
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    if debug:
+        return [Text("".join(traceback.format_exception(error)).rstrip()), _headline(str(error))]
+    if isinstance(error, TxstormError):
+        trace = without_internals(notes).rstrip()
+        return [_headline(str(error)), *([Text(trace, "dim")] if trace else [])]
+    unexpected = (
+        f"txstorm itself failed with {type(error).__name__}: {error}; run it again with --log-level debug for the "
+        "trace, and report it"
+    )
+    return [_headline(unexpected)]
+
+
+def _headline(message: str) -> Text:
+    return Text.assemble(("error: ", "bold red"), message)

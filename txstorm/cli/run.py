@@ -1,0 +1,107 @@
+"""``txstorm run``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from txstorm.cli.options import EngineName, Json, LogLevel, Target
+
+RUN_EPILOG = """[bold]Examples[/bold]
+
+txstorm run jobs.word_count
+
+txstorm run jobs.word_count --engine local --available-now --json
+
+txstorm run "jobs.word_count:topology(path='books/*.txt', max_batch_rows=500)"
+
+txstorm run jobs.word_count --max-pending 8 --set topology.message.timeout.secs=60 --set on_error='retry(3)'
+
+Exit codes: 0 done, 1 the topology failed, 2 bad input, 3 held by another run or fenced, 130 interrupted.
+Settings for --set: txstorm settings
+"""
+
+
+def run(
+    target: Target,
+    engine: Annotated[
+        EngineName, typer.Option(help="Where the processing phase runs; local: threads, without Java.")
+    ] = EngineName.spark,
+    data_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", show_default="./txstorm-data/<topology id>", help="Where tables and ledger are."),
+    ] = None,
+    max_pending: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Transactions in flight at once.", show_default="auto")
+    ] = None,
+    min_interval: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Start at most one transaction per interval.")
+    ] = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when everything the source holds now is committed.")
+    ] = False,
+    until_txid: Annotated[int | None, typer.Option(metavar="N", min=1, help="End when this txid is committed.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its name or Storm's key; may be repeated."),
+    ] = None,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            case_sensitive=False, help="What txstorm's log shows on standard error; debug: also its own traces."
+        ),
+    ] = LogLevel.warning,
+    json: Json = False,
+    journal: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
+    ] = None,
+) -> int:
+    """Run a topology; started again it continues where it stood.
+
+    One Ctrl-C ends it cleanly: what is decided is published, the rest is processed again at the next start.
+    """
+    if available_now and until_txid is not None:
+        raise typer.BadParameter("give --available-now or --until-txid, not both")
+    from txstorm.cli.execute import Request, conclude, execute
+    from txstorm.cli.logs import log_to
+    from txstorm.cli.output import stderr
+    from txstorm.cli.target import load
+
+    console = stderr()
+    log_to(console, log_level)
+    changes = settings_of(settings or [], max_pending, min_interval)
+    topology = load(target)
+    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal)
+    return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
+
+
+def settings_of(pairs: list[str], max_pending: str | None = None, min_interval: float | None = None) -> dict[str, Any]:
+    """The settings given as ``KEY=VALUE`` and by options of their own; values stay text, `Settings` reads them.
+
+    Raises:
+        SettingError: no ``=``, or one key twice.
+    """
+    from txstorm.errors import SettingError
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            msg = f"--set {pair!r}: expected KEY=VALUE, such as max_spout_pending=8"
+            raise SettingError(msg)
+        _add(found, key.strip(), value.strip(), "--set")
+    if max_pending is not None:
+        _add(found, "max_spout_pending", max_pending, "--max-pending")
+    if min_interval is not None:
+        _add(found, "min_interval", min_interval, "--min-interval")
+    return found
+
+
+def _add(found: dict[str, Any], key: str, value: Any, option: str) -> None:
+    if key in found:
+        from txstorm.errors import SettingError
+
+        msg = f"{option}: setting {key} is given twice; give it once"
+        raise SettingError(msg)
+    found[key] = value

@@ -1,0 +1,90 @@
+"""How a run is shown while it goes on: a live table in a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+
+from txstorm.monitor.live import Moment, line, table
+
+LINE_SECONDS = 5.0
+
+
+class Screen(Protocol):
+    """Shows moments of a run, between `begin` and `end`."""
+
+    def begin(self, moment: Moment) -> None:
+        """The run has begun."""
+
+    def show(self, moment: Moment) -> None:
+        """A later moment; called several times a second."""
+
+    def say(self, message: str) -> None:
+        """A message beside the moments."""
+
+    def end(self) -> None:
+        """The run has ended."""
+
+
+def screen_for(console: Console) -> Screen:
+    """The screen that suits `console`."""
+    return LiveScreen(console) if console.is_terminal and not console.is_dumb_terminal else LineScreen(console)
+
+
+class LiveScreen:
+    """A table that is drawn anew in its place; log lines and messages appear above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        # What user code prints goes above the table too, but only if it is meant for the same terminal.
+        shared = sys.stdout.isatty()
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=shared)
+
+    def begin(self, moment: Moment) -> None:
+        """Draw the first table."""
+        self._live.start()
+        self.show(moment)
+
+    def show(self, moment: Moment) -> None:
+        """Draw the table anew."""
+        self._live.update(table(moment), refresh=True)
+
+    def say(self, message: str) -> None:
+        """Print above the table."""
+        self._console.print(message, soft_wrap=True)
+
+    def end(self) -> None:
+        """Remove the table."""
+        self._live.stop()
+
+
+class LineScreen:
+    """A line every `LINE_SECONDS`, if something has changed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = LINE_SECONDS
+        self._last: object = None
+
+    def begin(self, moment: Moment) -> None:
+        """Say which run it is."""
+        self.say(f"{moment.topology}: {moment.phase} on {moment.engine}")
+
+    def show(self, moment: Moment) -> None:
+        """Print a line if it is time and there is something new to say."""
+        if moment.seconds < self._next:
+            return
+        self._next = moment.seconds + LINE_SECONDS
+        if moment.snapshot != self._last:
+            self._last = moment.snapshot
+            self.say(line(moment))
+
+    def say(self, message: str) -> None:
+        """Print a line."""
+        self._console.print(message, soft_wrap=True)
+
+    def end(self) -> None:
+        """Nothing is left to do."""

@@ -1,0 +1,81 @@
+"""``txstorm describe``, ``explain``, ``validate`` and ``settings``: a topology and what may be set, without a run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from txstorm.cli.options import Format, Json, Target
+
+
+def describe(
+    target: Target,
+    format: Annotated[  # noqa: A002 - the option's name
+        Format, typer.Option("--format", "-f", help="text, or for drawing programs mermaid, dot, svg; json for others.")
+    ] = Format.text,
+) -> None:
+    """Show a topology: its components, streams, groupings and tables.
+
+    Example: txstorm describe jobs.word_count --format svg > word-count.svg
+    """
+    from txstorm.cli.output import print_text
+    from txstorm.cli.target import load
+
+    print_text(load(target).describe(format.value))
+
+
+def explain(target: Target) -> None:
+    """Show the compiled plan: what finishes in which phase, and the stages Spark runs.
+
+    Example: txstorm explain jobs.word_count
+    """
+    from txstorm.cli.output import print_text
+    from txstorm.cli.target import load
+    from txstorm.plan.explain import explain as explained
+
+    print_text(explained(load(target)))
+
+
+def validate(target: Target, json: Json = False) -> None:
+    """Check a topology and its source without running it; all faults at once. Also takes an unfinished builder.
+
+    Example: txstorm validate jobs.word_count
+    """
+    from txstorm.cli.output import print_json, print_text
+
+    topology, warnings = _checked(target)
+    if json:
+        print_json({"topology": topology, "faults": [], "warnings": warnings})
+    else:
+        print_text("\n".join([f"{topology}: no faults", *(f"warning: {one}" for one in warnings)]))
+
+
+def _checked(target: str) -> tuple[str, list[str]]:
+    from txstorm.cli.target import load, parse, resolve
+    from txstorm.spouts.executors import check_spout
+    from txstorm.topology.builder import TransactionalTopologyBuilder
+
+    found: Any = resolve(parse(target))
+    topology = found.build_topology() if isinstance(found, TransactionalTopologyBuilder) else load(target)
+    check_spout(topology.spout.object)
+    return topology.id, list(topology.warnings)
+
+
+def settings(json: Json = False) -> None:
+    """List the settings that --set takes, with Storm's keys for them."""
+    from rich.table import Table
+
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.topology.settings import Settings
+
+    known = Settings.listed()
+    if json:
+        print_json({"settings": [one._asdict() for one in known]})
+        return
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("setting", "default", "what it does", "Storm's key"):
+        grid.add_column(title, overflow="fold")
+    for one in known:
+        grid.add_row(one.name, str(one.default), one.description, one.storm_key or "")
+    stdout().print(grid)

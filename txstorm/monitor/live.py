@@ -1,0 +1,127 @@
+"""A run at one moment, drawn: as a table for terminals, as one line for logs, as HTML for notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from txstorm.monitor.progress import Snapshot, TransactionProgress
+
+STEPS = ("finish", "stage", "decide", "publish", "complete")
+COLUMNS = ("txid", "phase", "tuples", "process", *STEPS, "pack", "group")
+COMMITTED_ROWS = 8
+ACTIVE_ROWS = 4
+WINDOW = 5.0
+FAILURE_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is drawn.
+
+    Attributes:
+        phase: of the run: starting, running, stopping, stopped or failed.
+        recent: the last committed transactions, oldest first.
+        seconds: since the run began.
+        rate: tuples per second, lately.
+    """
+
+    topology: str
+    engine: str
+    phase: str
+    snapshot: Snapshot
+    recent: Sequence[TransactionProgress] = ()
+    seconds: float = 0.0
+    rate: float = 0.0
+
+
+class Rate:
+    """Tuples per second over the last `WINDOW` seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def after(self, seconds: float, tuples: int) -> float:
+        """The rate when `tuples` were committed in all, `seconds` after the beginning; called with growing values."""
+        if not self._seen:
+            self._seen.append((0.0, 0))
+        self._seen.append((seconds, tuples))
+        while len(self._seen) > 2 and self._seen[1][0] <= seconds - WINDOW:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        return (tuples - before) / (seconds - since) if seconds > since else 0.0
+
+
+def line(moment: Moment) -> str:
+    """The run in one line."""
+    now = moment.snapshot
+    text = f"{moment.topology}: {_totals(moment)}"
+    if now.blocked:
+        text += f", BLOCKED({now.blocked})"
+    return text + (f", last failure: {_short(now.last_failure)}" if now.last_failure else "")
+
+
+def table(moment: Moment) -> RenderableType:
+    """The run as a table: the last committed transactions, then the first of those in flight."""
+    now = moment.snapshot
+    grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in COLUMNS:
+        grid.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
+    for row in rows(moment):
+        grid.add_row(*row, style="dim" if row[1] == "committed" else "")
+    head = Text.assemble((moment.topology, "bold"), f" on {moment.engine}, {moment.phase}: ", _totals(moment))
+    parts: list[RenderableType] = [head, grid]
+    if now.blocked:
+        parts.append(Text(f"BLOCKED({now.blocked})", "bold red"))
+    if now.last_failure:
+        parts.append(Text(f"last failure: {_short(now.last_failure)}", "yellow"))
+    return Group(*parts)
+
+
+def rows(moment: Moment) -> list[tuple[str, ...]]:
+    """One row of `COLUMNS` per transaction that is shown; times are milliseconds."""
+    done = [_committed(one) for one in list(moment.recent)[-COMMITTED_ROWS:]]
+    active = moment.snapshot.in_flight
+    empty = ("",) * (len(COLUMNS) - 2)
+    shown = [(str(txid), phase, *empty) for txid, _, phase in active[:ACTIVE_ROWS]]
+    left = len(active) - len(shown)
+    return done + shown + ([("", f"and {left} more", *empty)] if left else [])
+
+
+def as_html(moment: Moment) -> str:
+    """The run as HTML for notebooks."""
+    now = moment.snapshot
+    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(moment))
+    title = html.escape(f"{moment.topology} on {moment.engine}, {moment.phase}: {_totals(moment)}")
+    notes = [f"BLOCKED({now.blocked})"] if now.blocked else []
+    notes += [f"last failure: {_short(now.last_failure)}"] if now.last_failure else []
+    below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def _committed(one: TransactionProgress) -> tuple[str, ...]:
+    steps = (f"{one.commit_ms[step]:.1f}" if step in one.commit_ms else "" for step in STEPS)
+    tuples = f"{sum(one.tuples.values()):,}"
+    return (str(one.txid), "committed", tuples, f"{one.job_ms:.1f}", *steps, str(one.pack), str(one.group))
+
+
+def _totals(moment: Moment) -> str:
+    now = moment.snapshot
+    phases = Counter(phase for _, _, phase in now.in_flight)
+    detail = f" ({', '.join(f'{count} {phase}' for phase, count in phases.items())})" if phases else ""
+    return (
+        f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {now.txids:,} txids and "
+        f"{now.tuples:,} tuples in {moment.seconds:.1f} s, {moment.rate:,.0f} tuples/s, {now.replays} replays"
+    )
+
+
+def _short(text: str) -> str:
+    first = text.strip().partition("\n")[0]
+    return first if len(first) <= FAILURE_LENGTH else first[: FAILURE_LENGTH - 1] + "…"

@@ -1,0 +1,202 @@
+"""Reading results: states, sinks and the history of a data directory, beside a live run and without Java."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
+from txstorm.state.history import history_table, read_history
+from txstorm.state.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
+
+SHOWN = 20
+Answer = TypeVar("Answer")
+
+
+class TableView:
+    """What states and sinks have in common: their rows in the forms people ask for.
+
+    Every call reads the directory as it is then.
+    """
+
+    def __init__(self, data_dir: str | Path, name: str) -> None:
+        self.data_dir = Path(data_dir)
+        self.name = name
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """The rows as a `pandas.DataFrame`; raises `MissingDependency` where pandas is not installed."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise MissingDependency("pandas", "pandas") from None
+        return self.to_arrow().to_pandas()
+
+    def to_spark(self, spark: Any) -> Any:
+        """The rows as a DataFrame of the session `spark`; they go through the driver."""
+        return spark.createDataFrame(self.to_arrow())
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries."""
+        return list(self.to_arrow().to_pylist())
+
+    def _repr_html_(self) -> str:
+        return table_html(self.to_arrow(), str(self))
+
+
+class StateView(TableView):
+    """A keyed state: one row per key, key and value columns, sorted by key.
+
+    Args:
+        data_dir: the data directory of a topology.
+        name: the state.
+        txid: as of which transaction; the last committed one at the time of each call when None.
+
+    Raises:
+        StateError: (by the reading methods) no such state, or a txid that is not committed or no longer kept.
+    """
+
+    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
+        super().__init__(data_dir, name)
+        self._txid = txid
+
+    @property
+    def txid(self) -> int:
+        """The transaction whose state a call shows."""
+        return committed_txid(self.data_dir) if self._txid is None else self._txid
+
+    def as_of(self, txid: int) -> StateView:
+        """The state right after transaction `txid`."""
+        return StateView(self.data_dir, self.name, txid)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`, sorted by key."""
+        committed = committed_txid(self.data_dir)
+        return read_state(self.data_dir, self.name, self._txid, committed)
+
+    def to_json(self) -> str:
+        """One line ``{"state": …, "txid": …, "rows": […]}``; the same state gives the same bytes."""
+        return rows_json(self.to_arrow())
+
+    def changes(self, from_txid: int, to_txid: int) -> pa.Table:
+        """The changed rows of transactions `from_txid` to `to_txid`, both included.
+
+        Beside keys and values: ``_txid``, ``_prev`` (the values before) and ``_op`` (``u`` put, ``d`` removed).
+        """
+        return read_changes(self.data_dir, self.name, from_txid, to_txid)
+
+    def __str__(self) -> str:
+        when = "the last committed txid" if self._txid is None else f"txid {self._txid}"
+        return f"state {self.name} as of {when}"
+
+    def __repr__(self) -> str:
+        return f"<{self} in {self.data_dir}>"
+
+    def _repr_html_(self) -> str:
+        rows = self.to_arrow()
+        return table_html(rows, f"state {self.name} as of txid {txid_of(rows)}")
+
+
+class SinkView(TableView):
+    """The rows of a sink with their ``_txid``, in the order they were committed."""
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`; raises `StateError` when there is no such sink."""
+        return read_sink(self.data_dir, self.name)
+
+    def __str__(self) -> str:
+        return f"sink {self.name}"
+
+    def __repr__(self) -> str:
+        return f"<{self} in {self.data_dir}>"
+
+
+def check_readable(data_dir: str | Path) -> Path:
+    """`data_dir` as a path; raises `DataDirectoryError` unless there is a topology's data in it."""
+    directory = Path(data_dir)
+    check_directory(directory)
+    if not ledger_exists(directory) and not has_tables(directory):
+        what = "is empty" if directory.exists() else "does not exist"
+        msg = f"data directory {directory} {what}; expected one that a run has made, such as txstorm-data/<topology>"
+        raise DataDirectoryError(msg)
+    return directory
+
+
+def committed_txid(data_dir: str | Path) -> int:
+    """The last committed transaction of the topology in `data_dir`; 0 before the first, and without a ledger."""
+    return _ask(Path(data_dir), lambda books: books.currtx() - 1, 0)
+
+
+def identity_of(data_dir: str | Path) -> Identity | None:
+    """Whose data directory this is; None when its ledger does not say."""
+    return _ask(Path(data_dir), Books.identity, None)
+
+
+def tables_of(data_dir: str | Path) -> tuple[list[str], list[str]]:
+    """The names of the states and of the sinks in `data_dir`."""
+    directory = Path(data_dir)
+    return list_states(directory), list_sinks(directory)
+
+
+def read_directory_history(data_dir: str | Path) -> pa.Table:
+    """One row per committed txid, sorted by timeline and txid.
+
+    Columns: ``timeline``, ``txid``, ``attempt``, ``stamp`` (its processing time), ``first`` and ``last`` of its group,
+    ``digest`` of its input, ``extents`` and ``versions`` (table → version) as JSON, and ``tuples`` (null where it was
+    rolled forward after a crash).
+
+    Raises:
+        DataDirectoryError: the ledger or the history table is damaged, or of a newer format.
+    """
+    directory = Path(data_dir)
+    # The ledger first: rows that move to the table meanwhile are seen twice, never not at all.
+    kept = history_table(_kept_rows(directory))
+    moved = read_history(directory)
+    known = set(zip(moved["timeline"].to_pylist(), moved["txid"].to_pylist(), strict=True))
+    keys = zip(kept["timeline"].to_pylist(), kept["txid"].to_pylist(), strict=True)
+    new = kept.filter(pa.array([key not in known for key in keys], pa.bool_()))
+    rows = pa.concat_tables([moved, new])
+    return rows.sort_by([("timeline", "ascending"), ("txid", "ascending")])
+
+
+def _kept_rows(directory: Path) -> list[dict[str, Any]]:
+    nothing: dict[int, list[dict[str, Any]]] = {}
+    try:
+        groups = _ask(directory, Books.history, nothing)
+    except LedgerCorrupt:
+        # A run that ends moves its rows and then sweeps the files of long ones, maybe between our scan and our look.
+        groups = _ask(directory, Books.history, nothing)
+    return [row for rows in groups.values() for row in rows]
+
+
+def _ask(directory: Path, question: Callable[[Books], Answer], otherwise: Answer) -> Answer:
+    if not ledger_exists(directory):
+        return otherwise
+    ledger = open_ledger(directory, create=False, read_only=True)
+    try:
+        return question(Books(ledger, directory / "intents"))
+    finally:
+        ledger.close()
+
+
+def table_html(rows: pa.Table, caption: str) -> str:
+    """The first rows of a table for a notebook."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows.column_names)
+    body = "".join(_row_html(list(row.values())) for row in rows.slice(0, SHOWN).to_pylist())
+    more = f", {SHOWN} shown" if rows.num_rows > SHOWN else ""
+    title = f"{caption}: {rows.num_rows:,} rows{more}"
+    return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row_html(values: Sequence[Any]) -> str:
+    return "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in values) + "</tr>"
