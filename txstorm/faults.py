@@ -75,7 +75,7 @@ def parse(text: str) -> list[_Armed]:
 
 def _parse_one(part: str) -> _Armed:
     fields = part.split(":")
-    if len(fields) != 3 or fields[1] not in ACTIONS or not fields[2].isdigit() or int(fields[2]) < 1:
+    if len(fields) != 3 or fields[1] not in ACTIONS or not fields[2].isdecimal() or int(fields[2]) < 1:
         msg = f"TXSTORM_FAULT: expected point:{'|'.join(ACTIONS)}:nth with nth >= 1, got {part!r}"
         raise InputError(msg)
     if fields[0] != "*" and re.sub(r"\.[0-9]+\.", ".N.", fields[0]) not in POINTS:

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import txstorm.engine.local
+import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, faults, run
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
@@ -25,9 +25,9 @@ SPOUTS = ("memory", "opaque", "file")
 TXIDS = 8
 
 
-def lines() -> list[str]:
-    """32 lines of 1 to 4 words."""
-    return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(32)]
+def lines(txids: int) -> list[str]:
+    """Lines of 1 to 4 words, four of them a transaction."""
+    return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(4 * txids)]
 
 
 class Split(BasicBolt):
@@ -67,19 +67,20 @@ class Totals(BatchBolt, Committer):
         self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
 
 
-def spout(kind: str, data_dir: Path) -> Any:
+def spout(kind: str, txids: int, data_dir: Path) -> Any:
+    rows = lines(txids)
     if kind == "file":
         path = data_dir.with_name("lines.txt")
         if not path.exists():
-            path.write_text("\n".join(lines()) + "\n")
+            path.write_text("\n".join(rows) + "\n")
         return FileSpout(path, max_batch_rows=4)
-    partitions = {0: lines()[:16], 1: lines()[16:]}
+    partitions = {0: rows[::2], 1: rows[1::2]}
     made = MemoryTransactionalSpout if kind == "memory" else OpaqueMemoryTransactionalSpout
     return made(partitions, ["line"], take=2)
 
 
-def topology(kind: str, tables: int, data_dir: Path) -> Any:
-    builder = TransactionalTopologyBuilder("crash", "lines", spout(kind, data_dir), 2)
+def topology(source: Any, tables: int) -> Any:
+    builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
     if tables == 3:
@@ -94,18 +95,17 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--spout", choices=SPOUTS, default="memory")
     parser.add_argument("--tables", type=int, choices=(1, 3), default=3)
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
-    parser.add_argument("--until-txid", type=int)
+    parser.add_argument("--txids", type=int, default=TXIDS)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
     settings |= dict(one.split("=", 1) for one in options.set)
     handle = run(
-        topology(options.spout, options.tables, options.data_dir),
+        topology(spout(options.spout, options.txids, options.data_dir), options.tables),
         engine=options.engine,
         data_dir=options.data_dir,
         settings=settings,
         available_now=True,
-        until_txid=options.until_txid,
     )
     handle.awaitTermination()
     now = handle.snapshot

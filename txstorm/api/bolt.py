@@ -46,7 +46,10 @@ class BasicBolt(Component):
         raise TypeError(msg)
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Handle a `pyarrow.RecordBatch` of one source task; overriding it replaces `execute`."""
+        """Handle a `pyarrow.RecordBatch` of one source task; overriding it replaces `execute`.
+
+        A bolt that overrides both gets tuples where Arrow columns would change the values (int among float, tuple).
+        """
 
 
 class BatchBolt(Component):
@@ -71,7 +74,10 @@ class BatchBolt(Component):
         raise TypeError(msg)
 
     def execute_batch(self, batch: Any) -> None:
-        """Handle a `pyarrow.RecordBatch` of one source task; overriding it replaces `execute`."""
+        """Handle a `pyarrow.RecordBatch` of one source task; overriding it replaces `execute`.
+
+        A bolt that overrides both gets tuples where Arrow columns would change the values (int among float, tuple).
+        """
 
     def finish_batch(self) -> None:
         """All tuples of the batch are in. For a committer: it is this txid's turn, in strong txid order."""

@@ -22,11 +22,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
+from txstorm.clients.delta_log import CHECK, INFO, LOG, checksum, entries_since_checkpoint, own_info, paths_of
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
-LOG = "_delta_log"
-INFO = "txstorm"
-_PLAIN = {"delta.enableDeletionVectors": "false", "delta.checkpointPolicy": "classic"}
+_PLAIN = {"delta.enableDeletionVectors": "false"}
+_PARQUET = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -108,13 +110,14 @@ class DeltaHandle:
             StateError: Delta has no such column type, or stores another one.
             TableCorrupt: there is something already.
         """
-        stored = stored_schema(str(path), schema)
+        columns = Schema.from_arrow(stored_schema(str(path), schema))
+        configuration = {**_PLAIN, **properties}
         try:
             table = DeltaTable.create(
                 str(path),
-                schema=Schema.from_arrow(stored),
-                configuration={**_PLAIN, **properties},
-                commit_properties=_properties(commit),
+                schema=columns,
+                configuration=configuration,
+                commit_properties=_properties(commit, [json.loads(columns.to_json()), configuration]),
                 raise_if_key_not_exists=False,
             )
         except (DeltaError, OSError) as cause:
@@ -163,6 +166,15 @@ class DeltaHandle:
             with _reading(self.path, "the log"):
                 self._apps[app_id] = self._table.transaction_version(app_id)
         return self._apps[app_id]
+
+    def checked_infos(self) -> list[Mapping[str, Any]]:
+        """What txstorm wrote into the commit infos since the last checkpoint, oldest first.
+
+        Raises:
+            TableCorrupt: an entry of ours that this version is read from is not what was written.
+        """
+        with _reading(self.path, "the log"):
+            return [_checked(entry) for entry in entries_since_checkpoint(self.path)]
 
     def commit(self, commit: Commit) -> None:
         """Make the next version if this handle is at the newest one, else change nothing; call `refresh` after it.
@@ -213,7 +225,10 @@ class DeltaHandle:
         step, seen = 16, 0
         while True:
             found = self._history(step)
-            yield from found[seen:]
+            for one in found[seen:]:
+                if (entry := self.log_entry(one.version)).exists():
+                    _checked(entry)
+                yield one
             if len(found) < step:
                 return
             step, seen = step * 8, len(found)
@@ -233,7 +248,8 @@ class DeltaHandle:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
         paths = {file.path for file in self.files()}
         for entry in sorted((self.path / LOG).glob("*.json")):
-            paths.update(_paths_of(entry))
+            _checked(entry)
+            paths.update(paths_of(entry))
         return paths
 
     def read(
@@ -255,7 +271,7 @@ class DeltaHandle:
         schema, condition = self.schema, _condition(low, high)
         uris = self._uris(low, high)
         with _reading(self.path, f"a file of version {self.version}"):
-            found = ds.dataset(uris, schema=schema, format="parquet") if uris else ds.dataset(schema.empty_table())
+            found = ds.dataset(uris, schema=schema, format=_PARQUET) if uris else ds.dataset(schema.empty_table())
             return found.to_table(columns=None if columns is None else list(columns), filter=condition)
 
     def _actions(self) -> pa.Table:
@@ -324,10 +340,13 @@ def _condition(low: tuple[str, int] | None, high: tuple[str, int] | None) -> Any
     return None if not conditions else conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
 
 
-def _properties(commit: Commit) -> CommitProperties:
+def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:
     label = {"userMetadata": commit.label} if commit.label else {}
+    adds = [(one.path, one.size, one.modified, one.stats) for one in commit.adds]
+    removes = [one.path for one in commit.removes]
+    check = checksum(commit.info, adds, removes, commit.transactions.items(), made)
     return CommitProperties(
-        custom_metadata={INFO: dict(commit.info), **label},
+        custom_metadata={INFO: {**commit.info, CHECK: check}, **label},
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )
@@ -338,12 +357,11 @@ def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _paths_of(entry: Path) -> Iterator[str]:
-    for line in entry.read_text(encoding="utf-8").splitlines():
-        action = json.loads(line)
-        for kind in ("add", "remove"):
-            if kind in action:
-                yield unquote(action[kind]["path"])
+def _checked(entry: Path) -> Mapping[str, Any]:
+    try:
+        return own_info(entry)
+    except ValueError as cause:
+        raise _corrupt(entry.parent.parent, f"entry {entry.name} of the log is damaged", cause) from cause
 
 
 def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:

@@ -14,7 +14,9 @@ import pyarrow as pa
 from txstorm.errors import EngineError
 
 FORMAT = 1
-_HEADER = struct.Struct("<BBqqIIII")
+# Columns must begin at addresses that suit their values: header and content are padded to multiples of this.
+_ALIGNMENT = 8
+_HEADER = struct.Struct("<BB6xqqIIII")
 
 
 class Kind(IntEnum):
@@ -63,7 +65,8 @@ def encode(cargo: Cargo) -> bytes:
         FORMAT, cargo.kind, cargo.txid, cargo.attempt_id, cargo.edge, cargo.source, cargo.target, cargo.sequence
     )
     if cargo.batch is None:
-        return header + json.dumps(cargo.data).encode()
+        content = json.dumps(cargo.data).encode()
+        return header + content + b" " * (-len(content) % _ALIGNMENT)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, cargo.batch.schema) as writer:
         writer.write_batch(cargo.batch)
@@ -71,7 +74,9 @@ def encode(cargo: Cargo) -> bytes:
 
 
 def decode(data: pa.Buffer) -> Cargo:
-    """The cargo in `data`; the record batch refers to the buffer without copying it."""
+    """The cargo in `data`; the record batch refers to the buffer without copying it, if its address suits."""
+    if data.address % _ALIGNMENT:
+        data = pa.py_buffer(data.to_pybytes())
     view = memoryview(data)
     version, kind, txid, attempt_id, edge, source, target, sequence = _HEADER.unpack(view[: _HEADER.size])
     if version != FORMAT:

@@ -32,8 +32,11 @@ def open_ledger(data_dir: str | Path, *, create: bool, read_only: bool = False) 
 
 
 def local_directory(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; ``file://`` is accepted, every other scheme refused with `InputError`."""
+    """`data_dir` as a path; ``file://`` is accepted, every other scheme and what is no path refused with `InputError`."""
     text = str(data_dir)
+    if "\0" in text:
+        msg = f"data directory {text!r}: expected a path, got one that holds a NUL; choose another --data-dir"
+        raise InputError(msg)
     if (file := _FILE.fullmatch(text)) is not None:
         return Path(unquote(file[1]))
     if (scheme := _SCHEME.match(text)) is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.lease import Clock, FileLease, utc_now
-from txstorm.ledger.sqlite_file import connect, create_file, translated
+from txstorm.ledger.sqlite_file import connect, create_file, entry_crc, translated
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
 
 _PATHS = "SELECT path FROM kv"
@@ -134,8 +134,9 @@ def _apply(connection: sqlite3.Connection, op: Op) -> None:
     if after is None:
         connection.execute("DELETE FROM kv WHERE path = ?", (op.path,))
     elif after is not before:
-        row = (op.path, after.value, after.version)
-        connection.execute("INSERT OR REPLACE INTO kv(path, value, version) VALUES (?, ?, ?)", row)
+        crc = entry_crc(op.path.encode(), after.value, after.version)
+        row = (op.path, after.value, after.version, crc)
+        connection.execute("INSERT OR REPLACE INTO kv(path, value, version, crc) VALUES (?, ?, ?, ?)", row)
 
 
 def _entry(connection: sqlite3.Connection, path: str) -> Entry | None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,8 +21,14 @@ FORMAT_VERSION = 1
 _BUSY = 30.0
 _SCHEMA = """
 CREATE TABLE format(name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE kv(path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE kv(path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL)
+WITHOUT ROWID;
 """
+
+
+def entry_crc(path: bytes, value: bytes, version: int) -> int:
+    """What an entry is checked with: SQLite sees damage to its pages, but not a flipped bit within a value."""
+    return zlib.crc32(value, zlib.crc32(b"%d %s" % (version, path)))
 
 
 def create_file(path: Path) -> None:
@@ -122,6 +129,9 @@ def _check_content(connection: sqlite3.Connection, path: Path) -> None:
     problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
     if problems != ["ok"]:
         raise _corrupt(path, "; ".join(problems))
+    for name, value, version, crc in connection.execute("SELECT CAST(path AS BLOB), value, version, crc FROM kv"):
+        if not isinstance(value, bytes) or not isinstance(version, int) or entry_crc(name, value, version) != crc:
+            raise _corrupt(path, f"entry {name!r} with another checksum than it was written with")
 
 
 def _check_length(connection: sqlite3.Connection, path: Path) -> None:
@@ -152,6 +162,8 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
+        if _code(error) is None:  # not SQLite's, but of a text that is no text any more
+            raise _corrupt(path, str(error)) from error
         msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
         raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
     except sqlite3.DatabaseError as error:
@@ -159,5 +171,10 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _refused(error: sqlite3.Error) -> bool:
-    primary = error.sqlite_errorcode & 0xFF if error.sqlite_errorname else 0
-    return primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+    return _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+
+
+def _code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary error code; None for an error that Python's module made itself."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

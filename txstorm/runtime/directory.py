@@ -25,20 +25,39 @@ def default_directory(topology: str) -> Path:
 def check_directory(data_dir: Path) -> None:
     """Raise `DataDirectoryError` if `data_dir` is something else than a data directory of a known format, or absent."""
     path = data_dir / FORMAT_FILE
-    if not path.exists():
-        _check_empty(data_dir)
-        return
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        name, version = document["format"], int(document["version"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        msg = f"{path} is damaged ({error}); expected {{'format': {FORMAT!r}, 'version': {VERSION}}}"
+        if not path.exists():
+            _check_empty(data_dir)
+            return
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        msg = (
+            f"data directory {data_dir}: expected a directory that this user can read, got {error.strerror}; check its "
+            "path and permissions, or choose another --data-dir"
+        )
         raise DataDirectoryError(msg) from error
+    name, version = _format(path, text)
     if name != FORMAT or version > VERSION:
         msg = (
             f"{path}: format {name!r} version {version}; this txstorm reads {FORMAT!r} up to {VERSION}: update txstorm"
         )
         raise DataDirectoryError(msg)
+
+
+def _format(path: Path, text: str) -> tuple[str, int]:
+    """Name and version of the format that `text`, the content of `path`, tells."""
+    try:
+        document = json.loads(text)
+        name, version = document["format"], document["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        name, version = error, None
+    if not isinstance(name, str) or type(version) is not int or version < 1:
+        msg = (
+            f"{path} is damaged: expected {{'format': {FORMAT!r}, 'version': {VERSION}}}, got {text[:80]!r}; "
+            "restore it from a copy"
+        )
+        raise DataDirectoryError(msg)
+    return name, version
 
 
 def _check_empty(data_dir: Path) -> None:
@@ -74,7 +93,11 @@ def has_tables(data_dir: Path) -> bool:
 
 
 def make_directory(path: Path, *, empty: bool = False) -> None:
-    """Make `path`; with `empty` remove what a killed run left in it."""
+    """Make `path`; with `empty` remove what a killed run left in it. Raises `DataDirectoryError` when it cannot be."""
     if empty:
         shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{path}: expected to make this directory, got {error.strerror}; remove what is there, or mend its mode"
+        raise DataDirectoryError(msg) from error

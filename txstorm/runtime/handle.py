@@ -180,6 +180,11 @@ class RunHandle:
         return self.snapshot.in_flight
 
     @property
+    def engine(self) -> str:
+        """The name of the engine it runs on."""
+        return self._session.engine.name
+
+    @property
     def topology(self) -> Topology:
         """What runs."""
         return self._topology

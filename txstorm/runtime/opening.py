@@ -14,7 +14,7 @@ from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
-from txstorm.errors import DataDirectoryError
+from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.names import meta_path
 from txstorm.ledger.open import LEDGER_FILE, open_ledger
 from txstorm.ledger.store import Delete
@@ -68,6 +68,8 @@ def open_session(
         HeldError: another run has the lease.
     """
     check_spout(topology.spout.object)
+    if (journal := _journal(options.journal)) is not None:
+        journal.close()  # this was only to see that it can be written, before anything else is
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
     books = _lease(topology, data_dir)
@@ -221,4 +223,10 @@ def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Gate
 
 
 def _journal(path: Path | None) -> TextIO | None:
-    return None if path is None else path.open("a", encoding="utf-8")
+    if path is None:
+        return None
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        msg = f"journal {path}: expected a file that can be appended to, got {error.strerror}; choose another file"
+        raise InputError(msg) from error

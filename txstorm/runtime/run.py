@@ -61,10 +61,10 @@ def run(
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
     options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None)
+    chosen = _engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)
     stopping = threading.Event()
-    chosen = _engine(engine, spark, topology.settings.max_jobs)
     session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
     handle = RunHandle(topology, session, monitor, stopping)
     with _live_lock:
@@ -75,7 +75,7 @@ def run(
 
 
 def _engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
-    if not isinstance(engine, str):
+    if engine is not None and not isinstance(engine, str):
         return engine
     if engine == "local":
         return LocalEngine(jobs)
@@ -88,8 +88,8 @@ def _engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
 
 
 def _checked_until(until_txid: int | None) -> int | None:
-    if until_txid is not None and until_txid < 1:
-        msg = f"until_txid: expected a txid of at least 1, got {until_txid}"
+    if until_txid is not None and (type(until_txid) is not int or until_txid < 1):
+        msg = f"until_txid: expected a txid of at least 1, got {until_txid!r}"
         raise InputError(msg)
     return until_txid
 

@@ -13,6 +13,7 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
 from txstorm.ledger.durable import sync_file
 from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
+from txstorm.state.tiling import check_tiles
 
 HISTORY = "history"
 FORMAT = "1"
@@ -75,14 +76,19 @@ def read_history(data_dir: Path) -> pa.Table:
     return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
 
 
+def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """`rows`, as `append_history` takes them, as a table of `SCHEMA`."""
+    return pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
+
+
 def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) -> bool:
     first, last = rows[0]["txid"], rows[-1]["txid"]
-    data = encoded(pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA))
+    data = encoded(history_table(rows))
     path = f"{STAGED}/{StagedName(0, last, rows[-1]['attempt'], HISTORY, 'all').text(unique())}"
     write_new(handle.path / path, data)
     modified = int((handle.path / path).stat().st_mtime * 1000)
     file = DataFile(path, len(data), modified, json.dumps({"numRecords": len(rows)}))
-    info = {"kind": HISTORY, "first": first, "last": last}
+    info = {"kind": HISTORY, "timeline": rows[0]["timeline"], "first": first, "last": last}
     version = handle.version + 1
     try:
         handle.commit(Commit({app: last}, info, [file]))
@@ -115,4 +121,5 @@ def _open(path: Path) -> DeltaHandle:
     if found != FORMAT:
         msg = f"{path}: expected a history table of format {FORMAT}, found {found!r}; use a newer txstorm"
         raise DataDirectoryError(msg)
+    check_tiles(HISTORY, handle.checked_infos())
     return handle

@@ -109,9 +109,9 @@ def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], st
 
 
 def encoded(rows: pa.Table) -> memoryview:
-    """`rows` as the bytes of a Parquet file."""
+    """`rows` as the bytes of a Parquet file whose pages have checksums."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd")
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
     return memoryview(sink.getvalue())
 
 

@@ -148,9 +148,10 @@ class StateStore:
         for number, table in enumerate(intent.tables, start=1):
             delta = self._delta[TableRef(table.kind, table.name)]
             versions[table.uri] = delta.publish(number, table, intent, epoch)
-            self._members[table.uri].published(intent.last)
-        for uri in versions:
-            self._members[uri].delta.tidy()
+            if table.uri in self._members:  # else nothing is loaded yet
+                self._members[table.uri].published(intent.last)
+        for table in intent.tables:
+            self._delta[TableRef(table.kind, table.name)].tidy()
         return versions
 
     def compact(

@@ -17,6 +17,7 @@ from txstorm.ledger.durable import sync_file
 from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
 from txstorm.state.schema import schema_differences
 from txstorm.state.staging import STAGED, data_file
+from txstorm.state.tiling import check_tiles
 
 log = logging.getLogger("txstorm.state")
 
@@ -81,6 +82,7 @@ class DeltaTableState:
         self._handle = handle
         self._txid_app = ref.txid_app(owner)
         self._check_owner()
+        check_tiles(ref.uri, handle.checked_infos())
 
     @classmethod
     def open(cls, data_dir: Path, owner: Owner, ref: TableRef) -> DeltaTableState:

@@ -1,4 +1,4 @@
-"""A small topology's tables, and a run over them with a ledger that is one JSON file: what a crash leaves is all it has."""
+"""A small topology's tables, and a run over them with one JSON file as ledger: what a crash leaves is all it has."""
 
 from __future__ import annotations
 

@@ -40,7 +40,11 @@ def document(**changes):
         (document(txids=[{"txid": 1}]), LedgerCorrupt, "a field is missing"),
         (document(tables=[{}]), LedgerCorrupt, "a field is missing"),
         (document(txids=[]), LedgerCorrupt, "consecutive"),
-        (document(txids=[RECORDS[0].to_json(), RECORDS[0].to_json()]), LedgerCorrupt, r"consecutive txids, got \[3, 3\]"),
+        (
+            document(txids=[RECORDS[0].to_json(), RECORDS[0].to_json()]),
+            LedgerCorrupt,
+            r"consecutive txids, got \[3, 3\]",
+        ),
     ],
 )
 def test_what_is_refused(data, error, message):

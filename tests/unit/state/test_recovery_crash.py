@@ -70,4 +70,3 @@ def test_a_file_that_was_staged_but_never_decided_is_swept_and_leaves_no_trace(t
     run(tmp_path)
     assert not set(decided) & set(staged_files(tmp_path))
     assert tables(tmp_path) == undisturbed
-

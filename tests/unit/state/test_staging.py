@@ -40,7 +40,8 @@ def test_the_name_says_who_wrote_it_and_is_never_used_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["part-0001.parquet", "3-7-1-c-all-aa.csv", "x-7-1-c-all-aa.parquet", "3-aa.parquet", "-7-1-c-all-a.parquet"]
+    "name",
+    ["part-0001.parquet", "3-7-1-c-all-aa.csv", "x-7-1-c-all-aa.parquet", "3-aa.parquet", "-7-1-c-all-a.parquet"],
 )
 def test_other_names_are_not_ours(name):
     assert epoch_of(name) is None
@@ -55,7 +56,9 @@ def test_a_name_that_exists_is_refused(tmp_path):
 def test_file_and_directory_are_synced_before_it_counts_as_staged(tmp_path, monkeypatch):
     synced = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
+    )
     staged = stage(tmp_path, ROWS, NAME)
     assert synced == [str(tmp_path / staged.path), str((tmp_path / staged.path).parent)]
 

@@ -194,7 +194,9 @@ def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, monke
     table = opened(tmp_path)
     synced = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle))
+    )
     version = publish(table, intent)
     log = tmp_path / "changes/counts/_delta_log"
     assert synced == [str(log / f"{version:020d}.json"), str(log)]

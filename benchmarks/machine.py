@@ -1,0 +1,95 @@
+"""The machine under the measurements: how noisy it is, what a process tree burns, how large a process is."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SPINS = 400_000
+NOISY = 0.10
+
+
+def spin() -> float:
+    """Milliseconds of a fixed piece of pure Python, the best of three: the same on a quiet machine, always."""
+    return min(_spin_once() for _ in range(3))
+
+
+def _spin_once() -> float:
+    started = time.perf_counter()
+    total = 0
+    for number in range(SPINS):
+        total += number & 7
+    return (time.perf_counter() - started) * 1000
+
+
+def drift(before: float, after: float) -> float:
+    """How much slower (or faster) the spin became, as a fraction."""
+    return max(before, after) / min(before, after) - 1
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """CPU seconds of this process, and of the processes below it (0 where there is no /proc)."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime, _below(os.getpid())
+
+
+def _below(root: int) -> float:
+    found = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    family = {root}
+    for pid in sorted(found):  # children have higher numbers, but for a wrap-around that a benchmark can live with
+        if found[pid][0] in family:
+            family.add(pid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(found[pid][1] for pid in family if pid != root and pid in found) / ticks
+
+
+def _pids() -> list[int]:
+    proc = Path("/proc")
+    return [int(one.name) for one in proc.iterdir() if one.name.isdigit()] if proc.is_dir() else []
+
+
+def _stat(pid: int) -> tuple[int, int] | None:
+    """Parent, and ticks of a process and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), sum(map(int, fields[11:15]))
+
+
+def rss_mib() -> float:
+    """Resident memory of this process now, in MiB; where there is no /proc, the most it ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Several measurements of one thing: the median, and from where to where they went."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.median:{spec}} ({self.low:{spec}}–{self.high:{spec}})"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,0 +1,141 @@
+"""What the tests of bad input share: a small topology, runs of it, what an error must say, and what is on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from txstorm import BatchBolt, Committer, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder, run
+from txstorm.errors import TxstormError
+from txstorm.spouts import FileSpout
+
+WORDS = ["a", "b", "a", "c"]
+
+
+class Keep(BatchBolt, Committer):
+    """Counts words, and writes every line to a sink."""
+
+    state = KeyedState("counts", key={"word": str}, value={"n": int})
+    sink = SinkTable("lines", {"line": str})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.out = context.state("counts"), context.sink("lines")
+        self.lines = []
+
+    def execute(self, tuple):
+        self.lines.append(tuple["line"])
+
+    def finish_batch(self):
+        for line in self.lines:
+            self.counts.update(line, lambda old: (old or 0) + 1)
+            self.out.append(line)
+
+
+class Says(NamedTuple):
+    """What one error must be and say.
+
+    Attributes:
+        kind: its very class.
+        thing: the name of what is wrong.
+        found: what was expected or got.
+        cure: what to do.
+    """
+
+    kind: type[TxstormError]
+    thing: str
+    found: str
+    cure: str
+
+
+@contextmanager
+def refused(says: Says) -> Iterator[pytest.ExceptionInfo[TxstormError]]:
+    """What happens inside must raise what `says` says."""
+    with pytest.raises(TxstormError) as caught:
+        yield caught
+    check_says(caught.value, says)
+
+
+def check_says(error: BaseException, says: Says) -> None:
+    text = str(error)
+    assert type(error) is says.kind, f"{type(error).__name__}: {text}"
+    for part in says[1:]:
+        assert part in text, text
+    assert "Traceback" not in text
+
+
+def listing(directory: Path) -> dict[str, str]:
+    """Everything below `directory`: relative path → what it is, files by their digest.
+
+    What SQLite leaves beside a ledger that somebody read says nothing, as long as its log is empty.
+    """
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if path.name == "ledger.db-shm" or (path.name == "ledger.db-wal" and not path.stat().st_size):
+            continue
+        kind = hashlib.blake2b(path.read_bytes()).hexdigest() if path.is_file() else "directory"
+        found[str(path.relative_to(directory))] = kind
+    return found
+
+
+@contextmanager
+def unchanged(directory: Path) -> Iterator[None]:
+    """Nothing below `directory` is made, changed or removed inside, nor `directory` itself."""
+    there, before = directory.exists(), listing(directory)
+    yield
+    assert listing(directory) == before
+    assert directory.exists() == there
+
+
+def builder(source: Path, bolt: Any = None, id: str = "words", rows: int = 1) -> TransactionalTopologyBuilder:
+    made = TransactionalTopologyBuilder(id, "lines", FileSpout(source, max_batch_rows=rows))
+    made.set_committer_bolt("keep", bolt or Keep()).global_grouping("lines")
+    return made
+
+
+def topology(source: Path, bolt: Any = None, **changes: Any) -> Topology:
+    return builder(source, bolt, **changes).build_topology()
+
+
+def write_words(path: Path, words: Sequence[str] = WORDS) -> Path:
+    path.write_text("".join(f"{word}\n" for word in words))
+    return path
+
+
+def go(made: Topology, data_dir: Path | str, engine: Any = "local", **options: Any) -> int:
+    """Run to the end of the input; the last committed txid."""
+    handle = run(made, engine=engine, data_dir=data_dir, **{"available_now": True, **options})
+    assert handle.awaitTermination(120), handle.status
+    return handle.committed
+
+
+def run_words(tmp_path: Path, name: str = "data", **changes: Any) -> Path:
+    """A data directory in which `WORDS` were counted, one txid a word."""
+    assert go(topology(write_words(tmp_path / "words.txt"), **changes), tmp_path / name) == len(WORDS)
+    return tmp_path / name
+
+
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Change a file's bytes, and nothing of its name and mode."""
+    before = path.read_bytes()
+    after = change(before)
+    assert after != before
+    path.write_bytes(after)
+
+
+def logs(data_dir: Path) -> list[Path]:
+    """The log entries of all tables."""
+    return sorted(data_dir.glob("**/_delta_log/*.json"))
+
+
+def environment(**changes: str) -> Mapping[str, str]:
+    """For child processes: they find what the tests find."""
+    root = str(Path(__file__).resolve().parents[2])
+    here = str(Path(__file__).resolve().parent)
+    path = os.pathsep.join([root, here, os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **changes}

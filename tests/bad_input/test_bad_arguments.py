@@ -1,0 +1,114 @@
+"""Wrong arguments of `run`, of readers and of the environment: refused before anything is made."""
+
+import subprocess
+import sys
+
+import pytest
+from bad_input_cases import Says, builder, environment, go, refused, run_words, topology, unchanged, write_words
+
+from txstorm import faults
+from txstorm.errors import InputError, SettingError, StateError, TopologyError
+from txstorm.runtime.reading import SinkView, StateView
+from txstorm.state.read import read_state
+
+SETTINGS = {
+    "near name": ({"max_spout_pendng": 4}, Says(SettingError, "'max_spout_pendng'", "unknown", "'max_spout_pending'")),
+    "near Storm key": (
+        {"topology.max.spout.pendin": 4},
+        Says(SettingError, "'topology.max.spout.pendin'", "unknown", "did you mean 'topology.max.spout.pending'"),
+    ),
+    "far name": ({"zzz": 4}, Says(SettingError, "'zzz'", "unknown setting", "known are max_spout_pending")),
+    "later": ({"transactional.zookeeper.port": 1}, Says(SettingError, "zookeeper", "is not available", "leave it out")),
+    "zero": ({"max_group_txids": 0}, Says(SettingError, "max_group_txids", "got 0", "greater than or equal to 1")),
+    "word": ({"max_jobs": "many"}, Says(SettingError, "max_jobs", "got 'many'", "valid integer")),
+    "truth": ({"max_jobs": True}, Says(SettingError, "max_jobs", "got a truth value", "expected a number")),
+    "infinite": ({"batch_timeout": "inf"}, Says(SettingError, "batch_timeout", "got 'inf'", "finite number")),
+    "negative": ({"min_interval": -1}, Says(SettingError, "min_interval", "got -1", "greater than or equal to 0")),
+    "large": ({"cargo_bytes": 1 << 30}, Says(SettingError, "cargo_bytes", "got 1073741824", "less than or equal to")),
+    "policy": ({"on_error": "retry"}, Says(SettingError, "on_error", "got 'retry'", "fail_topology or retry(N)")),
+    "twice": (
+        {"max_spout_pending": 1, "topology.max.spout.pending": 2},
+        Says(SettingError, "max_spout_pending", "given twice", "give it once"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name, tmp_path):
+    values, says = SETTINGS[name]
+    made = topology(write_words(tmp_path / "words.txt"))
+    with unchanged(tmp_path), refused(says):
+        go(made, tmp_path / "data", settings=values)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_the_builder(name, tmp_path):
+    values, says = SETTINGS[name]
+    made = builder(write_words(tmp_path / "words.txt")).set_settings(values)
+    with refused(says._replace(kind=TopologyError)):
+        made.build_topology()
+
+
+ARGUMENTS = {
+    "engine": ({"engine": "sparc"}, Says(InputError, "engine 'sparc'", "expected one of", "spark, local")),
+    "no engine": ({"engine": None}, Says(InputError, "engine None", "expected one of", "spark, local")),
+    "txid": ({"until_txid": 0}, Says(InputError, "until_txid", "got 0", "at least 1")),
+    "txid as text": ({"until_txid": "3"}, Says(InputError, "until_txid", "got '3'", "at least 1")),
+    "NUL": ({"data_dir": "a\0b"}, Says(InputError, "'a\\x00b'", "holds a NUL", "choose another")),
+    "s3": ({"data_dir": "s3://bucket/t"}, Says(InputError, "'s3://bucket/t'", "got scheme 's3'", "local disk")),
+    "abfss": ({"data_dir": "abfss://c@a/t"}, Says(InputError, "'abfss://c@a/t'", "got scheme 'abfss'", "local disk")),
+    "hdfs": ({"data_dir": "hdfs://host/t"}, Says(InputError, "'hdfs://host/t'", "got scheme 'hdfs'", "local disk")),
+    "journal": ({"journal": "absent/j"}, Says(InputError, "absent/j", "No such file", "choose another file")),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_run(name, in_tmp):
+    options, says = ARGUMENTS[name]
+    made = topology(write_words(in_tmp / "words.txt"))
+    with unchanged(in_tmp), refused(says):
+        go(made, **{"data_dir": in_tmp / "data", **options})
+
+
+def test_a_builder_instead_of_a_topology(in_tmp):
+    made = builder(write_words(in_tmp / "words.txt"))
+    says = Says(InputError, "run takes a built topology", "got TransactionalTopologyBuilder", "call build_topology()")
+    with unchanged(in_tmp), refused(says):
+        go(made, in_tmp / "data")
+
+
+FAULTS = ["p6.before", "p6.before:stop:1", "p6.before:kill:0", "p6.before:kill:x", "p6.before:kill:²", "a:kill:1:2", "p"]
+
+
+@pytest.mark.parametrize("text", FAULTS, ids=ascii)
+def test_fault_points(text):
+    with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|raise|hang:nth")):
+        faults.arm(text)
+
+
+@pytest.mark.integration
+def test_fault_points_of_the_environment():
+    command = [sys.executable, "-m", "txstorm", "--version"]
+    done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "TXSTORM_FAULT: expected point:kill|raise|hang:nth" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- readers -------------------------------------------------------------------------------------------------------
+
+
+READERS = {
+    "unknown state": (lambda d: StateView(d, "count").to_arrow(), "no state 'count'", "did you mean 'counts'"),
+    "unknown sink": (lambda d: SinkView(d, "lins").to_arrow(), "no sink 'lins'", "did you mean 'lines'"),
+    "txid too new": (lambda d: StateView(d, "counts").as_of(txid=5).to_arrow(), "txid 5 is not committed", "ask for 0"),
+    "txid below 0": (lambda d: read_state(d, "counts", -1), "txid -1 is not committed", "the last one is 4"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers(name, tmp_path):
+    read, found, cure = READERS[name]
+    data_dir = run_words(tmp_path)
+    with unchanged(data_dir), refused(Says(StateError, "'", found, cure)):
+        read(data_dir)

@@ -1,0 +1,290 @@
+"""Data directories that are foreign, newer, mixed up, incomplete or damaged: refused before anything is written."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+from bad_input_cases import (
+    Keep,
+    Says,
+    go,
+    listing,
+    logs,
+    refused,
+    rewrite,
+    run_words,
+    topology,
+    unchanged,
+    write_words,
+)
+
+from txstorm import KeyedState, faults
+from txstorm.clients import delta_log
+from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, StateError, TableCorrupt
+from txstorm.ledger.blobs import encode_value
+from txstorm.ledger.open import open_ledger
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.store import Put
+from txstorm.runtime.reading import StateView
+from txstorm.state.read import read_state
+
+ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]
+FOREIGN, LEDGER, TABLE = DataDirectoryError, LedgerCorrupt, TableCorrupt
+
+
+def other_run(data_dir, name):
+    """Another directory, of another incarnation, with the same topology and tables."""
+    work = data_dir.parent / name
+    work.mkdir()
+    return run_words(work)
+
+
+def swap_tables(data_dir):
+    other = other_run(data_dir, "other")
+    shutil.rmtree(data_dir / "changes")
+    shutil.copytree(other / "changes", data_dir / "changes")
+
+
+def swap_ledger(data_dir):
+    shutil.copy(other_run(data_dir, "other") / "ledger.db", data_dir / "ledger.db")
+
+
+def older_copy(data_dir, part):
+    """Restore `part` from a copy that was taken before the last transactions."""
+    shutil.copytree(data_dir, data_dir.parent / "copy")
+    write_words(data_dir.parent / "words.txt", ["a", "b", "a", "c", "d", "e"])
+    go(topology(data_dir.parent / "words.txt"), data_dir)
+    target, copy = data_dir / part, data_dir.parent / "copy" / part
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    shutil.copytree(copy, target) if copy.is_dir() else shutil.copy(copy, target)
+
+
+def newer_ledger(data_dir):
+    with closing(sqlite3.connect(data_dir / "ledger.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE format SET version = 2")
+
+
+def entry(data_dir, path, value):
+    """Replace a ledger entry."""
+    with closing(open_ledger(data_dir, create=False)) as ledger:
+        ledger.commit([Put(path, value)])
+
+
+def newer_value(data_dir):
+    entry(data_dir, "coordinator/currtx", json.dumps({"format": 2, "value": 5}).encode())
+
+
+def newer_intent(data_dir):
+    with closing(open_ledger(data_dir, create=False)) as ledger:
+        name, kept = list(ledger.scan("intents").items())[-1]
+        document = json.loads(kept.value)
+        document["value"]["version"] = 2
+        ledger.commit([Put(f"intents/{name}", encode_value(None, document["value"]))])
+
+
+def newer_metadata(data_dir):
+    """What the file spout stored about its last batch, in a newer form."""
+    with closing(open_ledger(data_dir, create=False)) as ledger:
+        ((name, kept),) = ledger.scan("coordinator/meta").items()
+        value = json.loads(kept.value)["value"]
+        value["document"]["meta"]["v"] = 2
+        ledger.commit([Put(f"coordinator/meta/{name}", encode_value(None, value))])
+
+
+def table_property(data_dir, table, name, value):
+    """Change a property in the first entry of a table's log, as a later version would have written it."""
+    path = data_dir / table / f"_delta_log/{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"][name] = value
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def flip(data, index=None):
+    index = len(data) // 2 if index is None else index
+    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+
+
+def last_log(data_dir, table):
+    return sorted((data_dir / table / "_delta_log").glob("*.json"))[-1]
+
+
+def flip_txid(data_dir):
+    rewrite(last_log(data_dir, "changes/counts"), lambda data: data.replace(b'"last":4', b'"last":5'))
+
+
+def flip_stats(data_dir):
+    old, new = b'\\"_txid\\": 4', b'\\"_txid\\": 1'
+    rewrite(last_log(data_dir, "changes/counts"), lambda data: data.replace(old, new))
+
+
+def empty_entry(data_dir):
+    """An entry in the middle of the log is empty: the rows it added are no longer in the table."""
+    added = [path for path in logs(data_dir) if "sinks" in str(path) and '"add"' in path.read_text()]
+    added[0].write_bytes(b"")
+
+
+def staged(data_dir, table):
+    return max((data_dir / table / "_txstorm/staged").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+# name: (what happens to the directory, the error)
+DAMAGES = {
+    "missing ledger": (
+        lambda d: (d / "ledger.db").unlink(),
+        Says(FOREIGN, "data", "has tables but no ledger (ledger.db)", "put the ledger back"),
+    ),
+    "missing ledger and tables": (
+        lambda d: [(d / "ledger.db").unlink(), *map(shutil.rmtree, (d / "state", d / "changes", d / "sinks"))],
+        Says(FOREIGN, "data", "has tables but no ledger (ledger.db)", "put the ledger back"),
+    ),
+    "missing table": (
+        lambda d: shutil.rmtree(d / "changes/counts"),
+        Says(TABLE, "changes/counts", "but there is none", "restore the directory"),
+    ),
+    "missing state table": (
+        lambda d: shutil.rmtree(d / "state/counts"),
+        Says(TABLE, "state/counts", "but there is none", "restore the directory"),
+    ),
+    "swapped tables": (swap_tables, Says(FOREIGN, "table", "belongs to topology 'words', incarnation", "use another")),
+    "swapped ledger": (swap_ledger, Says(FOREIGN, "table", "belongs to topology 'words', incarnation", "use another")),
+    "older ledger": (
+        lambda d: older_copy(d, "ledger.db"),
+        Says(TABLE, "table changes/counts", "expects it at txid 4, found 6", "restore both from the same copy"),
+    ),
+    "older table": (
+        lambda d: older_copy(d, "sinks/lines"),
+        Says(TABLE, "table sinks/lines", "expects it at txid 6, found 4", "restore both from the same copy"),
+    ),
+    "older state table": (
+        lambda d: older_copy(d, "changes/counts"),
+        Says(TABLE, "table changes/counts", "expects it at txid 6, found 4", "restore both from the same copy"),
+    ),
+    "newer directory": (
+        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 2}'),
+        Says(FOREIGN, "format.json", "'txstorm-data' version 2; this txstorm reads", "update txstorm"),
+    ),
+    "other format": (
+        lambda d: (d / "format.json").write_text('{"format": "other", "version": 1}'),
+        Says(FOREIGN, "format.json", "'other' version 1; this txstorm reads", "update txstorm"),
+    ),
+    "damaged format": (
+        lambda d: (d / "format.json").write_bytes(b"\xff{"),
+        Says(FOREIGN, "format.json is damaged", "expected {'format': 'txstorm-data', 'version': 1}", "restore it"),
+    ),
+    "format of no number": (
+        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 1e999}'),
+        Says(FOREIGN, "format.json is damaged", "expected {'format': 'txstorm-data', 'version': 1}", "restore it"),
+    ),
+    "newer ledger": (newer_ledger, Says(FOREIGN, "ledger.db", "got txstorm-ledger 2", "use the txstorm that wrote it")),
+    "newer value": (newer_value, Says(FOREIGN, "coordinator/currtx", "got 2", "use the txstorm that wrote it")),
+    "newer intent": (newer_intent, Says(FOREIGN, "intent", "version 2 is newer than 1", "upgrade it")),
+    "newer table": (
+        lambda d: table_property(d, "changes/counts", "txstorm.format", "2"),
+        Says(FOREIGN, "changes/counts", "has format '2', this txstorm reads '1'", "use the txstorm that wrote it"),
+    ),
+    "newer state table": (
+        lambda d: table_property(d, "state/counts", "txstorm.format", "2"),
+        Says(FOREIGN, "state/counts", "has format '2', this txstorm reads '1'", "use the txstorm that wrote it"),
+    ),
+    "newer history": (
+        lambda d: table_property(d, "history", "txstorm.history", "2"),
+        Says(FOREIGN, "history", "format 1, found '2'", "use a newer txstorm"),
+    ),
+    "random ledger": (
+        lambda d: (d / "ledger.db").write_bytes(bytes(range(256)) * 64),
+        Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup"),
+    ),
+    "empty ledger": (
+        lambda d: (d / "ledger.db").write_bytes(b""),
+        Says(LEDGER, "ledger.db", "expected an intact SQLite file, got 0 bytes", "restore it from a backup"),
+    ),
+    "truncated ledger": (
+        lambda d: rewrite(d / "ledger.db", lambda data: data[:-4096]),
+        Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup"),
+    ),
+    "flipped ledger": (
+        lambda d: rewrite(d / "ledger.db", lambda data: data.replace(b'"value":5}', b'"value":6}')),
+        Says(LEDGER, "ledger.db", "entry b'coordinator/currtx' with another checksum", "restore it from a backup"),
+    ),
+    "flipped path": (
+        lambda d: rewrite(d / "ledger.db", lambda data: data.replace(b"coordinator/currtx", b"coordinator/currty")),
+        Says(LEDGER, "ledger.db", "entry b'coordinator/currty' with another checksum", "restore it from a backup"),
+    ),
+    "ledger is a directory": (
+        lambda d: [(d / "ledger.db").unlink(), (d / "ledger.db").mkdir()],
+        Says(FOREIGN, "ledger.db", "expected a file, got: something else", "check the data directory"),
+    ),
+    "lock is a directory": (
+        lambda d: [(d / "ledger.db.lock").unlink(), (d / "ledger.db.lock").mkdir()],
+        Says(FOREIGN, "ledger.db.lock", "expected a lock file", "check the data directory"),
+    ),
+    "intents is a file": (
+        lambda d: [(d / "intents").rmdir(), (d / "intents").write_text("")],
+        Says(FOREIGN, "intents", "expected to make this directory, got File exists", "remove what is there"),
+    ),
+    "garbled log": (
+        lambda d: rewrite(last_log(d, "changes/counts"), lambda data: data[: len(data) // 2]),
+        Says(TABLE, "changes/counts", "the log cannot be read", "restore the table's directory"),
+    ),
+    "missing log": (
+        lambda d: shutil.rmtree(d / "changes/counts/_delta_log"),
+        Says(TABLE, "changes/counts", "but there is none", "restore the directory"),
+    ),
+    "missing log entry": (
+        lambda d: (d / f"changes/counts/_delta_log/{1:020d}.json").unlink(),
+        Says(TABLE, "changes/counts", "the log cannot be read", "restore the table's directory"),
+    ),
+    "missing last log entry": (
+        lambda d: last_log(d, "sinks/lines").unlink(),
+        Says(TABLE, "sinks/lines", "expects it at txid 4, found", "restore both from the same copy"),
+    ),
+    "empty log entry": (
+        empty_entry,
+        Says(TABLE, "sinks/lines", "an entry between them is lost or damaged", "restore the table's directory"),
+    ),
+    "flipped txid": (
+        flip_txid,
+        Says(TABLE, "changes/counts", "its checksum is not that of its content", "restore the table's directory"),
+    ),
+    "flipped stats": (
+        flip_stats,
+        Says(TABLE, "changes/counts", "its checksum is not that of its content", "restore the table's directory"),
+    ),
+    "truncated state file": (
+        lambda d: rewrite(staged(d, "state/counts"), lambda data: data[:-9]),
+        Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
+    ),
+    "flipped state file": (
+        lambda d: rewrite(staged(d, "state/counts"), lambda data: flip(data, 30)),
+        Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
+    ),
+    "missing state file": (
+        lambda d: staged(d, "state/counts").unlink(),
+        Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
+    ),
+    "truncated staged file": (
+        lambda d: rewrite(staged(d, "changes/counts"), lambda data: data[:-9]),
+        Says(TABLE, "staged file", "expected", "restore the file from a copy"),
+    ),
+}
+# Damage inside a table's files shows when the states are read, after the epoch was raised.
+LATER = {"truncated state file", "flipped state file", "missing state file"}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_directory_is_refused(name, tmp_path):
+    damage, says = DAMAGES[name]
+    data_dir = run_words(tmp_path)
+    made = topology(write_words(tmp_path / "words.txt", ["a", "b", "a", "c", "new"]))
+    damage(data_dir)
+    before = listing(data_dir)
+    with refused(says):
+        go(made, data_dir)
+    if name not in LATER:
+        assert listing(data_dir) == before
+    with refused(says):  # and it stays so: the first try has mended or hidden nothing
+        go(made, data_dir)

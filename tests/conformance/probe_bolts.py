@@ -1,0 +1,216 @@
+"""Components that tell what they saw and what they emitted, so that a run can be checked tuple by tuple.
+
+Every probe emits its data on the streams it is told and its observations on the stream ``log``, which the witness,
+a committer, puts into a sink. Data tuples are ``(key, n, id)``; `id` is unique within a transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from txstorm import BasicBolt, BatchBolt, KeyedState, SinkTable, TransactionalSpout
+from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
+
+DATA = ("key", "n", "id")
+LOG = ("kind", "seq", "other", "stream", "peer", "id", "key")
+KEYS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
+MOST = 150
+"""Data tuples a task emits on one stream in one transaction: graphs of all-groupings must not explode."""
+
+
+class EvenAndZero:
+    """A custom grouping: by the number in the tuple; every fifth tuple goes to task 0 as well."""
+
+    def prepare(self, component, stream, targets):
+        self.targets = targets
+
+    def choose_tasks(self, source_task, values):
+        key, n, _ = values
+        chosen = {(n + source_task) % self.targets}
+        return sorted(chosen | {0} if n % 5 == 0 else chosen)
+
+
+class Probe:
+    """What all probes do.
+
+    Args:
+        streams: stream → number of tasks of its direct subscribers, 0 when it is not direct.
+    """
+
+    def __init__(self, streams: Mapping[str, int]):
+        self.out = dict(streams)
+
+    def declare_output_fields(self, declarer):
+        declarer.declare_stream("log", LOG)
+        for stream, targets in self.out.items():
+            declarer.declare_stream(stream, DATA, direct=targets > 0)
+
+    def begin(self, context):
+        self.context, self.seq, self.emitted = context, 0, Counter()
+
+    def note(self, collector, kind, other="", stream="", peer=-1, id="", key=""):
+        self.seq += 1
+        collector.emit(kind, self.seq, other, stream, peer, id, key, stream="log")
+
+    def send(self, collector, number: int) -> None:
+        """Emit the `number`-th thing this task has to say on every stream, but for gaps."""
+        for row in self.rows(number):
+            stream, target, values = row
+            self.note_sent(collector, row)
+            if target is None:
+                collector.emit(*values, stream=stream)
+            else:
+                collector.emit_direct(target, *values, stream=stream)
+
+    def send_batch(self, collector, numbers) -> None:
+        """The same as record batches, one a stream."""
+        rows = [row for number in numbers for row in self.rows(number)]
+        for stream, targets in self.out.items():
+            mine = [row for row in rows if row[0] == stream]
+            for row in mine:
+                self.note_sent(collector, row)
+                if targets:
+                    collector.emit_direct(row[1], *row[2], stream=stream)
+            if mine and not targets:
+                columns = zip(*(values for _, _, values in mine), strict=True)
+                batch = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=DATA)
+                collector.emit_batch(batch, stream=stream)
+
+    def note_sent(self, collector, row) -> None:
+        stream, target, (key, n, id) = row
+        self.note(collector, "emit", str(n), stream, -1 if target is None else target, id, key)
+
+    def rows(self, number: int) -> Iterator[tuple[str, int | None, tuple[str, int, str]]]:
+        for index, (stream, targets) in enumerate(self.out.items()):
+            if (number + index) % 4 == 3 or self.emitted[stream] >= MOST:
+                continue
+            self.emitted[stream] += 1
+            here = f"{self.context.component}.{self.context.task}"
+            key = KEYS[(number * 5 + index + self.context.task) % len(KEYS)]
+            target = (number + self.context.task) % targets if targets else None
+            yield stream, target, (key, number, f"{here}/{stream}#{self.emitted[stream]}")
+
+
+class ProbeBasic(Probe, BasicBolt):
+    def prepare(self, context):
+        self.begin(context)
+
+    def execute(self, tuple, collector):
+        key, n, id = tuple
+        self.note(collector, "see", tuple.source_component, tuple.source_stream, tuple.source_task, id, key)
+        self.send(collector, n + 1)
+
+
+class ProbeBasicRows(ProbeBasic):
+    """Works on record batches."""
+
+    def execute_batch(self, batch, collector):
+        for row in batch.to_pylist():
+            self.note(collector, "see", *self.context.source, row["id"], row["key"])
+        self.send_batch(collector, [n + 1 for n in batch.column("n").to_pylist()])
+
+
+class ProbeBatch(Probe, BatchBolt):
+    def prepare(self, context, collector, attempt):
+        self.begin(context)
+        self.collector = collector
+        self.numbers = []
+
+    def execute(self, tuple):
+        assert tuple.attempt == self.context.attempt
+        key, n, id = tuple
+        self.note(self.collector, "see", tuple.source_component, tuple.source_stream, tuple.source_task, id, key)
+        if n % 2:
+            self.send(self.collector, n + 1)
+        else:
+            self.numbers.append(n + 1)
+
+    def finish_batch(self):
+        self.note(self.collector, "finish")
+        for number in self.numbers:
+            self.send(self.collector, number)
+        self.send(self.collector, self.seq)
+
+
+class ProbeBatchRows(ProbeBatch):
+    """Works on record batches."""
+
+    def execute_batch(self, batch):
+        for row in batch.to_pylist():
+            self.note(self.collector, "see", *self.context.source, row["id"], row["key"])
+        self.numbers += [n + 1 for n in batch.column("n").to_pylist()]
+
+    def finish_batch(self):
+        self.note(self.collector, "finish")
+        self.send_batch(self.collector, [*self.numbers, self.seq])
+
+
+class Witness(BatchBolt):
+    """Puts what all probes tell into a sink, and totals into a state."""
+
+    log = SinkTable("log", {"component": str, "task": int, **dict.fromkeys(LOG, str), "seq": int, "peer": int})
+    totals = KeyedState("totals", {"component": str, "task": int, "kind": str}, {"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.rows = context, []
+
+    def execute(self, tuple):
+        self.rows.append((tuple.source_component, tuple.source_task, *tuple))
+
+    def finish_batch(self):
+        sink = self.context.sink("log")
+        for row in self.rows:
+            sink.append(*row)
+        counts = Counter(row[:3] for row in self.rows)
+        self.context.state("totals").update_many(counts, lambda old, n: (old or 0) + n)
+
+
+class Numbers(Probe, TransactionalSpout):
+    """A spout over several streams: transaction t has ``sizes[t - 1]`` numbers, divided over the tasks.
+
+    Args:
+        rows: whether it emits record batches.
+    """
+
+    def __init__(self, streams, sizes, rows):
+        super().__init__(streams)
+        self.sizes, self.rows_mode = sizes, rows
+
+    def coordinator(self, context):
+        return NumbersCoordinator(self.sizes)
+
+    def emitter(self, context):
+        return NumbersEmitter(self, context)
+
+
+class NumbersCoordinator(SpoutCoordinator):
+    def __init__(self, sizes):
+        self.sizes = sizes
+
+    def initialize_transaction(self, txid, prev_metadata):
+        first = 0 if prev_metadata is None else prev_metadata["end"]
+        return NOT_READY if txid > len(self.sizes) else {"txid": txid, "start": first, "end": first + self.sizes[txid - 1]}
+
+    def latest(self):
+        return len(self.sizes)
+
+    def reached(self, metadata, mark):
+        return metadata is not None and metadata["txid"] >= mark
+
+
+class NumbersEmitter(Emitter):
+    def __init__(self, spout, context):
+        self.spout, self.context = spout, context
+
+    def emit_batch(self, attempt, metadata, collector):
+        self.spout.begin(self.context)
+        all_of_it = range(metadata["start"], metadata["end"])
+        mine = [n for n in all_of_it if n % self.context.parallelism == self.context.task]
+        if self.spout.rows_mode:
+            self.spout.send_batch(collector, mine)
+        else:
+            for n in mine:
+                self.spout.send(collector, n)

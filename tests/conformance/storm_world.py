@@ -1,0 +1,332 @@
+"""Spouts of Storm's three kinds over files, bolts that fail on demand, and a notebook of what was called.
+
+Workers of both engines run on this machine, so files in one directory are what they and a test share: a source
+that is a log per partition, lines of notes, and *tickets*, each of which makes one thing go wrong once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from txstorm import (
+    NOT_READY,
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    Emitter,
+    FailedException,
+    KeyedState,
+    OpaquePartitionedEmitter,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    PartitionedTransactionalSpout,
+    ReportedFailedException,
+    SinkTable,
+    SpoutCoordinator,
+    TransactionalSpout,
+)
+
+PATIENCE = 60.0
+
+
+class World:
+    """The directory a test shares with its topology."""
+
+    def __init__(self, directory: Path):
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    # -- notes
+
+    def note(self, *words) -> None:
+        line = json.dumps(words) + "\n"
+        with open(self.directory / "notes", "a", encoding="utf-8", buffering=len(line) + 1) as file:
+            file.write(line)
+
+    def notes(self, first: str | None = None) -> list[list]:
+        path = self.directory / "notes"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        notes = [json.loads(line) for line in lines]
+        return [note for note in notes if first in (None, note[0])]
+
+    # -- tickets
+
+    def ticket(self, name: str, times: int = 1) -> None:
+        for number in range(times):
+            (self.directory / f"ticket-{name}-{number}").touch()
+
+    def take(self, name: str) -> bool:
+        """Use up one ticket, if there is one."""
+        for path in sorted(self.directory.glob(f"ticket-{name}-*")):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            return True
+        return False
+
+    def await_ticket(self, name: str) -> None:
+        """Wait until somebody has put such a ticket, and take it."""
+        self.wait(lambda: self.take(name), name)
+
+    def wait(self, true: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not true():
+            if time.monotonic() > end:
+                raise AssertionError(f"waited {PATIENCE} s for {what}; notes: {self.notes()}")
+            time.sleep(0.005)
+
+    # -- the source
+
+    def append(self, partition: int, *lines: str) -> None:
+        with open(self.directory / f"p{partition}.log", "a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def lines(self, partition: int) -> list[str]:
+        path = self.directory / f"p{partition}.log"
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def partitions(self) -> int:
+        return len(list(self.directory.glob("p*.log")))
+
+    @property
+    def amount(self) -> int:
+        """Lines of one partition a batch takes."""
+        return int((self.directory / "amount").read_text())
+
+    @amount.setter
+    def amount(self, lines: int) -> None:
+        (self.directory / "amount").write_text(str(lines))
+
+    def read(self, partition: int, start: int) -> tuple[int, list[str]]:
+        """The end and the lines of the next batch of a partition."""
+        lines = self.lines(partition)[start : start + self.amount]
+        return start + len(lines), lines
+
+
+def fail_on(world: World, place: str, attempt) -> None:
+    """Raise what the tickets for this place and txid ask for."""
+    if world.take(f"{place}-{attempt.txid}-failed"):
+        raise FailedException(f"{place} of {attempt.txid}")
+    if world.take(f"{place}-{attempt.txid}-reported"):
+        raise ReportedFailedException(f"{place} of {attempt.txid}")
+    if world.take(f"{place}-{attempt.txid}-other"):
+        raise ValueError(f"{place} of {attempt.txid}")
+
+
+# --- spouts -----------------------------------------------------------------------------------------------------------
+
+
+class PlainLog(TransactionalSpout):
+    """The plain kind: the coordinator decides the extents, the emitters read them."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world):
+        self.world = world
+
+    def coordinator(self, context):
+        return PlainCoordinator(self.world)
+
+    def emitter(self, context):
+        return PlainEmitter(self.world, context)
+
+
+class OpaquePlainLog(PlainLog):
+    opaque = True
+
+
+class PlainCoordinator(SpoutCoordinator):
+    def __init__(self, world):
+        self.world = world
+
+    def is_ready(self):
+        self.world.note("is_ready")
+        return not self.world.take("not-ready")
+
+    def initialize_transaction(self, txid, prev_metadata):
+        self.world.note("initialize", txid, prev_metadata)
+        if self.world.take(f"initialize-{txid}-failed"):
+            raise FailedException("not now")
+        starts = prev_metadata["ends"] if prev_metadata else {}
+        partitions = [str(p) for p in range(self.world.partitions())]
+        ends = {p: self.world.read(int(p), starts.get(p, 0))[0] for p in partitions}
+        if ends == starts:
+            return NOT_READY
+        return {"starts": {p: starts.get(p, 0) for p in partitions}, "ends": ends}
+
+    def latest(self):
+        return [len(self.world.lines(p)) for p in range(self.world.partitions())]
+
+    def reached(self, metadata, mark):
+        ends = metadata["ends"] if metadata else {}
+        return all(ends.get(str(p), 0) >= size for p, size in enumerate(mark))
+
+    def close(self):
+        self.world.note("coordinator closed")
+
+
+class PlainEmitter(Emitter):
+    def __init__(self, world, context):
+        self.world, self.context = world, context
+
+    def emit_batch(self, attempt, metadata, collector):
+        self.world.note("emit", *attempt, self.context.task, metadata)
+        for partition, start in metadata["starts"].items():
+            if int(partition) % self.context.parallelism == self.context.task:
+                for line in self.world.lines(int(partition))[start : metadata["ends"][partition]]:
+                    collector.emit(int(partition), line)
+        fail_on(self.world, "emit", attempt)
+
+    def cleanup_before(self, txid):
+        self.world.note("cleanup", txid)
+
+
+class PartitionedLog(PartitionedTransactionalSpout):
+    """The partitioned kind: metadata of a partition is ``[start, end]``."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world):
+        self.world = world
+
+    def coordinator(self, context):
+        return LogCoordinator(self.world)
+
+    def emitter(self, context):
+        return PartitionedLogEmitter(self.world, context)
+
+
+class LogCoordinator(PartitionedCoordinator):
+    def __init__(self, world):
+        self.world = world
+
+    def num_partitions(self):
+        return self.world.partitions()
+
+    def is_ready(self):
+        return not self.world.take("not-ready")
+
+
+class PartitionedLogEmitter(PartitionedEmitter):
+    def __init__(self, world, context):
+        self.world, self.context = world, context
+
+    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
+        start = last_metadata[1] if last_metadata else 0
+        if self.world.take(f"away-{partition}-{attempt.txid}"):
+            self.world.note("away", *attempt, self.context.task, partition, last_metadata)
+            return None
+        end, lines = self.world.read(partition, start)
+        self.world.note("new", *attempt, self.context.task, partition, [start, end])
+        self.emit(attempt, collector, partition, lines)
+        return [start, end]
+
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        start, end = metadata
+        self.world.note("again", *attempt, self.context.task, partition, metadata)
+        self.emit(attempt, collector, partition, self.world.lines(partition)[start:end])
+
+    def emit(self, attempt, collector, partition, lines):
+        for line in lines:
+            collector.emit(partition, line)
+        fail_on(self.world, "emit", attempt)
+
+
+class OpaqueLog(OpaquePartitionedTransactionalSpout):
+    """The opaque kind: metadata of a partition is ``{"end": index}``."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world):
+        self.world = world
+
+    def emitter(self, context):
+        return OpaqueLogEmitter(self.world, context)
+
+
+class OpaqueLogEmitter(OpaquePartitionedEmitter):
+    def __init__(self, world, context):
+        self.world, self.context = world, context
+
+    def num_partitions(self):
+        return self.world.partitions()
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        self.world.note("opaque", *attempt, self.context.task, partition, last_metadata)
+        if self.world.take(f"null-{partition}-{attempt.txid}"):
+            return None
+        if self.world.take(f"away-{partition}-{attempt.txid}"):
+            return last_metadata
+        end, lines = self.world.read(partition, last_metadata["end"] if last_metadata else 0)
+        for line in lines:
+            collector.emit(partition, line)
+        fail_on(self.world, "emit", attempt)
+        return {"end": end}
+
+
+# --- bolts ------------------------------------------------------------------------------------------------------------
+
+
+class Watch(BatchBolt):
+    """Passes tuples on from `finish_batch`, tells what is called, fails where a ticket says so."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world):
+        self.world = world
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.attempt, self.rows = context, collector, attempt, []
+
+    def execute(self, tuple):
+        self.rows.append(tuple.values)
+        fail_on(self.world, f"{self.context.component}-execute", self.attempt)
+
+    def finish_batch(self):
+        self.world.note("finish", self.context.component, self.context.task, *self.attempt, len(self.rows))
+        fail_on(self.world, f"{self.context.component}-finish", self.attempt)
+        for row in self.rows:
+            self.collector.emit(*row)
+
+
+class WatchEach(BasicBolt):
+    """The same for every tuple alone."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world):
+        self.world = world
+
+    def prepare(self, context):
+        self.context = context
+
+    def execute(self, tuple, collector):
+        self.world.note("execute", self.context.component, self.context.task, *tuple.attempt, tuple["line"])
+        fail_on(self.world, f"{self.context.component}-execute", tuple.attempt)
+        collector.emit(*tuple)
+
+
+class Keep(Watch, Committer):
+    """Keeps every line in a sink, and counts per line in a state."""
+
+    rows_sink = SinkTable("rows", {"partition": int, "line": str, "attempt": int})
+    state = KeyedState("counts", {"line": str}, {"n": int})
+
+    def finish_batch(self):
+        super().finish_batch()
+        sink, counts = self.context.sink("rows"), self.context.state("counts")
+        for partition, line in self.rows:
+            sink.append(partition, line, self.attempt.attempt_id)
+            counts.update(line, lambda old: (old or 0) + 1)
+        self.world.note("kept", *self.attempt)
+        fail_on(self.world, "after-keep", self.attempt)
+        if os.path.exists(self.world.directory / f"hold-{self.attempt.txid}"):
+            self.world.note("holding", self.attempt.txid)
+            self.world.await_ticket(f"release-{self.attempt.txid}")
+            fail_on(self.world, "after-hold", self.attempt)

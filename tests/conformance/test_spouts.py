@@ -1,0 +1,344 @@
+"""Spouts of a user's own, of Storm's three kinds, on both engines (storm.md, items 46 and 49 to 61)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from storm_world import Keep, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, Watch, World
+
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.engine.port import Engine
+from txstorm.errors import MetadataError
+from txstorm.spouts import OpaqueMemoryTransactionalSpout
+from txstorm.state.read import read_sink
+
+Factory = Callable[[], Engine]
+PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}
+ALONE = {"max_spout_pending": 1}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path / "world")
+    made.amount = 2
+    return made
+
+
+@pytest.fixture
+def start(world: World, make_engine: Factory, tmp_path: Path):
+    """Starts spout → watch → keep; `kind` is a class of spouts over logs."""
+
+    def begin(kind, *, tasks=1, settings=PENDING, **options):
+        builder = TransactionalTopologyBuilder("logs", "log", kind(world), tasks)
+        builder.set_bolt("watch", Watch(world), 1).shuffle_grouping("log")
+        builder.set_committer_bolt("keep", Keep(world), 1).global_grouping("watch")
+        builder.set_settings({"retry_backoff": 0.001, "compact_on_stop": False, **settings})
+        return run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path / "data", **options)
+
+    return begin
+
+
+@pytest.fixture
+def batches(tmp_path: Path):
+    """Txid → partition → lines that were committed."""
+
+    def read() -> dict[int, dict[int, list[str]]]:
+        found: dict[int, dict[int, list[str]]] = {}
+        for row in read_sink(tmp_path / "data", "rows").to_pylist():
+            found.setdefault(row["_txid"], {}).setdefault(row["partition"], []).append(row["line"])
+        return found
+
+    return read
+
+
+def finished(handle) -> None:
+    assert handle.awaitTermination(120)
+
+
+def emissions(world: World, word: str, txid: int | None = None) -> list[tuple[int, int, object]]:
+    """(txid, partition, metadata) of notes of one kind, in order."""
+    notes = [(note[1], note[4], note[5]) for note in world.notes(word)]
+    return [note for note in notes if txid in (None, note[0])]
+
+
+# --- every kind -------------------------------------------------------------------------------------------------------
+
+KINDS = [PlainLog, OpaquePlainLog, PartitionedLog, OpaqueLog]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_every_line_once(kind, start, world, batches) -> None:
+    for partition, size in enumerate((5, 0, 7)):
+        world.append(partition, *(f"{partition}.{n}" for n in range(size)))
+    finished(start(kind, tasks=2, available_now=True))
+    assert batches() == {
+        1: {0: ["0.0", "0.1"], 2: ["2.0", "2.1"]},
+        2: {0: ["0.2", "0.3"], 2: ["2.2", "2.3"]},
+        3: {0: ["0.4"], 2: ["2.4", "2.5"]},
+        4: {2: ["2.6"]},
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["watch-execute", "watch-finish", "keep-finish", "after-keep", "emit"])
+def test_item_43_44_45_46_a_failed_exception_fails_at_once_and_is_replayed(kind, place, start, world, batches) -> None:
+    world.append(0, *map(str, range(8)))
+    world.ticket(f"{place}-2-failed", times=2)
+    handle = start(kind, available_now=True)
+    finished(handle)
+    assert batches() == {1: {0: ["0", "1"]}, 2: {0: ["2", "3"]}, 3: {0: ["4", "5"]}, 4: {0: ["6", "7"]}}
+    assert handle.snapshot.replays == 2
+    kept = [note[1:] for note in world.notes("kept")]
+    assert [txid for txid, _ in kept if txid != 2] == sorted(txid for txid, _ in kept if txid != 2)
+    attempts = {row["_txid"]: row["attempt"] for row in read_sink(handle.data_dir, "rows").to_pylist()}
+    assert attempts[1] < attempts[2] < attempts[3] < attempts[4]
+    # Those after the failed one are emitted again with new attempts; the one before it ran once.
+    word = {PartitionedLog: "new", OpaqueLog: "opaque"}.get(kind, "emit")
+    emitted = [tuple(note[1:3]) for note in world.notes(word)]
+    assert len([txid for txid, _ in emitted if txid == 1]) == 1
+    if kind is not PartitionedLog:
+        tries = sorted(attempt for txid, attempt in emitted if txid == 2)
+        assert len(tries) == 3
+        assert attempts[2] == tries[-1]
+    assert attempts[3] > attempts[2]
+
+
+# --- partitioned ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
+def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, batches) -> None:
+    world.append(0, "a", "b", "c")
+    world.ticket(f"{place}-2-failed")
+    (world.directory / "hold-1").touch()
+    handle = start(PartitionedLog, settings=ALONE, until_txid=3)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 1")
+    world.ticket("release-1")
+    world.wait(lambda: bool(emissions(world, "again", 2)) or handle.committed >= 2, "the replay of 2")
+    finished(handle)
+    assert emissions(world, "new", 2) == [(2, 0, [2, 3])]
+    assert emissions(world, "again", 2) == [(2, 0, [2, 3])]
+    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}}
+
+
+def test_item_49_64_what_is_appended_later_never_enters_a_replay(start, world, batches) -> None:
+    world.append(0, "a", "b", "c")
+    (world.directory / "hold-2").touch()
+    world.ticket("after-hold-2-failed")
+    handle = start(PartitionedLog, settings=ALONE, until_txid=3)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.append(0, "late")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    finished(handle)
+    assert emissions(world, "again", 2) == [(2, 0, [2, 3])]
+    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}, 3: {0: ["late"]}}
+
+
+def test_item_50_a_new_partition_joins_with_the_next_new_transaction(start, world, batches) -> None:
+    world.append(0, "a", "b", "c", "d", "e", "f")
+    (world.directory / "hold-2").touch()
+    world.ticket("after-hold-2-failed")
+    handle = start(PartitionedLog, tasks=2, settings=ALONE, until_txid=3)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.append(1, "new")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    finished(handle)
+    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c", "d"]}, 3: {0: ["e", "f"], 1: ["new"]}}
+
+
+def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, world, batches) -> None:
+    world.append(0, "a", "b", "c", "d", "e", "f")
+    world.append(1, "A", "B", "C", "D", "E", "F")
+    world.ticket("away-1-2")
+    (world.directory / "hold-2").touch()
+    world.ticket("after-hold-2-failed")
+    handle = start(PartitionedLog, settings={"max_spout_pending": 4}, until_txid=4)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.wait(lambda: bool(emissions(world, "new", 3)), "the emission of 3")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    finished(handle)
+    assert batches() == {
+        1: {0: ["a", "b"], 1: ["A", "B"]},
+        2: {0: ["c", "d"]},
+        3: {0: ["e", "f"], 1: ["C", "D"]},
+        4: {1: ["E", "F"]},
+    }
+    assert emissions(world, "again", 2) == [(2, 0, [2, 4])]
+
+
+@pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog, PlainLog])
+def test_item_52_another_number_of_tasks_moves_partitions_and_changes_no_batch(kind, start, world, batches) -> None:
+    for partition in range(3):
+        world.append(partition, *(f"{partition}.{n}" for n in range(8)))
+    finished(start(kind, tasks=1, until_txid=2))
+    finished(start(kind, tasks=3, until_txid=4))
+    owners = {(note[4], note[3]) for word in ("new", "again", "opaque") for note in world.notes(word) if note[1] > 2}
+    assert owners == ({(p, p) for p in range(3)} if kind is not PlainLog else set())
+    expected = {t: {p: [f"{p}.{2 * t - 2}", f"{p}.{2 * t - 1}"] for p in range(3)} for t in range(1, 5)}
+    assert batches() == expected
+
+
+@pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog])
+def test_item_53_empty_batches_are_transactions(kind, start, world, batches) -> None:
+    world.append(0, "a", "b", "c")
+    handle = start(kind, until_txid=5)
+    finished(handle)
+    assert handle.committed == 5
+    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}}
+    for bolt in ("watch", "keep"):
+        assert [(n[3], n[5]) for n in world.notes("finish") if n[1] == bolt] == [(1, 2), (2, 1), (3, 0), (4, 0), (5, 0)]
+
+
+# --- opaque -----------------------------------------------------------------------------------------------------------
+
+
+def test_item_54_pipelined_opaque_batches_do_not_overlap(start, world, batches) -> None:
+    world.append(0, "dog", "cat", "apple", "dog")
+    finished(start(OpaqueLog, settings={"max_spout_pending": 2}, until_txid=2))
+    assert batches() == {1: {0: ["dog", "cat"]}, 2: {0: ["apple", "dog"]}}
+
+
+def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_path: Path) -> None:
+    spout = OpaqueMemoryTransactionalSpout({0: [(0, w) for w in ("dog", "cat", "apple", "dog")]}, ["partition", "line"], 2)
+    builder = TransactionalTopologyBuilder("logs", "log", spout)
+    builder.set_committer_bolt("keep", Keep(world)).global_grouping("log")
+    builder.set_settings({"max_spout_pending": 2})
+    finished(run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path / "data", until_txid=2))
+    assert batches() == {1: {0: ["dog", "cat"]}, 2: {0: ["apple", "dog"]}}
+
+
+@pytest.mark.parametrize("kind", [OpaqueLog, OpaquePlainLog])
+@pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
+def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind, place, start, world, batches) -> None:
+    world.append(0, *map(str, range(12)))
+    (world.directory / "hold-1").touch()
+    world.ticket(f"{place}-2-failed")
+    handle = start(kind, settings={"max_spout_pending": 3, "max_pack_txids": 3, "max_group_txids": 1}, until_txid=4)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 1")
+    if place == "after-keep":
+        world.wait(lambda: len(world.notes("finish")) >= 3, "the processing of 3")
+    else:
+        world.wait(lambda: any(n[:2] + n[3:4] == ["finish", "watch", 2] for n in world.notes()), "the failure of 2")
+    world.amount = 3
+    world.ticket("release-1")
+    finished(handle)
+    got = batches()
+    assert got[1] == {0: ["0", "1"]}
+    lines = [line for txid in sorted(got) for line in got[txid].get(0, [])]
+    assert lines == [str(n) for n in range(len(lines))]
+    if place == "after-keep":
+        assert got[2] == {0: ["2", "3", "4"]}
+        assert got[3] == {0: ["5", "6", "7"]}
+        assert got[4] == {0: ["8", "9", "10"]}
+    if kind is OpaqueLog:
+        assert {str(last) for _, _, last in emissions(world, "opaque", 2)} == {str({"end": 2})}
+
+
+def test_item_58_what_was_processed_but_not_decided_is_processed_again_after_a_stop(start, world, batches) -> None:
+    world.append(0, *map(str, range(12)))
+    (world.directory / "hold-2").touch()
+    handle = start(OpaqueLog, settings={"max_spout_pending": 3, "max_group_txids": 1}, until_txid=4)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.wait(lambda: bool(emissions(world, "opaque", 3)), "the emission of 3")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    handle.stop()
+    world.amount = 3
+    finished(start(OpaqueLog, settings={"max_spout_pending": 3}, until_txid=4))
+    got = batches()
+    assert got[1] == {0: ["0", "1"]}
+    lines = [line for txid in sorted(got) for line in got[txid][0]]
+    assert lines == [str(n) for n in range(len(lines))]
+    assert len(got[4][0]) == 3
+
+
+def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world, batches) -> None:
+    world.append(0, "a", "b", "c", "d")
+    (world.directory / "hold-2").touch()
+    world.ticket("after-hold-2-failed")
+    handle = start(OpaqueLog, tasks=2, settings=ALONE, until_txid=2)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.append(1, "new")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    finished(handle)
+    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c", "d"], 1: ["new"]}}
+
+
+def test_item_60_a_partition_that_cannot_be_read_keeps_its_position(start, world, batches) -> None:
+    world.append(0, "a", "b", "c", "d", "e", "f")
+    world.append(1, "A", "B", "C", "D")
+    world.ticket("away-1-2")
+    finished(start(OpaqueLog, until_txid=3))
+    assert batches() == {1: {0: ["a", "b"], 1: ["A", "B"]}, 2: {0: ["c", "d"]}, 3: {0: ["e", "f"], 1: ["C", "D"]}}
+
+
+@pytest.mark.parametrize("stop_at", [2, 3], ids=["restart-before", "restart-after"])
+def test_item_61_no_metadata_means_the_last_there_was(stop_at, start, world, batches) -> None:
+    world.append(0, "a", "b", "c", "d", "e", "f", "g")
+    world.append(1, "A", "B", "C", "D")
+    for txid in (2, 3):
+        world.ticket(f"null-1-{txid}")
+    finished(start(OpaqueLog, until_txid=stop_at))
+    finished(start(OpaqueLog, until_txid=4))
+    assert batches() == {
+        1: {0: ["a", "b"], 1: ["A", "B"]},
+        2: {0: ["c", "d"]},
+        3: {0: ["e", "f"]},
+        4: {0: ["g"], 1: ["C", "D"]},
+    }
+    assert [last for _, partition, last in emissions(world, "opaque") if partition == 1][1:] == [{"end": 2}] * 3
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+
+
+def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
+    world.append(0, *map(str, range(8)))
+    (world.directory / "hold-2").touch()
+    handle = start(PlainLog, settings={"max_spout_pending": 4, "max_group_txids": 1})
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.wait(lambda: any(note[1] == 4 for note in world.notes("emit")), "the emission of 4")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    handle.stop()
+    world.amount = 5
+    world.ticket("not-ready", times=1)
+    finished(start(PlainLog, available_now=True))
+    made = [note[1] for note in world.notes("initialize")]
+    assert made[:4] == [1, 2, 3, 4]
+    assert [txid for txid in made if txid <= 4] == [1, 2, 3, 4]
+    assert batches() == {t: {0: [str(2 * t - 2), str(2 * t - 1)]} for t in range(1, 5)}
+
+
+def test_item_18_a_coordinator_that_fails_is_asked_again(start, world, batches) -> None:
+    world.append(0, "a", "b", "c")
+    world.ticket("initialize-1-failed", times=2)
+    world.ticket("initialize-2-failed")
+    finished(start(PlainLog, available_now=True))
+    assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}}
+
+
+def test_emitters_hear_what_is_committed_and_coordinators_are_closed(start, world) -> None:
+    world.append(0, *map(str, range(8)))
+    finished(start(PlainLog, settings=ALONE, available_now=True))
+    assert [note[1] for note in world.notes("cleanup")] == [1, 2, 3]
+    assert len(world.notes("coordinator closed")) == 1
+
+
+def test_opaque_tuples_without_metadata_are_refused(world, start) -> None:
+    class Forgetful(OpaqueLog):
+        def emitter(self, context):
+            emitter = super().emitter(context)
+            emit = emitter.emit_partition_batch
+            emitter.emit_partition_batch = lambda *arguments: (emit(*arguments), None)[1]
+            return emitter
+
+    world.append(0, "a")
+    with pytest.raises(MetadataError, match=r"log.*partition 0.*txid 1.*no metadata"):
+        start(Forgetful, available_now=True).awaitTermination(60)

@@ -1,0 +1,31 @@
+"""Where recovery tests put their data, and the process they fork."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from recovery_cases import Forks
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory, in memory where there is such a place: what a killed process wrote stays either way."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="txstorm-recovery-", dir=MEMORY) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """A loaded process to fork."""
+    made = Forks()
+    yield made
+    made.close()

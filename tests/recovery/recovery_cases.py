@@ -1,0 +1,185 @@
+"""What recovery tests share: children to kill, and the oracle that says whether a directory is as it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from txstorm.clients.delta import DeltaHandle
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime.books import Books
+from txstorm.state.history import read_history
+from txstorm.state.ranges import table_ranges
+from txstorm.state.read import list_sinks, list_states, read_sink, read_state, rows_json
+from txstorm.state.staging import STAGED
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+JOB = HERE / "crash_job.py"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For children: they find txstorm, and the modules beside the tests."""
+    path = [str(ROOT), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}
+
+
+def start(script: Path, *argv: Any, fault: str = "", **more: str) -> subprocess.Popen[str]:
+    """A child process that runs `script`, its standard error with its standard output."""
+    return subprocess.Popen(
+        [sys.executable, script, *map(str, argv)],
+        env=environment(TXSTORM_FAULT=fault, **more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(child: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str]:
+    """Exit status (negative for a signal) and output of a child."""
+    try:
+        output, _ = child.communicate(timeout=timeout)
+    finally:
+        child.kill()
+    return child.returncode, output
+
+
+class Forks:
+    """One process with everything loaded, forked for every run of the crash job."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, JOB, "--serve"],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, argv: Sequence[Any], fault: str = "") -> tuple[int, str]:
+        """Exit status, negative for a signal, and output of one run."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        log = Path(str(argv[0]) + ".log")
+        request = {"argv": [str(one) for one in argv], "fault": fault, "log": str(log)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        status = int(self._process.stdout.readline())
+        return status, log.read_text()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate("")
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """What `condition` gives once it is true; fails when it is not within a generous time."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, f"not true after {seconds} s"
+        time.sleep(0.02)
+    return found
+
+
+KILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Content:
+    """What does not depend on how a directory came about."""
+
+    states: Mapping[str, str]
+    sinks: Mapping[str, Counter[str]]
+    batches: tuple[tuple[int, str], ...]
+
+
+def content(data_dir: Path) -> Content:
+    """States byte for byte, sinks as multisets of rows with their txid, and what every txid read."""
+    history = read_history(data_dir)
+    extents = [one.replace(str(data_dir.parent), "") for one in history["extents"].to_pylist()]
+    return Content(
+        states={name: rows_json(read_state(data_dir, name)) for name in list_states(data_dir)},
+        sinks={
+            name: Counter(json.dumps(row, sort_keys=True) for row in read_sink(data_dir, name).to_pylist())
+            for name in list_sinks(data_dir)
+        },
+        batches=tuple(zip(history["txid"].to_pylist(), extents, strict=True)),
+    )
+
+
+def committed_versions(data_dir: Path) -> list[int]:
+    """The txids that are in the table ``changes/seen``."""
+    return [record.txid for one in table_ranges(data_dir)["changes/seen"] for record in one.txids]
+
+
+def sums(data_dir: Path) -> dict[int, int]:
+    """Number → how often it was seen."""
+    return {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
+
+
+@contextmanager
+def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
+    """The ledger of a directory, beside its run or after it."""
+    ledger = open_ledger(data_dir, create=False, read_only=not write)
+    try:
+        yield Books(ledger, data_dir / "intents")
+    finally:
+        ledger.close()
+
+
+def check(data_dir: Path, txids: int, intents: int = 3) -> None:
+    """What must hold of every directory whose run has ended cleanly after `txids` transactions."""
+    _check_tiling(data_dir, txids)
+    _check_ledger(data_dir, txids, intents)
+    _check_files(data_dir)
+
+
+def _check_tiling(data_dir: Path, txids: int) -> None:
+    attempts: dict[int, set[tuple[int, str]]] = {txid: set() for txid in range(1, txids + 1)}
+    for uri, ranges in table_ranges(data_dir).items():  # raises where they leave a gap or overlap
+        assert ranges[0].first == 1, uri
+        assert ranges[-1].last <= txids, uri
+        for one in ranges:
+            assert all(one.first <= record.txid <= one.last for record in one.txids), uri
+            for record in one.txids:
+                attempts[record.txid].add((record.attempt_id, record.digest))
+    assert {txid: len(found) for txid, found in attempts.items() if len(found) > 1} == {}
+    history = read_history(data_dir)
+    assert history["txid"].to_pylist() == list(range(1, txids + 1))
+    for txid, attempt in zip(history["txid"].to_pylist(), history["attempt"].to_pylist(), strict=True):
+        assert {found for found, _ in attempts[txid]} <= {attempt}
+    stamps = history["stamp"].to_pylist()
+    assert stamps == sorted(stamps)
+
+
+def _check_ledger(data_dir: Path, txids: int, intents: int) -> None:
+    with open_books(data_dir) as books:
+        assert books.currtx() == txids + 1
+        assert books.live_intents() == []
+        assert books.failures() == {}
+        assert books.history() == {}
+        assert list(books.metas()) == [txids]
+        assert {name: ranges[-1].last for name, ranges in table_ranges(data_dir).items()} == books.tables()
+        assert len(books.intents()) <= intents
+        assert books.ledger.holder() is None
+
+
+def _check_files(data_dir: Path) -> None:
+    """Every file beside a table is named by its log; nothing else is left."""
+    for kind in ("changes", "state", "sinks"):
+        for table in (data_dir / kind).glob("*"):
+            found = {f"{STAGED}/{file.name}" for file in (table / STAGED).iterdir()}
+            assert found == DeltaHandle.open(table).logged_paths(), table
+    assert list((data_dir / "spill").iterdir()) == []
+    assert list((data_dir / "intents").iterdir()) == []

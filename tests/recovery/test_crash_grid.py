@@ -1,0 +1,191 @@
+"""SIGKILL at every fault point, then the same command once more: as if nothing had happened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import cycle
+
+import pytest
+from crash_job import SPOUTS, TXIDS
+from recovery_cases import JOB, KILLED, Content, Forks, check, content, eventually, finish, start
+
+from txstorm import faults
+
+pytestmark = pytest.mark.integration
+
+# Passed once a start; a later passage of them is one of a later start, and tested as such below.
+ONCE = ("p0.", "history.", "sweep.")
+CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
+DELTA_TABLES = {1: 2, 3: 5}  # a state has two
+
+
+def points(tables: int) -> list[str]:
+    """All points but those of checkpoints, for so many tables."""
+    found = []
+    for name in faults.POINTS:
+        if name not in CHECKPOINTS:
+            count = DELTA_TABLES[tables] if name.startswith("p0.") else tables
+            numbers = range(1, count + 1) if ".N." in name else [0]
+            found += [name.replace(".N.", f".{number}.") for number in numbers]
+    return found
+
+
+def passages(point: str, tables: int) -> tuple[int, ...]:
+    """The first passage and a later one, where there is one in every run."""
+    if point.startswith(ONCE) or (point.startswith("compact.") and tables == 1):
+        return (1,)
+    return (1, 2) if point.startswith(("p1.", "compact.")) else (1, 3)
+
+
+def grid() -> list[tuple[int, str, str]]:
+    """(tables, fault, spout): every point and passage with 1 and with 3 tables, the kinds of spouts in turn."""
+    kinds = cycle(SPOUTS)
+    return [
+        (tables, f"{point}:kill:{nth}", next(kinds))
+        for tables in (1, 3)
+        for point in points(tables)
+        for nth in passages(point, tables)
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Content]:
+    """The content of an undisturbed run with the given options, made once."""
+    known: dict[tuple[object, ...], Content] = {}
+
+    def get(*options: object) -> Content:
+        if options not in known:
+            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+            status, output = forks.run([data_dir, *options])
+            assert status == 0, output
+            known[options] = content(data_dir)
+        return known[options]
+
+    return get
+
+
+def killed(forks: Forks, argv: list[object], fault: str) -> None:
+    status, output = forks.run(argv, fault)
+    assert status == KILLED, f"{fault} was not reached: {output}"
+
+
+def ends_well(forks: Forks, argv: list[object], txids: int = TXIDS) -> None:
+    status, output = forks.run(argv)
+    assert status == 0, output
+    assert f'"committed": {txids},' in output
+
+
+@pytest.mark.parametrize(("tables", "fault", "spout"), grid())
+def test_killed_and_started_again(forks, undisturbed, place, tables, fault, spout):
+    options = ["--spout", spout, "--tables", tables]
+    killed(forks, [place / "data", *options], fault)
+
+    ends_well(forks, [place / "data", *options])
+
+    assert content(place / "data") == undisturbed(*options)
+    check(place / "data", TXIDS)
+
+
+RECOVERY = [point for point in points(3) if point.startswith(("p0.", "p7.", "p8.")) and "created" not in point]
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip([f"{point}:kill:1" for point in RECOVERY], cycle(SPOUTS))))
+def test_killed_again_while_it_rolls_a_decided_group_forward(forks, undisturbed, place, fault, spout):
+    argv = [place / "data", "--spout", spout]
+    killed(forks, argv, "p6.after:kill:2")
+    killed(forks, argv, fault)
+
+    ends_well(forks, argv)
+
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", TXIDS)
+
+
+def test_killed_at_every_start_it_still_arrives(forks, undisturbed, place):
+    """Each start gets a little further than the one before it: one more decided group is all that is asked of it."""
+    argv = [place / "data", "--set", "max_group_txids=1"]
+    for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):
+        killed(forks, argv, fault)
+
+    ends_well(forks, argv)
+
+    assert content(place / "data") == undisturbed()
+    check(place / "data", TXIDS, intents=TXIDS)  # only a commit drops old ones
+
+
+@pytest.mark.parametrize("point", CHECKPOINTS)
+def test_killed_while_a_log_is_shortened(forks, undisturbed, place, point):
+    txids = 24
+    argv = [place / "data", "--txids", txids, "--set", "max_group_txids=1"]
+    killed(forks, argv, f"{point}:kill:2")
+
+    ends_well(forks, argv, txids)
+
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", txids)
+
+
+def test_every_point_is_passed_in_its_order_by_an_undisturbed_run(place):
+    trace = place / "trace"
+    argv = [JOB, place / "data", "--txids", 24, "--set", "max_group_txids=1"]
+    for _ in range(2):  # the second start has nothing to do but to lead
+        status, output = finish(start(*argv, TXSTORM_FAULT_TRACE=str(trace)))
+        assert status == 0, output
+
+    passed = [re.sub(r"\.[0-9]+\.", ".N.", line) for line in trace.read_text().splitlines()]
+
+    assert set(passed) == set(faults.POINTS)
+    commit = [name for name in passed if name.startswith(("p5", "p6", "p7", "p8"))]
+    staged = ["p5.staged.before", "p5.staged.after"] * 3
+    published = ["p7.N.before", "p7.N.written", "p7.N.after"] * 3
+    one = ["p5.before", "p5.after", *staged, "p6.before", "p6.after", *published, "p8.before", "p8.after"]
+    assert commit == one * 24
+    for step in ("p1", "p2", "p3", "p4"):
+        assert passed.index(f"{step}.before") < passed.index(f"{step}.after") < passed.index("p5.before")
+    lead = ["p0.before", "p0.epoch", *["p0.N.raised"] * 5, "p0.raised", *["p0.N.raised"] * 5, "p0.after"]
+    assert [name for name in passed if name.startswith("p0.")][-len(lead) :] == lead
+
+
+def test_every_step_has_a_point_before_and_after():
+    steps = {re.match(r"p[0-8](\.N)?", name)[0] for name in faults.POINTS if name.startswith("p")}
+    assert steps == {"p0", "p0.N", "p1", "p2", "p3", "p4", "p5", "p6", "p7.N", "p8"}
+    for step in steps - {"p0.N"}:
+        assert {f"{step}.before", f"{step}.after"} <= set(faults.POINTS)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("p1.before", "p2.after", "p3.before", "p3.after", "p4.before", "p5.before", "p5.staged.after"),
+        *("p6.before", "p6.after", "p7.1.before", "p7.2.written", "p7.3.after", "p8.before", "p8.after"),
+        *("p0.before", "p0.raised", "p0.after", "history.written", "compact.staged", "sweep.after"),
+    ],
+)
+def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(forks, undisturbed, place, fault):
+    argv = [place / "data", "--spout", "opaque"]
+    status, output = forks.run(argv, f"{fault}:raise:1")
+    assert status == 1, output
+    assert f"injected at {fault}" in output
+
+    ends_well(forks, argv)
+
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", TXIDS)
+
+
+@pytest.mark.parametrize("point", ["p0.raised", "p2.before", "p3.after", "p5.staged.after", "p6.after", "p7.2.written"])
+def test_a_run_that_hangs_is_killed_from_outside(forks, undisturbed, place, point):
+    argv = [place / "data", "--spout", "file"]
+    trace = place / "trace"
+    child = start(JOB, *argv, fault=f"{point}:hang:1", TXSTORM_FAULT_TRACE=str(trace))
+    eventually(lambda: trace.exists() and point in trace.read_text().splitlines())
+    child.kill()
+    status, output = finish(child)
+    assert status == KILLED, output
+
+    ends_well(forks, argv)
+
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", TXIDS)
+

@@ -1,0 +1,111 @@
+"""The Delta client: compare-and-set, what it remembers of a version, checkpoints, and reading parts of a table."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table, stored_schema
+from txstorm.errors import ConflictError, StateError, TableCorrupt
+
+SCHEMA = pa.schema([("k", pa.string()), ("_txid", pa.int64())])
+
+
+@pytest.fixture
+def handle(tmp_path):
+    return DeltaHandle.create(tmp_path / "t", SCHEMA, {"own": "1"}, Commit({"app": 0}, {"kind": "create"}))
+
+
+def add(handle, txid, keys=("a",), stats=True, app="app"):
+    name = f"{txid}.parquet"
+    pq.write_table(pa.table({"k": list(keys), "_txid": [txid] * len(keys)}, SCHEMA), handle.path / name)
+    bounds = f'{{"numRecords": {len(keys)}, "minValues": {{"_txid": {txid}}}, "maxValues": {{"_txid": {txid}}}}}'
+    file = DataFile(name, (handle.path / name).stat().st_size, 1, bounds if stats else "{}")
+    handle.commit(Commit({app: txid}, {"last": txid}, [file]))
+    handle.refresh()
+
+
+def test_created_with_properties_and_transactions(tmp_path, handle):
+    again = DeltaHandle.open(tmp_path / "t")
+    assert (again.version, again.schema) == (0, SCHEMA)
+    assert again.properties == {"own": "1", "delta.enableDeletionVectors": "false"}
+    assert (again.app_version("app"), again.app_version("other")) == (0, None)
+    with pytest.raises(TableCorrupt, match="the table cannot be created"):
+        DeltaHandle.create(tmp_path / "t", SCHEMA, {}, Commit({}, {}))
+
+
+def test_what_a_handle_remembers_is_never_older_than_its_version(handle):
+    other = DeltaHandle.open(handle.path)
+    assert (handle.app_version("app"), other.app_version("app")) == (0, 0)
+    add(handle, 1)
+    assert (handle.app_version("app"), other.app_version("app")) == (1, 0)
+    other.refresh()
+    assert other.app_version("app") == 1
+    handle.commit(Commit({"app": 2}, {}))
+    other.refresh()
+    other.commit(Commit({"app": 3, "epoch": 1}, {}))
+    handle.refresh()  # its own commit, and another one after it
+    assert (handle.app_version("app"), handle.app_version("epoch")) == (3, 1)
+
+
+def test_a_handle_that_did_not_refresh_conflicts_with_itself(handle):
+    handle.commit(Commit({"app": 1}, {}))
+    with pytest.raises(ConflictError):
+        handle.commit(Commit({"app": 2}, {}))
+
+
+def test_history_has_our_infos_newest_first_and_nothing_of_others(handle):
+    for txid in range(1, 21):  # more than one step of reading
+        add(handle, txid)
+    entries = list(handle.history())
+    assert [entry.version for entry in entries] == list(range(20, -1, -1))
+    assert [entry.info.get("last") for entry in entries] == [*range(20, 0, -1), None]
+
+
+def test_a_checkpoint_is_what_the_next_handle_starts_from(handle):
+    add(handle, 1)
+    assert handle.checkpoint(2) == []
+    add(handle, 2)
+    files = handle.checkpoint(2)
+    assert [file.name for file in files] == [f"{2:020d}.checkpoint.parquet", "_last_checkpoint"]
+    assert all(file.exists() for file in files)
+    for version in (0, 1):
+        handle.log_entry(version).unlink()
+    again = DeltaHandle.open(handle.path)
+    assert (again.version, again.app_version("app"), again.checkpoint(1)) == (2, 2, [])
+    add(handle, 3)  # and the handle that wrote it goes on
+    assert sorted(again.logged_paths()) == ["1.parquet", "2.parquet", "3.parquet"]
+
+
+def test_parts_of_a_table(handle):
+    for txid in range(1, 6):
+        add(handle, txid, stats=txid % 2 == 0)
+    (handle.path / "4.parquet").unlink()  # not opened when its statistics say it has nothing to give
+    assert sorted(handle.read(["_txid"], ("_txid", 1), ("_txid", 3))["_txid"].to_pylist()) == [2, 3]
+    assert handle.read(low=("_txid", 4))["_txid"].to_pylist() == [5]
+    with pytest.raises(TableCorrupt, match=r"t: a file of version 5 cannot be read: .*4\.parquet"):
+        handle.read()
+    assert handle.read(low=("_txid", 9)).num_rows == 0
+
+
+def test_files_leave_and_old_versions_stay_readable(handle):
+    add(handle, 1)
+    handle.commit(Commit({}, {}, removes=handle.files(), removed_at=1))
+    handle.refresh()
+    assert (handle.files(), handle.read().num_rows) == ([], 0)
+    assert handle.logged_paths() == {"1.parquet"}
+    assert DeltaHandle.open(handle.path, 1).read().num_rows == 1
+    with pytest.raises(TableCorrupt, match="cannot be read at version 9"):
+        DeltaHandle.open(handle.path, 9)
+
+
+def test_is_table(tmp_path, handle):
+    assert is_table(tmp_path / "t")
+    assert not is_table(tmp_path)
+    (tmp_path / "half/_delta_log").mkdir(parents=True)
+    assert not is_table(tmp_path / "half")
+
+
+def test_types_delta_has_not_are_named():
+    with pytest.raises(StateError, match="state 's': column 'x': Delta cannot store duration"):
+        stored_schema("state 's'", pa.schema([("a", pa.int64()), ("x", pa.duration("us"))]))
+    assert stored_schema("s", SCHEMA) == SCHEMA

@@ -1,0 +1,58 @@
+"""Plain Spark reads every table, and its maintenance commands do no harm to a run that goes on."""
+
+import pytest
+from store_cases import commit, open_store
+from test_read import KINDS, ROW, WIDE, put, wide
+
+from txstorm.state.ranges import table_ranges
+from txstorm.state.read import read_state
+
+pytestmark = pytest.mark.spark
+
+
+def rows(spark, path, *columns):
+    found = spark.read.format("delta").load(str(path)).select(*columns).collect()
+    return sorted(tuple(row) for row in found)
+
+
+def test_spark_reads_states_changes_and_sinks(spark, tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1, "b": 2}, {"a": 1, "b": None})
+    store.compact()
+    assert rows(spark, tmp_path / "state/counts", "word", "n", "_txid", "_prev.n") == [("a", 2, 2, 1)]
+    assert rows(spark, tmp_path / "state/totals", "n", "mean") == [(4, 0.5)]
+    changes = rows(spark, tmp_path / "changes/counts", "_txid", "_op", "word")
+    assert changes == [(1, "u", "a"), (1, "u", "b"), (2, "d", "b"), (2, "u", "a")]
+    assert spark.read.format("delta").load(str(tmp_path / "changes/counts")).where("_txid > 1").count() == 2
+    sink = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
+    assert sink.count() == 4
+    assert sink.agg({"_txid": "max"}).collect()[0][0] == 2
+
+
+def test_spark_reads_every_type(spark, tmp_path):
+    put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): wide()}).compact()
+    table = spark.read.format("delta").load(str(tmp_path / "state/wide"))
+    found = table.toArrow().select([*KINDS, *wide()])
+    expected = read_state(tmp_path, "wide")
+    assert found.select(["s", "i", "b", "y", "d", "m", "f", "l"]).to_pylist() == (
+        expected.select(["s", "i", "b", "y", "d", "m", "f", "l"]).to_pylist()
+    )
+    assert table.selectExpr("unix_micros(t)").collect()[0][0] == expected["t"].cast("int64")[0].as_py()
+
+
+def test_optimize_and_vacuum_do_no_harm(spark, tmp_path):
+    store = open_store(tmp_path, create=True)
+    for txid in range(1, 23):  # past a checkpoint
+        commit(store, txid, {f"w{txid % 3}": 1})
+    expected = {txid: read_state(tmp_path, "counts", txid) for txid in (0, 7, 22)}
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    changes = f"delta.`{tmp_path / 'changes/counts'}`"
+    spark.sql(f"OPTIMIZE {changes}")
+    spark.sql(f"VACUUM {changes} RETAIN 0 HOURS")
+    commit(store, 23, {"w0": 1})  # its handles have not seen what Spark committed
+    commit(open_store(tmp_path, epoch=2), 24, {"w0": 1}, epoch=2)
+    assert read_state(tmp_path, "counts")["n"].to_pylist() == [9, 8, 7]
+    assert {txid: read_state(tmp_path, "counts", txid) for txid in expected} == expected
+    assert [one.last for one in table_ranges(tmp_path)["changes/counts"]] == list(range(1, 25))
+    label = spark.sql(f"DESCRIBE HISTORY {changes} LIMIT 1").select("userMetadata").collect()
+    assert label[0][0] == "txstorm txids 24 to 24"

@@ -1,0 +1,102 @@
+"""The log of a Delta table as files: every entry of ours carries a checksum of what it means.
+
+The log is JSON without any protection: a flipped bit in a number leaves it valid, with another meaning. Entries that
+somebody else wrote have no checksum and are taken as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+LOG = "_delta_log"
+INFO = "txstorm"
+CHECK = "check"
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
+# What was read of the source: nothing is decided by it, and its floats need not come back bit by bit.
+_UNCHECKED = {"extents"}
+
+File = tuple[str, int, int, str]
+
+
+def checksum(
+    info: Mapping[str, Any],
+    adds: Iterable[File],
+    removes: Iterable[str],
+    transactions: Iterable[tuple[str, int]],
+    table: Sequence[Any] | None,
+) -> str:
+    """Of what an entry means: the commit info, files (path, size, modified, stats), app transactions, table.
+
+    `table` is the schema (as JSON values) and the properties where the entry makes the table, else None.
+    """
+    document = [_checked(info), sorted(adds), sorted(removes), sorted(transactions), table]
+    return blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _checked(one) for name, one in value.items() if name not in _UNCHECKED}
+    return [_checked(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def entries_since_checkpoint(table: Path) -> list[Path]:
+    """The entries that the newest version of the table at `table` is read from, and the one of the last checkpoint."""
+    names = [path.name for path in (table / LOG).iterdir()]
+    checkpoint = max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+    kept = sorted(name for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) >= checkpoint)
+    return [table / LOG / name for name in kept]
+
+
+def own_info(entry: Path) -> Mapping[str, Any]:
+    """What we wrote into the commit info of a log entry; nothing when it is empty, or somebody else's.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    try:
+        actions = _actions(entry)
+        if not actions:
+            return {}
+        own: dict[str, Any] = dict(actions["commitInfo"][0]).get(INFO, {})
+        ours = bool(own) or any(one["appId"].startswith(f"{INFO}/") for one in actions["txn"])
+        intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
+    except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        msg = f"it is no log entry ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if not intact:
+        msg = "its checksum is not that of its content"
+        raise ValueError(msg)
+    return own
+
+
+def paths_of(entry: Path) -> Iterator[str]:
+    """The files that an undamaged log entry adds or removes, relative to the table."""
+    actions = _actions(entry)
+    for action in (*actions["add"], *actions["remove"]):
+        yield unquote(action["path"])
+
+
+def _actions(entry: Path) -> dict[str, list[Any]]:
+    actions: dict[str, list[Any]] = defaultdict(list)
+    for line in entry.read_bytes().splitlines():
+        for kind, content in json.loads(line).items():
+            actions[kind].append(content)
+    return actions
+
+
+def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> str:
+    info = {name: value for name, value in own.items() if name != CHECK}
+    adds = [(unquote(one["path"]), one["size"], one["modificationTime"], one["stats"]) for one in actions["add"]]
+    removes = [unquote(one["path"]) for one in actions["remove"]]
+    transactions = [(one["appId"], one["version"]) for one in actions["txn"]]
+    made = [[json.loads(one["schemaString"]), one["configuration"]] for one in actions["metaData"]]
+    return checksum(info, adds, removes, transactions, made[0] if made else None)

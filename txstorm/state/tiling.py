@@ -1,0 +1,27 @@
+"""The commit infos of a log tile the txids: where one entry was lost, the next does not begin where the last ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from txstorm.errors import TableCorrupt
+
+
+def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `TableCorrupt` where txids of a timeline are missing between two of `infos`, which come oldest first.
+
+    A power failure may leave the newest entry empty, which says nothing and is made again; an empty one with others
+    after it has lost what it held.
+    """
+    lasts: dict[int, int | None] = {}
+    for info in infos:
+        last = lasts.get(info.get("timeline", 0))
+        expected = info["first"] - 1 if "first" in info else info.get("last")
+        if last is not None and expected is not None and expected != last:
+            msg = (
+                f"table {table}: expected the entry after txid {last} in the log, found one after {expected}: an entry "
+                "between them is lost or damaged; restore the table's directory from a copy"
+            )
+            raise TableCorrupt(msg)
+        lasts[info.get("timeline", 0)] = info.get("last", info.get("as_of", last))
