@@ -32,7 +32,7 @@ MakeEngine = Callable[[], Engine]
 def engines(kind: str, session: Any, jobs: int = 2) -> MakeEngine:
     """Makes engines of `kind` for one run each; those of Spark share `session`."""
     if kind == "local":
-        return lambda: LocalEngine(jobs)
+        return LocalEngine
     from txstorm.engine.spark import SparkEngine
 
     return lambda: SparkEngine(session, jobs=jobs)

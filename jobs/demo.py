@@ -80,9 +80,9 @@ def tell(ending: Ending, found: dict[str, int]) -> None:
     )
     program, place = shown(Path(sys.executable).with_name("txstorm")), shown(ending.data_dir)
     print("Look at the tables:")
-    print(f"  {program} state {place} counts             the counts")
-    print(f"  {program} state {place} counts --txid 20   the counts as of transaction 20")
-    print(f"  {program} history {place}                  what each transaction read and wrote")
+    print(f"  {program} state {place} counts             # the counts")
+    print(f"  {program} state {place} counts --txid 20   # the counts as of transaction 20")
+    print(f"  {program} history {place}                  # what each transaction read and wrote")
     print(f"Any reader of Delta can open {place}/state/counts")
 
 

@@ -3,8 +3,8 @@
 txstorm run jobs.reach --available-now
 txstorm state txstorm-data/reach reach
 
-Two look-ups one after the other, a union without duplicates in parallel, and one committer with two inputs: the
-followers found, and the URLs themselves, so that one that nobody tweeted has reach 0.
+Two look-ups, a union without duplicates, and a committer with two inputs: the followers that were counted, and the
+URLs themselves, so that one nobody tweeted has reach 0.
 """
 
 from collections import Counter
@@ -45,17 +45,11 @@ class KeepReach(BatchBolt, Committer):
         self.reach.put_many(self.counts)
 
 
-def tweeters(tuple):
-    return [(tuple["url"], person) for person in TWEETERS.get(tuple["url"], ())]
-
-
-def followers(tuple):
-    return [(tuple["url"], person) for person in FOLLOWERS.get(tuple["tweeter"], ())]
-
-
+tweeters = FlatMap(lambda row: [(row["url"], one) for one in TWEETERS.get(row["url"], ())], "url", "tweeter")
+followers = FlatMap(lambda row: [(row["url"], one) for one in FOLLOWERS.get(row["tweeter"], ())], "url", "follower")
 builder = TransactionalTopologyBuilder("reach", "urls", MemoryTransactionalSpout([URLS], "url", take=2))
-builder.set_bolt("tweeters", FlatMap(tweeters, "url", "tweeter"), 2).shuffle_grouping("urls")
-builder.set_bolt("followers", FlatMap(followers, "url", "follower"), 2).shuffle_grouping("tweeters")
+builder.set_bolt("tweeters", tweeters, 2).shuffle_grouping("urls")
+builder.set_bolt("followers", followers, 2).shuffle_grouping("tweeters")
 builder.set_bolt("once", Distinct("url", "follower"), 2).fields_grouping("followers", ["url", "follower"])
 builder.set_bolt("partial", CountBy("url"), 2).local_or_shuffle_grouping("once")
 reach = builder.set_bolt("reach", KeepReach(), 2)

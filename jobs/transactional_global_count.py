@@ -11,11 +11,8 @@ from txstorm.bolts import BatchCount
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
-WORDS = {
-    0: ["cat", "dog", "chicken", "cat", "dog", "apple"],
-    1: ["cat", "dog", "apple", "banana"],
-    2: ["cat", "cat", "cat", "cat", "cat", "dog", "dog", "dog", "dog"],
-}
+WORDS = ["cat dog chicken cat dog apple", "cat dog apple banana", "cat cat cat cat cat dog dog dog dog"]
+PARTITIONS = [words.split() for words in WORDS]
 
 
 class UpdateGlobalCount(BatchBolt, Committer):
@@ -34,7 +31,7 @@ class UpdateGlobalCount(BatchBolt, Committer):
         self.collector.emit(self.total.update((), lambda old: (old or 0) + self.sum))
 
 
-builder = TransactionalTopologyBuilder("global-count", "spout", MemoryTransactionalSpout(WORDS, "word", take=3), 3)
+builder = TransactionalTopologyBuilder("global-count", "spout", MemoryTransactionalSpout(PARTITIONS, "word", take=3), 3)
 builder.set_bolt("partial-count", BatchCount(), 5).none_grouping("spout")
 builder.set_bolt("sum", UpdateGlobalCount()).global_grouping("partial-count")
 builder.set_bolt("sums", DeltaSink("sums", {"sum": int})).global_grouping("sum")

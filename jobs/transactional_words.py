@@ -3,8 +3,7 @@
 txstorm run jobs.transactional_words --available-now
 txstorm state txstorm-data/top-n-words buckets
 
-Two states follow the same txid order: when a count leaves its bucket, the old bucket loses a word in the very
-transaction in which the new one gets it.
+Two states follow the same txid order: both buckets of a word that moves change in the transaction of its count.
 """
 
 from collections import Counter
@@ -13,11 +12,8 @@ from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTo
 from txstorm.bolts import SumByKey
 from txstorm.spouts import MemoryTransactionalSpout
 
-WORDS = {
-    0: ["cat", "dog", "chicken", "cat", "dog", "apple"],
-    1: ["cat", "dog", "apple", "banana"],
-    2: ["cat", "cat", "cat", "cat", "cat", "dog", "dog", "dog", "dog"],
-}
+WORDS = ["cat dog chicken cat dog apple", "cat dog apple banana", "cat cat cat cat cat dog dog dog dog"]
+PARTITIONS = [words.split() for words in WORDS]
 BUCKET_SIZE = 10
 
 
@@ -53,7 +49,7 @@ class Bucketize(BasicBolt):
             collector.emit(previous // BUCKET_SIZE, -1)
 
 
-builder = TransactionalTopologyBuilder("top-n-words", "spout", MemoryTransactionalSpout(WORDS, "word", take=3), 2)
+builder = TransactionalTopologyBuilder("top-n-words", "spout", MemoryTransactionalSpout(PARTITIONS, "word", take=3), 2)
 builder.set_bolt("count", KeyedCountUpdater(), 5).fields_grouping("spout", ["word"])
 builder.set_bolt("bucketize", Bucketize()).none_grouping("count")
 builder.set_bolt("buckets", SumByKey({"bucket": int}, "words", "buckets"), 5).fields_grouping("bucketize", ["bucket"])

@@ -50,7 +50,7 @@ def spark() -> Iterator[Any]:
 def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     """Makes an engine; a test that takes it runs once on threads and once on Spark."""
     if request.param == "local":
-        return lambda: LocalEngine(2)
+        return LocalEngine
     from txstorm.engine.spark import SparkEngine
 
     session = request.getfixturevalue("spark")

@@ -135,11 +135,11 @@ def staged(data_dir, table):
 DAMAGES = {
     "missing ledger": (
         lambda d: (d / "ledger.db").unlink(),
-        Says(FOREIGN, "data", "has tables but no ledger (ledger.db)", "put the ledger back"),
+        Says(FOREIGN, "data", "was run in, but has no ledger (ledger.db)", "put the ledger back"),
     ),
     "missing ledger and tables": (
         lambda d: [(d / "ledger.db").unlink(), *map(shutil.rmtree, (d / "state", d / "changes", d / "sinks"))],
-        Says(FOREIGN, "data", "has tables but no ledger (ledger.db)", "put the ledger back"),
+        Says(FOREIGN, "data", "was run in, but has no ledger (ledger.db)", "put the ledger back"),
     ),
     "missing table": (
         lambda d: shutil.rmtree(d / "changes/counts"),

@@ -108,7 +108,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
     def get(text: str) -> Seen:
         if text not in known:
             topology = build(text, SIZES, max_spout_pending=1)
-            known[text] = observe(topology, LocalEngine(1), tmp_path_factory.mktemp("alone"))
+            known[text] = observe(topology, LocalEngine(), tmp_path_factory.mktemp("alone"))
         return known[text]
 
     return get

@@ -140,12 +140,13 @@ def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
 
 def check(data_dir: Path, txids: int, intents: int = 3) -> None:
     """What must hold of every directory whose run has ended cleanly after `txids` transactions."""
-    _check_tiling(data_dir, txids)
+    check_tiling(data_dir, txids)
     _check_ledger(data_dir, txids, intents)
     _check_files(data_dir)
 
 
-def _check_tiling(data_dir: Path, txids: int) -> None:
+def check_tiling(data_dir: Path, txids: int) -> None:
+    """The ranges of each table tile the history, the tables agree on attempts, the history table has every txid."""
     attempts: dict[int, set[tuple[int, str]]] = {txid: set() for txid in range(1, txids + 1)}
     for uri, ranges in table_ranges(data_dir).items():  # raises where they leave a gap or overlap
         assert ranges[0].first == 1, uri

@@ -95,6 +95,29 @@ def watched_topology(
     return builder.build_topology().with_settings({**SETTINGS, **settings})
 
 
+class Endless(TransactionalSpout):
+    """Transaction N is the numbers 2N - 1 and 2N; there is always another one."""
+
+    fields = ("n",)
+
+    def coordinator(self, context):
+        return _EndlessCoordinator()
+
+    def emitter(self, context):
+        return _EndlessEmitter()
+
+
+class _EndlessCoordinator(SpoutCoordinator):
+    def initialize_transaction(self, txid, prev_metadata):
+        return [2 * txid - 1, 2 * txid + 1]
+
+
+class _EndlessEmitter(Emitter):
+    def emit_batch(self, attempt, metadata, collector):
+        for number in range(*metadata):
+            collector.emit(number)
+
+
 class Shelf:
     """A source in a file, read anew at every look: ``{"rows": [[…], …], "take": n or {txid: n}}``."""
 

@@ -47,7 +47,7 @@ class Map(Declared):
 
     Example::
 
-        Map(lambda tuple: (tuple["price"] * tuple["n"], tuple["shop"]), "amount", "shop")
+        Map(lambda row: (row["price"] * row["n"], row["shop"]), "amount", "shop")
     """
 
     def __init__(self, function: Callable[[Tuple], Any], *fields: str) -> None:
@@ -68,7 +68,7 @@ class FlatMap(Declared):
 
     Example::
 
-        FlatMap(lambda tuple: tuple["line"].split(), "word")
+        FlatMap(lambda row: row["line"].split(), "word")
     """
 
     def __init__(self, function: Callable[[Tuple], Iterable[Any]], *fields: str) -> None:
@@ -91,7 +91,7 @@ class Filter(Declared):
 
     Example::
 
-        Filter(lambda tuple: tuple["amount"] > 0, "shop", "amount")
+        Filter(lambda row: row["amount"] > 0, "shop", "amount")
     """
 
     def __init__(self, predicate: Callable[[Tuple], object], *fields: str) -> None:

@@ -77,7 +77,7 @@ def history(
 
 
 def _numbers(schema: pa.Schema) -> list[str]:
-    import pyarrow.types as types
+    from pyarrow import types
 
     kinds = (types.is_integer, types.is_floating, types.is_decimal)
     return [column.name for column in schema if any(kind(column.type) for kind in kinds)]

@@ -114,4 +114,5 @@ def _failed(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
 
 def _debug(arguments: Sequence[str]) -> bool:
-    return "--log-level=debug" in arguments or ("--log-level", "debug") in pairwise(arguments)
+    given = [one.lower() for one in arguments]
+    return "--log-level=debug" in given or ("--log-level", "debug") in pairwise(given)

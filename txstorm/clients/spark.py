@@ -245,5 +245,14 @@ def explain_failure(error: BaseException) -> str:
         if needle in text:
             line = next(line for line in text.splitlines() if needle in line)
             return f"the Spark job failed: {line.strip()[:400]}"
+    raised = raised_in_worker(error)
+    if raised is not None:
+        return f"the Spark job failed: a worker raised {raised[:800]}"
     tail = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     return f"the Spark job failed: {' | '.join(tail[:3])[:800] or type(error).__name__}"
+
+
+def raised_in_worker(error: BaseException) -> str | None:
+    """``type: message`` of the exception that a Python worker raised, where `error` tells of one."""
+    _, found, trace = str(error).rpartition("Traceback (most recent call last):\n")
+    return next((line for line in trace.splitlines() if line[:1].strip()), None) if found else None

@@ -54,7 +54,11 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
             return pa.field(name, plain.type), plain
     elif not kinds:
         return pa.field(name, pa.null()), pa.nulls(len(values))
-    texts = [None if value is None else json.dumps(_tag(value, name), separators=(",", ":")) for value in values]
+    try:
+        texts = [None if value is None else json.dumps(_tag(value, name), separators=(",", ":")) for value in values]
+    except RecursionError:
+        msg = f"field {name!r}: a value that contains itself, or is nested too deep; emit plain values, lists or dicts"
+        raise EmitError(msg) from None
     return pa.field(name, pa.string(), metadata=_TAGGED), pa.array(texts, pa.string())
 
 
@@ -95,7 +99,7 @@ def _tag(value: Any, name: str) -> Any:
             return {letter: encode(value, name)}
     if isinstance(value, list):
         return [_tag(part, name) for part in value]
-    if hasattr(value, "item") and hasattr(value, "dtype"):  # a numpy scalar
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy scalar
         return _tag(value.item(), name)
     msg = f"field {name!r}: a {type(value).__name__} cannot be sent to another task; emit plain values, lists or dicts"
     raise EmitError(msg)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-import txstorm
 from txstorm.api.bolt import BasicBolt, BatchBolt, takes_batches
 from txstorm.api.context import TaskContext
 from txstorm.api.tuples import Origin, Tuple
@@ -19,7 +18,7 @@ from txstorm.engine.collector import OutputCollector
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
 
-_PACKAGE = str(Path(txstorm.__file__).parent)
+_PACKAGE = str(Path(__file__).parent.parent)
 
 
 class Arrival:

@@ -142,7 +142,7 @@ class OutputCollector:
         where = f"{self._component}, stream {stream!r}"
         buffer = self._buffers.get(stream)
         if buffer is None:
-            hint = near(stream, list(self._buffers))
+            hint = near(str(stream), list(self._buffers))
             msg = f"{where}: not declared; {self._component!r} declares {sorted(self._buffers)}{hint}"
         elif direct != buffer.direct:
             kind, use = ("direct", "emit_direct") if buffer.direct else ("not direct", "emit")

@@ -75,7 +75,7 @@ class CommitRun:
             finally:
                 self._resources.activate(False)
             self._send(spec, task, collector.take())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CommitFailed(error_row(spec.id, task, len(self._program.stages), error)) from error
         self.counts[spec.id] = self.counts.get(spec.id, 0) + collector.count
         self.reported += [f"{spec.id}[{task}]: {error!r}" for error in collector.errors]

@@ -6,7 +6,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from txstorm.engine.cargo import Cargo
@@ -26,8 +26,7 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, jobs: int = 4) -> None:
-        self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-local")
+    def __init__(self) -> None:
         self._program: Program | None = None
         self._cancelled: dict[Future[list[Processed]], threading.Event] = {}
 
@@ -37,18 +36,24 @@ class LocalEngine:
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` on a thread."""
-        cancelled = threading.Event()
-        future = self._pool.submit(self._run, pack, cancelled)
-        self._cancelled[future] = cancelled
+        future: Future[list[Processed]] = Future()
+        self._cancelled[future] = cancelled = threading.Event()
         future.add_done_callback(lambda done: self._cancelled.pop(done, None))
+        # No pool: a bolt that never returns must neither take the place of another pack nor keep the process alive.
+        thread = threading.Thread(
+            target=self._body,
+            args=(pack, cancelled, future),
+            name=f"txstorm-local-{pack.inputs[0].attempt.txid}",
+            daemon=True,
+        )
+        thread.start()
         return future
 
     def cancel(self, future: Future[list[Processed]]) -> None:
-        """Stop at the next task boundary; a bolt that never returns keeps its thread, and is ignored."""
+        """Stop after the txid at hand; a bolt that never returns keeps its thread, and is ignored."""
         cancelled = self._cancelled.get(future)
         if cancelled is not None:
             cancelled.set()
-        future.cancel()
 
     def describe(self) -> Mapping[str, Any]:
         """Engine name and number of cores."""
@@ -58,7 +63,14 @@ class LocalEngine:
         """Give up what runs; does not wait for bolts that hang."""
         for cancelled in list(self._cancelled.values()):
             cancelled.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _body(self, pack: Pack, cancelled: threading.Event, future: Future[list[Processed]]) -> None:
+        try:
+            outcome = self._run(pack, cancelled)
+        except BaseException as error:  # noqa: BLE001 - handed to who waits for the pack
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)
 
     def _run(self, pack: Pack, cancelled: threading.Event) -> list[Processed]:
         assert self._program is not None
@@ -68,10 +80,10 @@ class LocalEngine:
             sent: dict[int, list[Cargo]] = defaultdict(list)
             last = stage.level == len(program.stages) - 1
             for task in range(stage.tasks):
-                if cancelled.is_set():
-                    msg = "the job was cancelled"
-                    raise EngineError(msg)
                 for cargo in StageTask(program, stage.level, task, pack).run(arrived.get(task, ())):
+                    if cancelled.is_set():
+                        msg = "the job was cancelled"
+                        raise EngineError(msg)
                     targets = (0,) if last else destinations(program, stage.level, task, cargo)
                     for target in targets:
                         sent[target].append(cargo)

@@ -47,7 +47,8 @@ class ErrorRow:
     """What a task reports instead of raising: user code failed (design.md, R11).
 
     Attributes:
-        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException) or ``other``.
+        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, or ``lost`` when there
+            was no answer: the worker died, or the batch timed out.
         frame: ``file:line in function`` of the innermost frame of the user's code.
     """
 

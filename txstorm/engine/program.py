@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 
 from txstorm.api.output import StreamDeclaration
+from txstorm.errors import InputError
 from txstorm.plan.stages import Edge, Plan, Stage
 from txstorm.topology.graph import Component, Kind
 
@@ -31,8 +32,15 @@ class ComponentSpec:
     blob: bytes = field(repr=False)
 
     def fresh(self) -> Any:
-        """A fresh copy of the user's object."""
-        return cloudpickle.loads(self.blob)
+        """A fresh copy of the user's object; raises `InputError` where the module of its class cannot be imported."""
+        try:
+            return cloudpickle.loads(self.blob)
+        except (ImportError, AttributeError) as error:
+            msg = (
+                f"component {self.id!r} cannot be loaded in a worker: {error}; the module of its class must be one "
+                "that workers can import: put its directory on PYTHONPATH before Spark starts, or install it there"
+            )
+            raise InputError(msg) from error
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import Pack, Processed
 from txstorm.engine.program import Program, digest_of
 from txstorm.engine.task import StageTask
-from txstorm.errors import EngineError
+from txstorm.errors import EngineError, InputError, TxstormError
 
 SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary())])
 _DDL = "target INT, cargo BINARY"
@@ -102,7 +102,7 @@ class SparkEngine:
             try:
                 table = self._frame(self._program, pack).toArrow()
             except Exception as error:
-                raise EngineError(client.explain_failure(error)) from error
+                raise _failure(error) from error
         cargo = (decode(value.as_buffer()) for value in table.column("cargo"))
         return gather(self._program, pack, cargo)
 
@@ -116,6 +116,14 @@ class SparkEngine:
         return frame
 
 
+def _failure(error: Exception) -> TxstormError:
+    """A job's failure; what is wrong with the input stays so when a worker is the first to see it."""
+    kind, _, message = (client.raised_in_worker(error) or "").partition(": ")
+    if kind == f"{InputError.__module__}.{InputError.__name__}":
+        return InputError(message)
+    return EngineError(client.explain_failure(error))
+
+
 class Shipped:
     """A program and a pack on their way to the workers; the program is unpickled once per worker."""
 
@@ -125,11 +133,21 @@ class Shipped:
         self.pack = pack
 
     def load(self) -> Program:
-        """The program, from the worker's memory when it has been there before."""
+        """The program, from the worker's memory when it has been there before.
+
+        Raises `InputError` where the class of a custom grouping cannot be imported.
+        """
         program = _programs.get(self.digest)
         if program is None:
             _programs.clear()  # one topology at a time is the rule; what is replaced was an older version of it
-            program = _programs[self.digest] = cloudpickle.loads(self.program)
+            try:
+                program = _programs[self.digest] = cloudpickle.loads(self.program)
+            except (ImportError, AttributeError) as error:
+                msg = (
+                    f"a custom grouping cannot be loaded in a worker: {error}; the module of its class must be one "
+                    "that workers can import: put its directory on PYTHONPATH before Spark starts, or install it there"
+                )
+                raise InputError(msg) from error
         return program
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import time
 import uuid
@@ -24,6 +26,7 @@ from txstorm.engine.routing import Router, check_target
 from txstorm.plan.stages import Edge
 from txstorm.spouts.executors import SpoutTask, spout_task
 
+log = logging.getLogger("txstorm.task")
 _NEVER = 1 << 62
 
 
@@ -64,8 +67,15 @@ class StageTask:
                 if txid_input.attempt.txid < self._failed:
                     yield from self._run_txid(txid_input, mine.pop(txid_input.attempt.txid, []))
         finally:
-            if self._spout is not None:
+            self._close_spout()
+
+    def _close_spout(self) -> None:
+        """The batch is emitted by then: an emitter that cannot be closed changes nothing about it."""
+        if self._spout is not None:
+            try:
                 self._spout.close()
+            except Exception:
+                log.exception("spout %s: close() of its emitter failed", self.program.spout)
 
     def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
         """Keep what is for this stage; return what only passes through."""
@@ -91,7 +101,7 @@ class StageTask:
                 run.run_component(spec)
             outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
             faults.point("p3.after")
-        except Exception as error:  # noqa: BLE001 - user code may raise anything; R11 turns it into a row
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; R11 makes a row of it
             self._failed = txid_input.attempt.txid
             row = asdict(error_row(current, self.task, self.stage.level, error))
             outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts})]
@@ -154,7 +164,10 @@ class TxidRun:
             run = BoltRun(spec.fresh(), self._task.context(spec, self._input), collector)
             run.execute(self._arrivals.pop(spec.id, ()))
             run.finish()
-        self._send(spec, collector.take())
+        emitted = collector.take()
+        if spec.kind == "spout" and not collector.digests:
+            collector.digest(f"task {self._task.task} of {spec.parallelism}", digest_of_rows(emitted))
+        self._send(spec, emitted)
         self._counts[spec.id] = collector.count
         self._digests.update(collector.digests)
         self._reported += [f"{spec.id}[{self._task.task}]: {error!r}" for error in collector.errors]
@@ -210,6 +223,15 @@ class TxidRun:
         yield from (one for one in sent if not program.edges[one.edge].boundary)
         for one in boundary:
             yield spill(one, Path(program.spill_dir))
+
+
+def digest_of_rows(emitted: Iterable[Emitted]) -> str:
+    """blake2b over what a spout's task emitted, for spouts that give no digest of what they read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for one in emitted:
+        digest.update(one.stream.encode())
+        digest.update(one.batch.serialize())
+    return digest.hexdigest()
 
 
 def spill(cargo: Cargo, directory: Path) -> Cargo:

@@ -32,7 +32,7 @@ def open_ledger(data_dir: str | Path, *, create: bool, read_only: bool = False) 
 
 
 def local_directory(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; ``file://`` is accepted, every other scheme and what is no path refused with `InputError`."""
+    """`data_dir` as a path; ``file://`` is accepted; another scheme and what is no path raise `InputError`."""
     text = str(data_dir)
     if "\0" in text:
         msg = f"data directory {text!r}: expected a path, got one that holds a NUL; choose another --data-dir"

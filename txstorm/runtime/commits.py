@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,6 +195,12 @@ class _timed:  # noqa: N801 - a context manager, used like a function
 
     def __exit__(self, *exc: object) -> None:
         self._outcome.milliseconds[self._step] = (time.perf_counter() - self._started) * 1000
+
+
+def batch_digest(digests: Mapping[str, str]) -> str:
+    """One digest of a batch from those of its partitions."""
+    text = json.dumps(digests, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def progress_of(one: CommittedTxid, outcome: Outcome, spout: str) -> TransactionProgress:

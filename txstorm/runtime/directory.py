@@ -92,6 +92,11 @@ def has_tables(data_dir: Path) -> bool:
     return any((data_dir / folder).is_dir() and any((data_dir / folder).iterdir()) for folder in TABLE_FOLDERS)
 
 
+def was_run(data_dir: Path) -> bool:
+    """Whether a topology ran in `data_dir` before: the format is written once there is a ledger."""
+    return has_tables(data_dir) or (data_dir / FORMAT_FILE).exists()
+
+
 def make_directory(path: Path, *, empty: bool = False) -> None:
     """Make `path`; with `empty` remove what a killed run left in it. Raises `DataDirectoryError` when it cannot be."""
     if empty:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import queue
 import threading
@@ -23,7 +21,7 @@ from txstorm.errors import EngineError, FailedException
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.commits import Outcome, Ready, progress_of
+from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_of
 from txstorm.runtime.failure import batch_failure, spout_failure
 from txstorm.runtime.jobs import Job, Jobs
 from txstorm.runtime.session import Session
@@ -53,6 +51,7 @@ class Driver:
         self._attempts = session.books.epoch << 32
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="txstorm-commit")
         self._failure: BaseException | None = None
+        self._doom: BaseException | None = None
         self._committing = 0
         self._uncompacted_since: float | None = None
         self._waiters = Waiters(session.planning)
@@ -109,9 +108,11 @@ class Driver:
         self.jobs.submit()
 
     def _finished(self) -> bool:
+        if self._doom is not None and self.state.idle:
+            self._fail(self._doom)
         if self._failure is not None:
             return not self._committing
-        return self.state.stopped or (self._gate.closed and self.state.drained)
+        return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
 
     def _next(self) -> Call:
         """The next thing to do: from a thread, from a timer, or the idle poll of the source."""
@@ -200,7 +201,7 @@ class Driver:
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
-        if not command.replay and not self._opens(txid):
+        if self._gate.past(txid) or not (command.replay or self._opens(txid)):
             return ev.NotReady(txid)
         try:
             planned = self._planning.plan(txid, replay=command.replay)
@@ -289,7 +290,7 @@ class Driver:
             document = self._planning.document(txid)
             self._gate.saw(outcome.counts.get(self._session.program.spout, 0))
             self._ready[txid] = Ready(
-                inputs[outcome.attempt], outcome, _digest(outcome.digests), document, seconds, len(job.attempts)
+                inputs[outcome.attempt], outcome, batch_digest(outcome.digests), document, seconds, len(job.attempts)
             )
             self._monitor.processed(txid, input_bytes(outcome.cargo))
             self._feed(ev.Processed(*outcome.attempt))
@@ -305,7 +306,7 @@ class Driver:
             self._monitor.replayed()
             self._feed(ev.Failed(*alive[0]))
         else:
-            self._user_failed(alive[0], ErrorRow("the worker", 0, "other", "EngineError", cause, "", ""))
+            self._user_failed(alive[0], ErrorRow("the worker", 0, "lost", "EngineError", cause, "", ""))
 
     def _expire(self, now: float) -> None:
         settings = self._session.settings
@@ -320,7 +321,9 @@ class Driver:
         verdict = self._session.retry.judge(attempt.txid, row)
         self._monitor.failed(attempt, str(row))
         if verdict.delay is None:
-            self._fail(batch_failure(attempt, row, verdict.count))
+            # The topology ends with this, but what comes before the failed txid is committed first (R3).
+            self._doom = batch_failure(attempt, row, verdict.count)
+            self._feed(ev.Failed(*attempt, resume=False))
             return
         if row.kind != "failed":
             log.warning("txid %s: %s; replayed (failure %s)", attempt, row, verdict.count)
@@ -392,9 +395,3 @@ class Driver:
             self._failure = error
             self.stopping.set()
             self.jobs.give_up_all()
-
-
-def _digest(digests: dict[str, str]) -> str:
-    """One digest of a batch from those of its partitions."""
-    text = json.dumps(digests, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -99,16 +99,19 @@ class Gate:
         self._next_start = self._monotonic() + self._min_interval
         return True
 
+    def past(self, txid: int) -> bool:
+        """Whether the run ends before `txid`, replays included."""
+        return self._until is not None and txid > self._until
+
     def wait(self) -> float:
         """Seconds until `min_interval` allows the next start."""
         return max(0.0, self._next_start - self._monotonic()) if self._min_interval else 0.0
 
     def _ended(self, txid: int, previous: Any) -> bool:
-        if self._until is not None and txid > self._until:
-            return True
         if not self._bounded:
-            return False
-        return self._seen_empty if self._mark is None else self._planner.reached(previous, self._mark)
+            return self.past(txid)
+        covered = self._seen_empty if self._mark is None else self._planner.reached(previous, self._mark)
+        return covered or self.past(txid)
 
     def _caught_up(self, previous: Any) -> bool:
         latest = self._planner.latest()

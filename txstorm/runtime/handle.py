@@ -44,6 +44,8 @@ class RunHandle:
         self.name = topology.id
         self.runId = str(uuid.uuid4())
         self.data_dir: Path = session.data_dir
+        # Not the thread's own `join`: a Ctrl-C that interrupts it marks the thread as ended (CPython before 3.13).
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
 
     def start(self) -> None:
@@ -59,7 +61,10 @@ class RunHandle:
             self._error = error
             log.debug("topology %s failed", self.name, exc_info=error)
         finally:
-            self._close()
+            try:
+                self._close()
+            finally:
+                self._done.set()
 
     def _close(self) -> None:
         try:
@@ -85,7 +90,7 @@ class RunHandle:
     @property
     def isActive(self) -> bool:  # noqa: N802
         """Whether the run has not ended."""
-        return self._thread.is_alive()
+        return not self._done.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -116,8 +121,7 @@ class RunHandle:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end, at most `timeout` seconds; True when it has ended. Raises what ended it."""
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        if not self._done.wait(timeout):
             return False
         self._raise()
         return True
@@ -141,9 +145,13 @@ class RunHandle:
                 self._raise()
 
     def stop(self, *, drain: bool = False) -> None:
-        """End the run and wait for it: nothing more is begun; with `drain`, what is in flight is committed first."""
+        """End the run and wait for it: nothing more is begun; with `drain`, what is in flight is committed first.
+
+        A listener, which the run itself calls, may call it too: then it does not wait.
+        """
         self._driver.stop(drain=drain)
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._done.wait()
 
     def exception(self) -> BaseException | None:
         """What ended the run, or None."""

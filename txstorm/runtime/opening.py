@@ -22,12 +22,13 @@ from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer, history_rows
-from txstorm.runtime.directory import check_directory, has_tables, ledger_exists, make_directory, write_format
+from txstorm.runtime.directory import check_directory, ledger_exists, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import RetryPolicy
 from txstorm.runtime.session import Session
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
+from txstorm.state.history import check_history
 from txstorm.state.intent import Intent
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
 from txstorm.state.staging import check_digest
@@ -85,9 +86,9 @@ def open_session(
 def _lease(topology: Topology, data_dir: Path) -> Books:
     """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
     first = not ledger_exists(data_dir)
-    if first and has_tables(data_dir):
+    if first and was_run(data_dir):
         msg = (
-            f"data directory {data_dir} has tables but no ledger ({LEDGER_FILE}); starting at txid 1 would count "
+            f"data directory {data_dir} was run in, but has no ledger ({LEDGER_FILE}); starting at txid 1 would count "
             "everything again: put the ledger back, or choose another --data-dir"
         )
         raise DataDirectoryError(msg)
@@ -158,6 +159,7 @@ def _check(data_dir: Path, books: Books, identity: Identity, epoch: int | None) 
         epoch=epoch,
         topology=identity.topology,
     )
+    check_history(data_dir)
 
 
 def _roll_forward(data_dir: Path, books: Books, intent: Intent, identity: Identity) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency
-from txstorm.ledger.open import open_ledger
+from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
 from txstorm.state.history import history_table, read_history
@@ -123,7 +123,7 @@ class SinkView(TableView):
 
 def check_readable(data_dir: str | Path) -> Path:
     """`data_dir` as a path; raises `DataDirectoryError` unless there is a topology's data in it."""
-    directory = Path(data_dir)
+    directory = local_directory(data_dir)
     check_directory(directory)
     if not ledger_exists(directory) and not has_tables(directory):
         what = "is empty" if directory.exists() else "does not exist"

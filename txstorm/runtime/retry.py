@@ -9,6 +9,8 @@ from txstorm.engine.port import ErrorRow
 from txstorm.topology.settings import Settings
 
 Record = Callable[[int, int, str], None]
+LOST_RETRIES = 2
+"""A worker may die, or be slow, for reasons that have nothing to do with the batch it is at."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class RetryPolicy:
         count = self._counts[txid] = self._counts.get(txid, 0) + 1
         self._record(txid, count, str(row))
         settings = self._settings
-        limit = settings.error_retries if row.kind == "other" else settings.max_retries
+        limit = _limit(settings, row.kind)
         if limit is not None and count > limit:
             return Verdict(None, count)
         # The first replay is immediate, as Storm's; a batch that keeps failing backs off.
@@ -50,3 +52,10 @@ class RetryPolicy:
         for txid in done:
             del self._counts[txid]
         return done
+
+
+def _limit(settings: Settings, kind: str) -> int | None:
+    """How many failures are followed by a replay; None: all."""
+    if kind == "other":
+        return settings.error_retries
+    return max(LOST_RETRIES, settings.error_retries) if kind == "lost" else settings.max_retries

@@ -78,7 +78,7 @@ def _engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
     if engine is not None and not isinstance(engine, str):
         return engine
     if engine == "local":
-        return LocalEngine(jobs)
+        return LocalEngine()
     if engine == "spark":
         from txstorm.engine.spark import SparkEngine
 

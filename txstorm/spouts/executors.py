@@ -10,7 +10,8 @@ tells where the next txid begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -30,7 +31,7 @@ from txstorm.api.spout import (
     SpoutCoordinator,
     TransactionalSpout,
 )
-from txstorm.errors import MetadataError, SpoutError
+from txstorm.errors import MetadataError, SpoutError, TopologyFailed, TxstormError
 
 Parts = dict[str, Any]
 
@@ -112,7 +113,16 @@ class SpoutTask:
 
 
 def planner(spout: Spout, context: TaskContext) -> SpoutPlanner:
-    """The planner of `spout`; makes its coordinator. `context.parallelism` is that of the spout's emitters."""
+    """The planner of `spout`; makes its coordinator. `context.parallelism` is that of the spout's emitters.
+
+    Raises:
+        TopologyFailed: the spout raised.
+    """
+    with _calling(context.component, "coordinator()"):
+        return _planner(spout, context)
+
+
+def _planner(spout: Spout, context: TaskContext) -> SpoutPlanner:
     if isinstance(spout, TransactionalSpout):
         return _DriverPlanner(spout.coordinator(context), context.component, spout.opaque)
     if isinstance(spout, PartitionedTransactionalSpout):
@@ -138,10 +148,24 @@ def check_spout(spout: Spout) -> None:
 
     Raises:
         SpoutError: the source is missing, unreadable or of another format.
+        TopologyFailed: the spout raised something else.
     """
     check = getattr(spout, "check", None)
     if check is not None:
-        check()
+        with _calling(type(spout).__name__, "check()"):
+            check()
+
+
+@contextmanager
+def _calling(spout: str, call: str) -> Iterator[None]:
+    """What user code raises in the driver ends the topology, with the name of the call that raised."""
+    try:
+        yield
+    except TxstormError:
+        raise
+    except Exception as error:
+        msg = f"spout {spout!r}: {call} raised {type(error).__name__}: {error}"
+        raise TopologyFailed(msg) from error
 
 
 def storable(value: Any, what: str) -> Any:
@@ -180,13 +204,16 @@ class _DriverPlanner(SpoutPlanner):
         return meta if meta is NOT_READY else {"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}
 
     def payload(self, document: Any) -> Any:
-        return self._coordinator.payload(document["meta"])
+        with _calling(self._component, "payload()"):
+            return self._coordinator.payload(document["meta"])
 
     def latest(self) -> Any:
-        return self._coordinator.latest()
+        with _calling(self._component, "latest()"):
+            return self._coordinator.latest()
 
     def reached(self, document: Any, mark: Any) -> bool:
-        return self._coordinator.reached(document and document["meta"], mark)
+        with _calling(self._component, "reached()"):
+            return self._coordinator.reached(document and document["meta"], mark)
 
     def close(self) -> None:
         self._coordinator.close()

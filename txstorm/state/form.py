@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,7 +79,6 @@ class ValueForm:
         self.columns = [Column(self.owner, "value column", field) for field in value_fields(state)]
         self.names = [column.name for column in self.columns]
         self.struct = [column.field for column in self.columns]
-        self.absent: Value = (None,) * len(self.columns)
         self._nested = any(column.exact in (list, dict) for column in self.columns)
 
     def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
@@ -106,15 +106,15 @@ class ValueForm:
 
     def arrays(self, values: Sequence[Value | None]) -> list[pa.Array]:
         """Canonical `values` as one Arrow array per value column; nulls where there is no value."""
-        absent = self.absent
-        rows = [absent if value is None else value for value in values]
-        columns = zip(*rows, strict=True) if rows else repeat((), len(self.columns))
-        return [column.array(column_values) for column, column_values in zip(self.columns, columns, strict=True)]
+        return [column.array(part) for column, part in zip(self.columns, self.columns_of(values), strict=True)]
+
+    def columns_of(self, values: Sequence[Value | None]) -> list[list[Any]]:
+        """Canonical `values` column by column; None where there is no value."""
+        return [[None if value is None else value[i] for value in values] for i in range(len(self.columns))]
 
     def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
         """Canonical `values` as one struct array, null where there is no value."""
-        mask = pa.array([value is None for value in values], pa.bool_())
-        return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
+        return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=absences(values))
 
     def of_table(self, table: pa.Table) -> list[Value]:
         """The values of the rows of `table`, which has the value columns."""
@@ -154,8 +154,13 @@ class Rows:
 
     keys: Sequence[Key]
     values: Sequence[Value | None]
-    txids: Sequence[int]
+    txids: Sequence[int] | npt.NDArray[np.int64]
     before: Sequence[Value | None]
+
+
+def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
+    """Where there is no value."""
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 def row_arrays(keys: KeyForm, values: ValueForm, rows: Rows) -> dict[str, pa.Array]:

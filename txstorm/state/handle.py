@@ -7,24 +7,28 @@ into the index after publishing, `drop_from` forgets them after a failure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
 from txstorm.state.columns import shown
-from txstorm.state.form import Key, KeyForm, Rows, Value, ValueForm, row_arrays
-from txstorm.state.index import KeyIndex
+from txstorm.state.form import Key, KeyForm, Rows, Value, ValueForm, absences, row_arrays
+from txstorm.state.index import KeyIndex, Stored
 from txstorm.state.merge import aggregated, check_how, combined
 from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.state.semantics import Row, base
 
 Overlay = dict[Key, Value | None]
+_UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 
 
 class TaskState:
@@ -87,10 +91,9 @@ class TaskState:
         check_how(self._values, how, self._where)
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
         keys, partials = aggregated(self._keys, self._values, table, how, self._where)
-        absent = self._values.absent
-        olds = zip(*(absent if row is None else row for row in self._now(keys)), strict=True) if keys else repeat(())
+        olds = self._values.columns_of(self._now(keys))
         ways = (how[name] for name in self._values.names)
-        columns = [combined(way, old, new) for way, old, new in zip(ways, olds, partials, strict=False)]
+        columns = [combined(way, old, new) for way, old, new in zip(ways, olds, partials, strict=True)]
         return dict(zip(keys, self._put_rows(keys, self._values.rows(columns, keys, self._where)), strict=True))
 
     def remove(self, key: Key) -> None:
@@ -122,7 +125,7 @@ class TaskState:
     def _now(self, keys: Sequence[Key]) -> list[Value | None]:
         rows = self._group.before(keys, self._txid)
         own = self.writes
-        return [own.get(key, row) for key, row in zip(keys, rows, strict=True)] if own else rows
+        return list(map(own.get, keys, rows)) if own else rows
 
     def _put(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
         return self._put_rows(keys, self._values.canonical(values, keys, self._where))
@@ -140,6 +143,14 @@ class _Ended:
     keys: list[Key]
     values: list[Value | None]
     before: list[Value | None]
+
+    def rows(self) -> Iterable[tuple[Key, Stored | None]]:
+        """Its rows as the index keeps them: None for a removal."""
+        if None not in self.values:
+            stored = cast("Iterable[Stored]", zip(self.values, repeat(self.txid), self.before))
+            return zip(self.keys, stored, strict=False)
+        rows = zip(self.keys, self.values, self.before, strict=True)
+        return [(key, None if value is None else (value, self.txid, old)) for key, value, old in rows]
 
 
 class StateGroup:
@@ -173,16 +184,16 @@ class StateGroup:
         """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead."""
         # The overlay first: when a txid moves into the index meanwhile, its keys are found in the one or the other.
         overlay = self._overlay
-        found = self._index.get_many(keys)
+        found = self._index.rows(keys)
         if self._index.last_txid >= txid:
-            rows = [self._base(key, found.get(key), txid) for key in keys]
+            rows = [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
         else:
-            rows = [None if (row := found.get(key)) is None else row[0] for key in keys]
-        return [overlay.get(key, row) for key, row in zip(keys, rows, strict=True)] if overlay else rows
+            rows = [None if row is None else row[0] for row in found]
+        return list(map(overlay.get, keys, rows)) if overlay else rows
 
-    def _base(self, key: Key, row: Row[Value] | None, txid: int) -> Value | None:
+    def _base(self, key: Key, row: Stored, txid: int) -> Value | None:
         try:
-            return base(row, txid)
+            return base(Row._make(row), txid)
         except StateError as ahead:
             msg = f"state {self.state.name!r}, key {shown(key)}: {ahead}"
             raise StateError(msg) from None
@@ -201,11 +212,12 @@ class StateGroup:
                 )
                 raise StateError(msg)
             tasks = self._open.get(txid, {})
-            self._check_one_writer(txid, tasks)
             writes: Overlay = {}
             for handle in tasks.values():
                 handle.active = False
                 writes = writes | handle.writes if writes else handle.writes
+            if len(writes) < sum(len(handle.writes) for handle in tasks.values()):
+                raise StateError(self._two_writers(txid, tasks))
             if writes:
                 self._take(txid, writes)
             self._open.pop(txid, None)
@@ -226,26 +238,24 @@ class StateGroup:
             ended = [one for one in self._ended if first <= one.txid <= last]
         if not ended:
             return None
-        values = list(chain.from_iterable(one.values for one in ended))
         rows = Rows(
             keys=list(chain.from_iterable(one.keys for one in ended)),
-            values=values,
-            txids=list(chain.from_iterable(repeat(one.txid, len(one.keys)) for one in ended)),
+            values=list(chain.from_iterable(one.values for one in ended)),
+            txids=np.repeat([one.txid for one in ended], [len(one.keys) for one in ended]),
             before=list(chain.from_iterable(one.before for one in ended)),
         )
         columns = row_arrays(self.keys, self.values, rows)
-        columns[OP.name] = pa.array([REMOVED if value is None else UPDATED for value in values], OP.type)
+        columns[OP.name] = pc.if_else(absences(rows.values), _REMOVED, _UPDATED)
         table = pa.table([columns[name] for name in self._schema.names], schema=self._schema)
         return in_order(table, [TXID.name, *self.keys.names])
 
     def apply(self, last: int) -> None:
         """Move the txids up to `last` into the index; called once they are published."""
         with self._lock:
-            rows: dict[Key, Row[Value] | None] = {}
+            rows: dict[Key, Stored | None] = {}
             for ended in self._ended:
                 if ended.txid <= last:
-                    for key, value, old in zip(ended.keys, ended.values, ended.before, strict=True):
-                        rows[key] = None if value is None else Row(value, ended.txid, old)
+                    rows.update(ended.rows())
             self._index.apply(rows)
             self._keep([ended for ended in self._ended if ended.txid > last])
 
@@ -267,15 +277,9 @@ class StateGroup:
             overlay.update(zip(one.keys, one.values, strict=True))
         self._ended, self._overlay = ended, overlay
 
-    def _check_one_writer(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> None:
-        seen: set[Key] = set()
-        for handle in tasks.values() if len(tasks) > 1 else ():
-            twice = seen & handle.writes.keys()
-            if twice:
-                raise StateError(self._two_writers(txid, tasks, twice))
-            seen.update(handle.writes)
-
-    def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskState], twice: set[Key]) -> str:
+    def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> str:
+        written = Counter(chain.from_iterable(handle.writes for handle in tasks.values()))
+        twice = [key for key, times in written.items() if times > 1]
         key = min(twice, key=repr)
         names = [f"{component}[{task}]" for (component, task), handle in sorted(tasks.items()) if key in handle.writes]
         more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""

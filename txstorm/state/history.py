@@ -68,12 +68,23 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def read_history(data_dir: Path) -> pa.Table:
-    """All rows, by timeline and txid; no rows when none was written yet."""
+    """All rows, by timeline and txid; no rows when none was written yet.
+
+    Raises:
+        TableCorrupt: the table is damaged.
+        DataDirectoryError: it has a newer format.
+    """
     path = data_dir / HISTORY
     if not is_table(path):
         return SCHEMA.empty_table()
     table = _open(path).read(SCHEMA.names)
     return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
+
+
+def check_history(data_dir: Path) -> None:
+    """Check the table without writing, where there is one; raises as `read_history`."""
+    if is_table(data_dir / HISTORY):
+        _open(data_dir / HISTORY)
 
 
 def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Protocol, cast
 
 import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.state.form import Key, KeyForm, Rows, Value, ValueForm, row_arrays
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, in_order
-from txstorm.state.semantics import Row as Row
+from txstorm.state.semantics import Row
+
+Stored = tuple[Value, int, Value | None]
+"""The fields of a `semantics.Row` in a plain tuple: the garbage collector soon stops looking at those."""
+_txid: Callable[[Stored], int] = itemgetter(1)
 
 
 class KeyIndex(Protocol):
@@ -28,10 +33,10 @@ class KeyIndex(Protocol):
     def last_txid(self) -> int:
         """The highest txid of a row that was ever applied; 0 at first."""
 
-    def get_many(self, keys: Sequence[Key]) -> dict[Key, Row[Value]]:
-        """The rows of those `keys` that have one."""
+    def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none."""
 
-    def apply(self, changes: Mapping[Key, Row[Value] | None]) -> None:
+    def apply(self, changes: Mapping[Key, Stored | None]) -> None:
         """Take over published rows; None removes the key."""
 
     def scan(self) -> Iterable[tuple[Key, Row[Value]]]:
@@ -44,7 +49,7 @@ class MemoryIndex:
     def __init__(self, state: KeyedState) -> None:
         self._keys = KeyForm(state)
         self._values = ValueForm(state)
-        self._rows: dict[Key, Row[Value]] = {}
+        self._rows: dict[Key, Stored] = {}
         self._last_txid = 0
 
     @property
@@ -57,23 +62,26 @@ class MemoryIndex:
         """The highest txid of a row that was ever loaded or applied; 0 at first."""
         return self._last_txid
 
-    def get_many(self, keys: Sequence[Key]) -> dict[Key, Row[Value]]:
-        """The rows of those `keys` that have one."""
-        get = self._rows.get
-        return {key: row for key in keys if (row := get(key)) is not None}
+    def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none."""
+        return list(map(self._rows.get, keys))
 
     def scan(self) -> Iterable[tuple[Key, Row[Value]]]:
         """All keys with their rows, as of the call."""
-        return list(self._rows.items())
+        return [(key, Row._make(row)) for key, row in list(self._rows.items())]
 
-    def apply(self, changes: Mapping[Key, Row[Value] | None]) -> None:
+    def apply(self, changes: Mapping[Key, Stored | None]) -> None:
         """Take over published rows; None removes the key."""
-        kept = {key: row for key, row in changes.items() if row is not None}
+        removed = [key for key, row in changes.items() if row is None]
+        kept = (
+            {key: row for key, row in changes.items() if row is not None}
+            if removed
+            else cast("Mapping[Key, Stored]", changes)
+        )
         self._rows.update(kept)
-        if len(kept) < len(changes):
-            for key in changes.keys() - kept.keys():
-                self._rows.pop(key, None)
-        self._last_txid = max(self._last_txid, max((row[1] for row in kept.values()), default=0))
+        for key in removed:
+            self._rows.pop(key, None)
+        self._last_txid = max(self._last_txid, max(map(_txid, kept.values()), default=0))
 
     def load(self, table: pa.Table) -> None:
         """Take over the rows of a state table, or of a changes table over it.
@@ -87,7 +95,7 @@ class MemoryIndex:
             removed = [False] * table.num_rows
         txids = table[TXID.name].to_pylist()
         values, before = self._values.of_table(table), self._values.of_struct(table[PREV])
-        rows: Iterable[Row[Value]] = map(Row._make, zip(values, txids, before, strict=True))
+        rows: Iterable[Stored] = zip(values, txids, before, strict=True)
         for key, row, gone in zip(self._keys.of_table(table), rows, removed, strict=True):
             if gone:
                 self._rows.pop(key, None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import decimal
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,7 +58,7 @@ def aggregated(
     if batch.num_rows == 0:
         return [], [[] for _ in values.columns]
     # Own names: users' column names may clash with the suffixes of aggregates. The constant serves states without key.
-    table = pa.table({_ROW: pa.array(range(batch.num_rows), pa.int64()), _ALL: pa.nulls(batch.num_rows, pa.int8())})
+    table = pa.table({_ROW: pa.array(np.arange(batch.num_rows)), _ALL: pa.nulls(batch.num_rows, pa.int8())})
     for i, column in enumerate(keys.columns):
         table = table.append_column(f"k{i}", _column(batch, column, values.owner, where))
     ways = [_Way(f"v{i}", how[column.name], column) for i, column in enumerate(values.columns)]
@@ -120,6 +122,8 @@ def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     if way == "last":
         return list(new)
     combine = _COMBINE["sum" if way == "count" else way]
+    if combine is _add and not isinstance(next((one for one in new if one is not None), None), decimal.Decimal):
+        combine = operator.add  # the values of a column are of one type
     return [p if o is None else o if p is None else combine(o, p) for o, p in zip(old, new, strict=True)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-WORDS = '''
+WORDS = """
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -43,7 +43,7 @@ def made(words, name="words", take=2):
 
 
 topology = made(["cat", "dog", "cat", "<b>", "dog", "cat"])
-'''
+"""
 
 
 @pytest.fixture

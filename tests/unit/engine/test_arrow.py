@@ -94,7 +94,15 @@ def test_emitted_batches_are_brought_into_the_declared_order() -> None:
 
 def test_plain_columns_have_plain_types() -> None:
     batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
-    assert [str(kind) for kind in batch.schema.types] == ["string", "int64", "double", "bool", "binary", "date32[day]", "null"]
+    assert [str(kind) for kind in batch.schema.types] == [
+        "string",
+        "int64",
+        "double",
+        "bool",
+        "binary",
+        "date32[day]",
+        "null",
+    ]
     decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
     assert str(next(rows_of_batch(decimals))[0]) == "1.50"
 

@@ -78,4 +78,6 @@ def test_key_groups_are_spread_evenly(parallelism: int) -> None:
     groups = keys.key_groups([pa.array([f"word-{i}" for i in range(20_000)])])
     tasks = np.bincount(keys.tasks_of(groups, parallelism), minlength=parallelism)
     assert tasks.min() > 0.8 * 20_000 / parallelism
-    assert [keys.task_of(int(group), parallelism) for group in groups[:50]] == keys.tasks_of(groups[:50], parallelism).tolist()
+    assert [keys.task_of(int(group), parallelism) for group in groups[:50]] == keys.tasks_of(
+        groups[:50], parallelism
+    ).tolist()

@@ -5,8 +5,8 @@ from handle_cases import COUNTS, Bench, add
 from txstorm.api.keys import key_group
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
-from txstorm.state.index import Row
 from txstorm.state.schema import changes_schema
+from txstorm.state.semantics import Row
 
 
 def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid():
@@ -40,7 +40,7 @@ def test_storms_opaque_map_example():
         return handle.get("k"), handle.update("k", lambda old: add(old, 3)), handle.update("k", lambda old: add(old, 1))
 
     assert bench.commit(2, second) == (2, 5, 6)
-    assert bench.index.get_many(["k"]) == {"k": Row((6,), 2, (2,))}
+    assert bench.index.rows(["k"]) == [Row((6,), 2, (2,))]
 
 
 def test_update_many_gives_the_new_values_in_the_order_of_the_partials():
@@ -223,7 +223,7 @@ def test_a_row_that_carries_the_txid_counts_from_before_it():
     bench = Bench()
     bench.index.apply({"a": Row((8,), 5, (3,)), "new": Row((8,), 5, None)})
     assert bench.commit(5, lambda h: h.update_many({"a": 1, "new": 1}, add)) == {"a": 4, "new": 1}
-    assert bench.index.get_many(["a"]) == {"a": Row((4,), 5, (3,))}
+    assert bench.index.rows(["a"]) == [Row((4,), 5, (3,))]
 
 
 def test_several_key_and_value_columns_are_tuples_and_dicts():
@@ -262,7 +262,7 @@ def test_a_txid_that_moves_into_the_index_during_a_read_is_seen(moment):
     bench = Bench()
     bench.commit(1, lambda h: h.put_many({"a": 1, "b": 1}))
     bench.commit(2, lambda h: (h.put("a", 2), h.remove("b"), h.put("c", 2)), publish=False)
-    look_up = bench.index.get_many
+    look_up = bench.index.rows
 
     def publishing(keys):
         if moment == "before":
@@ -272,7 +272,7 @@ def test_a_txid_that_moves_into_the_index_during_a_read_is_seen(moment):
             bench.group.apply(2)
         return found
 
-    bench.index.get_many = publishing
+    bench.index.rows = publishing
     assert bench.open(3).get_many(["a", "b", "c"]) == {"a": 2, "c": 2}
 
 

@@ -8,15 +8,16 @@ from handle_cases import COUNTS, Bench, add
 
 from txstorm.api.keys import key_group
 from txstorm.api.state import KeyedState
-from txstorm.state.index import MemoryIndex, Row
+from txstorm.state.index import MemoryIndex
 from txstorm.state.schema import changes_schema, state_schema
+from txstorm.state.semantics import Row
 
 
 def test_apply_takes_rows_over_and_removes_keys():
     index = MemoryIndex(COUNTS)
     index.apply({"a": Row((1,), 1, None), "b": Row((2,), 1, None)})
     index.apply({"a": Row((5,), 2, (1,)), "b": None, "never": None})
-    assert index.get_many(["a", "b", "c"]) == {"a": Row((5,), 2, (1,))}
+    assert index.rows(["a", "b", "c"]) == [Row((5,), 2, (1,)), None, None]
     assert (index.size, index.last_txid) == (1, 2)
     assert dict(index.scan()) == {"a": Row((5,), 2, (1,))}
 
@@ -37,7 +38,7 @@ def test_a_state_table_and_later_changes_make_the_index():
     ).cast(changes_schema(COUNTS))
     index = MemoryIndex(COUNTS)
     index.load(state)
-    assert index.get_many(["a", "b"]) == {"a": Row((1,), 1, None), "b": Row((2,), 1, (7,))}
+    assert index.rows(["a", "b"]) == [Row((1,), 1, None), Row((2,), 1, (7,))]
     index.load(changes)
     assert dict(index.scan()) == {"a": Row((9,), 3, (8,)), "c": Row((3,), 2, None)}
     assert index.last_txid == 3
@@ -72,7 +73,7 @@ def test_a_state_without_key_has_one_row():
     assert table.to_pylist() == [{"n": 10, "_txid": 2, "_prev": {"n": 5}, "_kg": key_group(())}]
     again = MemoryIndex(state)
     again.load(table)
-    assert again.get_many([()]) == {(): Row((10,), 2, (5,))}
+    assert again.rows([()]) == [Row((10,), 2, (5,))]
 
 
 WIDE = KeyedState(
@@ -125,7 +126,7 @@ def test_loading_accepts_the_string_layouts_of_other_readers():
         {"word": pa.array(["a"], pa.string_view()), "n": [1], "_txid": [1], "_prev": [{"n": 3}], "_kg": [0]}
     )  # fmt: skip
     index.load(table)
-    assert index.get_many(["a"]) == {"a": Row((1,), 1, (3,))}
+    assert index.rows(["a"]) == [Row((1,), 1, (3,))]
 
 
 def test_readers_see_each_key_before_or_after_an_apply():

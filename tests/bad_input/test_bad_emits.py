@@ -1,0 +1,141 @@
+"""Emits of the wrong arity, type or stream: the batch fails with an `EmitError`, on both engines, and nothing is kept."""
+
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from bad_input_cases import Keep, Says, go, refused
+
+from txstorm import BasicBolt, BatchBolt, Committer, Emitter, TransactionalTopologyBuilder
+from txstorm.errors import EmitError
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_sink, read_state
+
+NAIVE = datetime(2024, 1, 1)  # noqa: DTZ001 - that it is naive is the case
+
+
+def endless():
+    made = []
+    made.append(made)
+    return made
+
+
+EMITS = {
+    "too few": (lambda c: c.emit(), "expected 1 value(s) for fields ['line'], got 0", "pass one argument per field"),
+    "too many": (lambda c: c.emit("a", "b"), "expected 1 value(s) for fields ['line'], got 2", "pass one argument per"),
+    "unknown stream": (lambda c: c.emit("a", stream="eror"), "stream 'eror': not declared", "did you mean 'error'"),
+    "no stream": (lambda c: c.emit("a", stream=5), "stream 5: not declared", "declares ['default', 'direct', 'error']"),
+    "direct stream": (lambda c: c.emit("a", stream="direct"), "stream 'direct': the stream is direct", "use emit_direct"),
+    "not direct": (lambda c: c.emit_direct(0, "a"), "stream 'default': the stream is not direct", "use emit"),
+    "absent task": (lambda c: c.emit_direct(3, "a", stream="direct"), "to task 3 of 'also'", "its tasks are 0 to 0"),
+    "object": (lambda c: c.emit(object()), "field 'line': a object cannot be sent", "emit plain values, lists or dicts"),
+    "generator": (lambda c: c.emit(iter("ab")), "field 'line': a str_", "emit plain values, lists or dicts"),
+    "array": (lambda c: c.emit(np.array([1, 2])), "field 'line': a ndarray cannot be sent", "emit plain values, lists"),
+    "object inside": (lambda c: c.emit({"a": [object()]}), "field 'line': a object cannot", "emit plain values"),
+    "endless": (lambda c: c.emit(endless()), "field 'line': a value that contains itself", "emit plain values"),
+    "naive time": (lambda c: c.emit(NAIVE), "field 'line': datetime datetime.datetime(2024, 1", "times are UTC, give it one"),
+    "naive time inside": (lambda c: c.emit([NAIVE]), "field 'line': datetime", "times are UTC, give it one"),
+    "surrogate": (lambda c: c.emit("\ud800"), "field 'line': a string cannot be encoded", "emit bytes instead"),
+    "no batch": (lambda c: c.emit_batch(["a"]), "stream 'default': emit_batch takes", "got list"),
+    "columns": (
+        lambda c: c.emit_batch(pa.record_batch({"lime": ["a"]})),
+        "stream 'default': emit_batch expects the declared columns ['line']",
+        "got ['lime']",
+    ),
+    "columns of naive times": (
+        lambda c: c.emit_batch(pa.record_batch({"line": pa.array([NAIVE], pa.timestamp("us"))})),
+        "stream 'default': column 'line' is a timestamp without time zone",
+        "cast it",
+    ),
+}  # fmt: skip
+
+
+class Bad(BasicBolt):
+    fields = ("line",)
+    streams = {"error": ("line",)}
+
+    def __init__(self, emit):
+        self.do = emit
+
+    def declare_output_fields(self, declarer):
+        super().declare_output_fields(declarer)
+        declarer.declare_stream("direct", "line", direct=True)
+
+    def execute(self, tuple, collector):
+        collector.emit("good")
+        if tuple["line"] == "bad":
+            self.do(collector)
+
+
+class Also(BatchBolt):
+    def execute(self, tuple):
+        pass
+
+
+def made(bolt, lines=("fine", "bad")):
+    """Two txids; the second one emits what it should not."""
+    builder = TransactionalTopologyBuilder("emits", "lines", MemoryTransactionalSpout({0: lines}, ["line"], take=1))
+    builder.set_bolt("bad", bolt).shuffle_grouping("lines")
+    builder.set_bolt("also", Also()).direct_grouping("bad", "direct")
+    builder.set_committer_bolt("keep", Keep()).global_grouping("bad")
+    return builder.build_topology()
+
+
+@pytest.mark.parametrize("name", EMITS)
+def test_a_bad_emit_fails_its_batch(name, tmp_path, make_engine):
+    emit, found, cure = EMITS[name]
+    with refused(Says(EmitError, "txid 2", found, cure)) as caught:
+        go(made(Bad(emit)), tmp_path / "data", make_engine(), settings={"max_spout_pending": 1})
+    assert "bad[0] raised EmitError" in str(caught.value)
+    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "good", "n": 1}]
+    assert read_sink(tmp_path / "data", "lines").num_rows == 1
+
+
+def test_a_mended_bolt_goes_on_where_the_bad_emit_was(tmp_path):
+    with pytest.raises(EmitError):
+        go(made(Bad(lambda c: c.emit())), tmp_path / "data")
+    assert go(made(Bad(lambda c: c.emit("mended"))), tmp_path / "data") == 2
+    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "good", "n": 2}, {"word": "mended", "n": 1}]
+
+
+class BadEmitter(Emitter):
+    def emit_batch(self, attempt, metadata, collector):
+        collector.emit("one", "two")
+
+
+class BadSpout(MemoryTransactionalSpout):
+    def emitter(self, context):
+        return BadEmitter()
+
+
+def test_a_bad_emit_of_a_spout(tmp_path, make_engine):
+    builder = TransactionalTopologyBuilder("emits", "lines", BadSpout({0: ["a"]}, ["line"]))
+    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
+    says = Says(EmitError, "lines[0]", "expected 1 value(s) for fields ['line'], got 2", "pass one argument per field")
+    with refused(says):
+        go(builder.build_topology(), tmp_path / "data", make_engine())
+    assert read_state(tmp_path / "data", "counts").num_rows == 0
+
+
+class BadCommitter(BatchBolt, Committer):
+    fields = ("line",)
+
+    def prepare(self, context, collector, attempt):
+        self.collector = collector
+
+    def execute(self, tuple):
+        pass
+
+    def finish_batch(self):
+        self.collector.emit(object())
+
+
+def test_a_bad_emit_of_a_committer(tmp_path):
+    builder = TransactionalTopologyBuilder("emits", "lines", MemoryTransactionalSpout({0: ["a"]}, ["line"]))
+    builder.set_committer_bolt("first", BadCommitter()).global_grouping("lines")
+    builder.set_committer_bolt("keep", Keep()).global_grouping("first")
+    says = Says(EmitError, "first[0]", "field 'line': a object cannot be sent", "emit plain values")
+    with refused(says):
+        go(builder.build_topology(), tmp_path / "data")
+    assert read_state(tmp_path / "data", "counts").num_rows == 0

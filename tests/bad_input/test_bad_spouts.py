@@ -1,0 +1,236 @@
+"""Spouts of the user's own that return what cannot be kept, or raise: every call of theirs, on the thread it is made on."""
+
+import json
+import math
+
+import pytest
+from bad_input_cases import Keep, Says, go, refused
+
+from txstorm import (
+    Emitter,
+    OpaquePartitionedCoordinator,
+    OpaquePartitionedEmitter,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    PartitionedTransactionalSpout,
+    SpoutCoordinator,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+)
+from txstorm.errors import FailedException, InputError, MetadataError, SpoutError, TopologyFailed
+from txstorm.state.read import read_state
+
+LAST = 3
+
+
+def oops(*given, **more):
+    raise KeyError("oops")
+
+
+class Coordinator(SpoutCoordinator):
+    """Three transactions of one word each."""
+
+    def initialize_transaction(self, txid, prev_metadata):
+        return {"txid": txid}
+
+    def latest(self):
+        return LAST
+
+    def reached(self, metadata, mark):
+        return metadata is not None and metadata["txid"] >= mark
+
+
+class Words(Emitter):
+    def emit_batch(self, attempt, metadata, collector):
+        collector.emit("a")
+
+
+class Spout(TransactionalSpout):
+    fields = ("line",)
+
+    def __init__(self, coordinator=None, emitter=None, **changes):
+        self.changes = {"coordinator": coordinator or {}, "emitter": emitter or {}, **changes}
+
+    def coordinator(self, context):
+        return type("Mine", (Coordinator,), self.changes["coordinator"])()
+
+    def emitter(self, context):
+        return type("Mine", (Words,), self.changes["emitter"])()
+
+
+def run(spout, data_dir, engine="local"):
+    builder = TransactionalTopologyBuilder("spouts", "lines", spout)
+    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
+    return go(builder.build_topology(), data_dir, engine, settings={"max_spout_pending": 1})
+
+
+def test_a_good_one(tmp_path):
+    assert run(Spout(), tmp_path / "data") == LAST
+    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]
+
+
+# -- metadata ------------------------------------------------------------------------------------------------------
+
+METADATA = {
+    "object": (object(), "metadata <object object at", "return what JSON holds"),
+    "set": ({1}, "metadata {1} cannot be stored", "return what JSON holds"),
+    "NaN": (math.nan, "metadata nan cannot be stored", "return what JSON holds"),
+    "bytes": (b"a", "metadata b'a' cannot be stored", "return what JSON holds"),
+    "number as key": ({1: 2}, "metadata {1: 2} has a key that is no string", "use strings"),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata_that_is_not_json(name, tmp_path):
+    value, found, cure = METADATA[name]
+
+    def initialize(self, txid, prev_metadata):
+        return {"txid": txid} if txid == 1 else value
+
+    with refused(Says(MetadataError, "spout 'lines', txid 2", found, cure)):
+        run(Spout({"initialize_transaction": initialize}), tmp_path / "data")
+    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": 1}]
+    assert run(Spout(), tmp_path / "data") == LAST
+
+
+def test_metadata_that_contains_itself(tmp_path):
+    endless = []
+    endless.append(endless)
+    says = Says(MetadataError, "spout 'lines', txid 1", "cannot be stored", "return what JSON holds")
+    with refused(says):
+        run(Spout({"initialize_transaction": lambda self, txid, previous: endless}), tmp_path / "data")
+
+
+class Partitions(PartitionedTransactionalSpout):
+    fields = ("line",)
+
+    def __init__(self, count=2, metadata=None, silent=False):
+        self.count, self.metadata, self.silent = count, metadata, silent
+
+    def coordinator(self, context):
+        return type("Mine", (PartitionedCoordinator,), {"num_partitions": lambda me: self.count})()
+
+    def emitter(self, context):
+        def new(me, attempt, collector, partition, last_metadata):
+            if not self.silent:
+                collector.emit("a")
+            return self.metadata
+
+        return type("Mine", (PartitionedEmitter,), {"emit_partition_batch_new": new})()
+
+
+PARTITIONED = {
+    "negative": (Partitions(-1), "spout 'lines', txid 1", "num_partitions() gave -1", "return an int >= 0"),
+    "text": (Partitions("2"), "spout 'lines', txid 1", "num_partitions() gave '2'", "return an int >= 0"),
+    "truth": (Partitions(True), "spout 'lines', txid 1", "num_partitions() gave True", "return an int >= 0"),
+    "none": (Partitions(), "partition 0, txid 1", "emitted but no metadata", "return the metadata of what was emitted"),
+    "set": (Partitions(metadata={1}), "partition 0, txid 1", "metadata {1} cannot be stored", "return what JSON holds"),
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONED)
+def test_what_a_partitioned_spout_returns(name, tmp_path, make_engine):
+    spout, thing, found, cure = PARTITIONED[name]
+    with refused(Says(MetadataError, thing, found, cure)):
+        run(spout, tmp_path / "data", make_engine())
+    assert read_state(tmp_path / "data", "counts").num_rows == 0
+
+
+class Opaque(OpaquePartitionedTransactionalSpout):
+    fields = ("line",)
+
+    def coordinator(self, context):
+        return OpaquePartitionedCoordinator()
+
+    def emitter(self, context):
+        def emit(me, attempt, collector, partition, last_metadata):
+            collector.emit("a")
+            return object()
+
+        calls = {"emit_partition_batch": emit, "num_partitions": lambda me: 1}
+        return type("Mine", (OpaquePartitionedEmitter,), calls)()
+
+
+def test_what_an_opaque_spout_returns(tmp_path):
+    says = Says(MetadataError, "spout 'lines', partition 0, txid 1", "metadata <object", "return what JSON holds")
+    with refused(says):
+        run(Opaque(), tmp_path / "data")
+
+
+# -- exceptions ----------------------------------------------------------------------------------------------------
+
+RAISING = {
+    "check": (Spout(), "check"),
+    "coordinator": (Spout(), "coordinator"),
+    "emitter": (Spout(), "emitter"),
+    "initialize": (Spout({"initialize_transaction": oops}), None),
+    "is_ready": (Spout({"is_ready": oops}), None),
+    "payload": (Spout({"payload": oops}), None),
+    "latest": (Spout({"latest": oops}), None),
+    "reached": (Spout({"reached": oops}), None),
+    "emit": (Spout(emitter={"emit_batch": oops}), None),
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_a_spout_that_raises(name, tmp_path):
+    spout, method = RAISING[name]
+    if method:
+        spout = type("Raising", (Spout,), {method: oops})()
+    with refused(Says(TopologyFailed, "Raising" if name == "check" else "lines", "raised KeyError", "oops")) as caught:
+        run(spout, tmp_path / "data")
+    assert isinstance(caught.value.__cause__, KeyError) or "oops" in "".join(caught.value.__notes__)
+    assert run(Spout(), tmp_path / "data") == LAST
+    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]
+
+
+def test_a_spout_that_cannot_be_closed_has_still_done_its_work(tmp_path):
+    assert run(Spout({"close": oops}, {"close": oops}), tmp_path / "data") == LAST
+
+
+def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
+    tries = []
+
+    def initialize(self, txid, prev_metadata):
+        tries.append(txid)
+        if len(tries) < 3:
+            raise FailedException
+        return {"txid": txid}
+
+    class Counting(Spout):
+        def coordinator(self, context):
+            return type("Mine", (Coordinator,), {"initialize_transaction": initialize})()
+
+    assert run(Counting(), tmp_path / "data") == LAST
+    assert tries[:4] == [1, 1, 1, 2]
+
+
+def test_a_transactional_spout_that_replays_another_batch(tmp_path):
+    """It says itself, by its digests, that the second emission was another one."""
+    counter = tmp_path / "emissions"
+
+    def emit(self, attempt, metadata, collector):
+        emissions = len(counter.read_text()) if counter.exists() else 0
+        counter.write_text("x" * (emissions + 1))
+        collector.emit("a")
+        collector.digest("p", f"digest {emissions}")
+
+    class FailOnce(Keep):
+        def finish_batch(self):
+            if len(counter.read_text()) == 1:
+                raise FailedException
+            super().finish_batch()
+
+    builder = TransactionalTopologyBuilder("spouts", "lines", Spout(emitter={"emit_batch": emit}))
+    builder.set_committer_bolt("keep", FailOnce()).global_grouping("lines")
+    says = Says(SpoutError, "txid 1", "another batch for p than the first time (digest digest 1, expected digest 0)", "use an opaque")
+    with refused(says):
+        go(builder.build_topology(), tmp_path / "data", settings={"max_spout_pending": 1})
+    assert read_state(tmp_path / "data", "counts").num_rows == 0
+
+
+def test_errors_of_the_input_keep_their_class():
+    """What the tables above rely on: wrong input is exit code 2 wherever it is found."""
+    assert all(issubclass(kind, InputError) and kind.exit_code == 2 for kind in (MetadataError, SpoutError))
+    assert json.loads(json.dumps({"exit": TopologyFailed.exit_code})) == {"exit": 1}

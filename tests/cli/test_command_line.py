@@ -1,0 +1,292 @@
+"""``python -m txstorm`` as a process of its own: signals, exit codes, readers beside a live run, what is imported."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm.runtime.reading import committed_txid
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 120.0
+MODULE = '''
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm.spouts import MemoryTransactionalSpout
+from helper import WORDS
+
+
+class Keep(BatchBolt, Committer):
+    state = KeyedState("counts", key={"word": str}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.batch = context.state("counts"), {}
+
+    def execute(self, tuple):
+        self.batch[tuple["word"]] = self.batch.get(tuple["word"], 0) + 1
+
+    def finish_batch(self):
+        self.counts.update_many(self.batch, lambda old, n: (old or 0) + n)
+
+
+class Echo(BatchBolt):
+    """Runs in the workers."""
+
+    fields = ("word",)
+
+    def prepare(self, context, collector, attempt):
+        self.collector = collector
+
+    def execute(self, tuple):
+        self.collector.emit(WORDS[tuple["index"]])
+
+
+def topology(rows=40):
+    indexes = [index % len(WORDS) for index in range(rows)]
+    builder = TransactionalTopologyBuilder("echo", "source", MemoryTransactionalSpout([indexes], "index", take=2))
+    builder.set_bolt("echo", Echo(), 2).shuffle_grouping("source")
+    builder.set_committer_bolt("keep", Keep(), 2).fields_grouping("echo", ["word"])
+    return builder.build_topology()
+'''
+HELPER = 'WORDS = ["storm", "spark", "delta"]\n'
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory with the user's modules, which only the current directory leads to."""
+    (tmp_path / "echo.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "helper.py").write_text(HELPER, encoding="utf-8")
+    return tmp_path
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(project: Path) -> Iterator[Start]:
+    """Starts ``txstorm`` in the project, where Python does not look for modules by itself (``-P``)."""
+    started: list[subprocess.Popen[str]] = []
+
+    def popen(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "txstorm", *arguments],
+            cwd=project,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def txstorm(start: Start) -> Callable[..., tuple[int, str, str]]:
+    def command(*arguments: str, **environment: str) -> tuple[int, str, str]:
+        process = start(*arguments, **environment)
+        out, err = process.communicate(timeout=PATIENCE)
+        return process.returncode, out, err
+
+    return command
+
+
+def last(out: str) -> dict[str, Any]:
+    return json.loads(out.splitlines()[-1])
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def committed(project: Path, txid: int) -> Callable[[], bool]:
+    return lambda: committed_txid(project / "txstorm-data" / "echo") >= txid
+
+
+LOCAL = ("run", "echo", "--engine", "local")
+SLOWLY = (*LOCAL, "--min-interval", "0.2", "--json")
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def counts(txstorm: Any) -> dict[str, int]:
+    code, out, _ = txstorm("state", "txstorm-data/echo", "counts", "--json")
+    assert code == 0
+    return {row["word"]: row["n"] for row in last(out)["rows"]}
+
+
+def test_a_module_of_the_current_directory_runs_and_continues(txstorm):
+    code, out, err = txstorm(*LOCAL, "--until-txid", "3", "--json")
+    assert (code, last(out)["committed_txid"]) == (0, 3), err
+    assert counts(txstorm) == {"storm": 2, "spark": 2, "delta": 2}
+    code, out, err = txstorm(*LOCAL, "--available-now", "--json")
+    assert (code, last(out)["committed_txid"], last(out)["txids"]) == (0, 20, 17), err
+    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly_and_it_continues(number, start, txstorm, project):
+    process = start(*SLOWLY)
+    wait_for(committed(project, 2))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE)
+    error = last(out)["error"]
+    assert (process.returncode, error["type"], error["exit_code"]) == (130, "Interrupted", 130)
+    assert error["run"]["committed_txid"] == committed_txid(project / "txstorm-data" / "echo") < 20
+    assert "stopping" in err
+    assert "Traceback" not in err
+    assert txstorm(*LOCAL, "--available-now")[0] == 0
+    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+
+
+def test_a_third_signal_leaves_what_hangs(start, txstorm, project):
+    process = start(*SLOWLY, TXSTORM_FAULT="p7.1.before:hang:3")
+    wait_for(committed(project, 2))
+    time.sleep(1)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert txstorm(*LOCAL, "--available-now")[0] == 0
+    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+
+
+def test_killed_it_continues_at_once(start, txstorm, project):
+    process = start(*SLOWLY)
+    wait_for(committed(project, 2))
+    process.kill()
+    process.communicate()
+    code, _, err = txstorm(*LOCAL, "--available-now")
+    assert code == 0, err
+    assert counts(txstorm) == {"storm": 14, "spark": 13, "delta": 13}
+
+
+def test_beside_a_live_run(start, txstorm, project):
+    process = start(*SLOWLY)
+    wait_for(committed(project, 1))
+    code, out, err = txstorm(*SLOWLY)
+    assert code == 3
+    assert last(out)["error"]["type"] == "HeldError"
+    assert f"pid {process.pid}" in last(out)["error"]["message"]
+    assert f"pid {process.pid}" in err
+    code, out, _ = txstorm("history", "txstorm-data/echo", "--json")
+    assert code == 0
+    txids = [row["txid"] for row in last(out)["txids"]]
+    assert txids == list(range(1, len(txids) + 1))
+    assert sum(counts(txstorm).values()) % 2 == 0
+    assert process.poll() is None
+
+
+def test_what_user_code_prints_comes_before_the_last_line(txstorm, project):
+    (project / "loud.py").write_text("import echo\nprint('hello')\ntopology = echo.topology(2)\n", encoding="utf-8")
+    code, out, _ = txstorm("run", "loud", "--engine", "local", "--available-now", "--json")
+    assert code == 0
+    assert out.splitlines()[0] == "hello"
+    assert last(out)["committed_txid"] == 1
+
+
+# --- what is needed for it --------------------------------------------------------------------------------------------
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "pandas"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from txstorm.cli.main import main
+main(sys.argv[1:])
+"""
+# As `importlib.util.find_spec` answers where there is none.
+NO_SPARK = """
+import importlib.util as util, sys
+find = util.find_spec
+util.find_spec = lambda name, *more: None if name == "pyspark" else find(name, *more)
+from txstorm.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_readers_need_neither_java_nor_spark_nor_pandas(txstorm, project):
+    assert txstorm(*LOCAL, "--available-now")[0] == 0
+    environment = {"PATH": "", "JAVA_HOME": "", "PYTHONPATH": str(ROOT)}
+    for arguments in (
+        ["state", "txstorm-data/echo", "counts"],
+        ["history", "txstorm-data/echo"],
+        ["describe", "echo"],
+        ["explain", "echo"],
+        ["validate", "echo"],
+        ["run", "echo", "--engine", "local", "--available-now"],
+    ):
+        command = [sys.executable, "-c", WITHOUT, *arguments]
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (arguments, done.stderr)
+
+
+def test_spark_that_is_missing_is_named(project):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", NO_SPARK, "run", "echo", "--json"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    error = last(done.stdout)["error"]
+    assert error["type"] == "MissingDependency"
+    assert "pip install 'txstorm[spark]'" in error["message"]
+    assert not (project / "txstorm-data").exists()
+
+
+def test_help_and_version_load_nothing_heavy():
+    program = (
+        "import sys\nfrom txstorm.cli.main import execute\n"
+        "assert execute(['--help']) == execute(['run', '--help']) == execute(['--version']) == 0\n"
+        "print({'pyarrow', 'numpy', 'pandas', 'pyspark', 'deltalake'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_reader_that_goes_away_is_no_fault(project):
+    command = f"{sys.executable} -m txstorm settings --json | true; echo ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.strip() in ("0", "1")
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_current_directory_reaches_sparks_workers(start, project):
+    process = start("run", "echo", "--available-now", "--json")
+    out, err = process.communicate(timeout=800)
+    assert process.returncode == 0, err
+    assert (last(out)["engine"], last(out)["committed_txid"]) == ("spark", 20)
+    spark = start("state", "txstorm-data/echo", "counts", "--json").communicate(timeout=PATIENCE)[0]
+    shutil.rmtree(project / "txstorm-data")
+    start(*LOCAL, "--available-now").communicate(timeout=PATIENCE)
+    assert start("state", "txstorm-data/echo", "counts", "--json").communicate(timeout=PATIENCE)[0] == spark

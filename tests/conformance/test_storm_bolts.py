@@ -1,0 +1,263 @@
+"""What Storm promises of bolts and phases, by observable outcome on both engines (storm.md, items 32 to 48)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from storm_world import Keep, PlainLog, Watch, WatchEach, World
+
+from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
+from txstorm.engine.port import Engine
+from txstorm.errors import TopologyError, TopologyFailed
+from txstorm.state.read import read_sink, read_state
+
+Factory = Callable[[], Engine]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path / "world")
+    made.amount = 2
+    return made
+
+
+class Net:
+    """A topology over one log of lines, whose bolts are added with one word each."""
+
+    def __init__(self, world: World, tmp_path: Path, engine: Factory):
+        self.world, self.data_dir, self.engine = world, tmp_path / "data", engine
+        self.builder = TransactionalTopologyBuilder("net", "log", PlainLog(world))
+        self.builder.set_settings({"compact_on_stop": False, "retry_backoff": 0.001})
+
+    def bolt(self, id: str, *sources: str, kind=Watch, tasks: int = 1, committer: bool = False) -> Net:
+        add = self.builder.set_committer_bolt if committer else self.builder.set_bolt
+        declarer = add(id, kind(self.world), tasks)
+        for source in sources:
+            declarer.fields_grouping(source, ["line"])
+        return self
+
+    def start(self, **options):
+        settings = options.pop("settings", {})
+        self.builder.set_settings(settings)
+        options = options or {"available_now": True}
+        return run(self.builder.build_topology(), engine=self.engine(), data_dir=self.data_dir, **options)
+
+    def finish(self, **options):
+        handle = self.start(**options)
+        assert handle.awaitTermination(120)
+        return handle
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """(component, txid) of every `finish_batch`, as it happened."""
+        return [(note[1], note[3]) for note in self.world.notes("finish")]
+
+    def lines(self) -> dict[int, list[str]]:
+        rows = read_sink(self.data_dir, "rows").to_pylist()
+        found: dict[int, list[str]] = {}
+        for row in rows:
+            found.setdefault(row["_txid"], []).append(row["line"])
+        return found
+
+
+@pytest.fixture
+def net(world: World, make_engine: Factory, tmp_path: Path) -> Net:
+    world.append(0, *"abcdef")
+    return Net(world, tmp_path, make_engine)
+
+
+# --- batches in a bolt ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"])
+def test_item_32_34_a_retry_starts_from_zero(place: str, net: Net) -> None:
+    net.world.ticket(f"{place}-1-failed")
+    net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish()
+    assert {note[5] for note in net.world.notes("finish")} == {2}
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+    counts = read_state(net.data_dir, "counts").to_pylist()
+    assert counts == [{"line": line, "n": 1} for line in "abcdef"]
+
+
+def test_item_33_every_task_finishes_every_batch_also_without_tuples(net: Net) -> None:
+    net.bolt("watch", "log", tasks=3).bolt("keep", "watch", kind=Keep, tasks=4).finish()
+    finishes = Counter(tuple(note[1:4]) for note in net.world.notes("finish"))
+    tasks = [("watch", task) for task in range(3)] + [("keep", task) for task in range(4)]
+    assert finishes == Counter((bolt, task, txid) for bolt, task in tasks for txid in (1, 2, 3))
+
+
+def test_item_35_a_batch_that_times_out_is_dropped_without_finishing(world: World, tmp_path: Path) -> None:
+    class Slow(Watch):
+        def execute(self, tuple):
+            super().execute(tuple)
+            if self.world.take("hang"):
+                self.world.await_ticket("go-on")
+
+    world.append(0, *"abcdef")
+    world.ticket("hang")
+    net = Net(world, tmp_path, LocalEngine)
+    net.bolt("watch", "log", kind=Slow).bolt("keep", "watch", kind=Keep)
+    net.finish(settings={"batch_timeout": 0.5})
+    world.ticket("go-on")
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+    kept = [note[1] for note in world.notes("kept")]
+    assert kept == [1, 2, 3]
+
+
+def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
+    net.bolt("each", "log", kind=WatchEach, tasks=2).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
+    net.world.ticket("watch-finish-2-failed")
+    net.finish()
+    seen = Counter((note[3], note[4], note[5]) for note in net.world.notes("execute"))
+    assert set(seen.values()) == {1}
+    attempts = {txid: {attempt for t, attempt, _ in seen if t == txid} for txid in (1, 2, 3)}
+    assert len(attempts[2]) == 2
+    for txid, lines in net.lines().items():
+        for attempt in attempts[txid]:
+            emitted = {line for t, a, line in seen if (t, a) == (txid, attempt)}
+            assert emitted <= set(lines)
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_item_42_a_basic_bolt_cannot_be_a_committer(net: Net) -> None:
+    net.bolt("each", "log", kind=WatchEach, committer=True)
+    with pytest.raises(TopologyError, match="each"):
+        net.builder.build_topology()
+
+
+# --- phases -----------------------------------------------------------------------------------------------------------
+
+
+def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) -> None:
+    (net.world.directory / "hold-1").touch()
+    net.bolt("watch", "log").bolt("keep", "watch", kind=Keep)
+    handle = net.start(until_txid=3, settings={"max_spout_pending": 3, "max_pack_txids": 1, "max_jobs": 2})
+    net.world.wait(lambda: ("watch", 3) in net.order, "txid 3 to be processed while 1 commits")
+    net.world.wait(lambda: bool(net.world.notes("holding")), "the commit of 1")
+    assert [pair for pair in net.order if pair[0] == "keep"] == [("keep", 1)]
+    assert handle.committed == 0
+    net.world.ticket("release-1")
+    assert handle.awaitTermination(120)
+    assert [txid for bolt, txid in net.order if bolt == "keep"] == [1, 2, 3]
+    assert sorted(txid for bolt, txid in net.order if bolt == "watch") == [1, 2, 3]
+
+
+def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
+    net.bolt("first", "log", committer=True).bolt("plain", "first").bolt("second", "plain", kind=Keep)
+    net.bolt("third", "second", "log", committer=True)
+    net.finish(settings={"max_spout_pending": 3, "max_pack_txids": 3})
+    chain = ["first", "plain", "second", "third"]
+    assert net.order == [(bolt, txid) for txid in (1, 2, 3) for bolt in chain]
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
+    (net.world.directory / "hold-1").touch()
+    net.bolt("A", "log").bolt("B", "A", kind=Keep).bolt("C", "A", "B").bolt("D", "C", committer=True)
+    handle = net.start(until_txid=2, settings={"max_spout_pending": 2, "max_pack_txids": 1})
+    net.world.wait(lambda: bool(net.world.notes("holding")) and ("A", 2) in net.order, "A of 2, B of 1")
+    assert sorted(net.order) == [("A", 1), ("A", 2), ("B", 1)]
+    net.world.ticket("release-1")
+    assert handle.awaitTermination(120)
+    commits = [pair for pair in net.order if pair[0] != "A"]
+    assert commits == [(bolt, txid) for txid in (1, 2) for bolt in "BCD"]
+    tuples = {(note[1], note[3]): note[5] for note in net.world.notes("finish")}
+    assert tuples["C", 1] == 4
+    assert tuples["D", 2] == 4
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["keep-execute", "keep-finish", "after-keep"])
+def test_item_44_a_failure_in_the_commit_phase_runs_both_phases_again(place: str, net: Net) -> None:
+    net.world.ticket(f"{place}-2-failed")
+    net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"max_spout_pending": 1})
+    attempts = {note[4] for note in net.world.notes("finish") if note[1] == "watch" and note[3] == 2}
+    assert len(attempts) == 2
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_item_45_a_failed_exception_in_execute_fails_at_once(net: Net) -> None:
+    net.world.ticket("watch-execute-1-failed")
+    net.world.ticket("each-execute-2-failed")
+    net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
+    handle = net.finish(settings={"batch_timeout": 3600})
+    assert handle.snapshot.replays == 2
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_a_reported_failure_is_shown(net: Net) -> None:
+    net.world.ticket("watch-finish-2-reported")
+    handle = net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish()
+    assert "ReportedFailedException" in handle.status["lastFailure"]
+    assert "watch-finish of 2" in handle.status["lastFailure"]
+
+
+@pytest.mark.parametrize("place", ["each-execute", "watch-finish", "keep-finish", "emit"])
+def test_item_47_any_other_exception_ends_the_topology_and_a_restart_replays(place: str, net: Net) -> None:
+    net.world.ticket(f"{place}-2-other")
+    net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
+    handle = net.start(available_now=True)
+    with pytest.raises(TopologyFailed, match=rf"txid 2 .*ValueError at .*storm_world.py:\d+ in fail_on: {place} of 2"):
+        handle.awaitTermination(120)
+    assert handle.committed == 1
+    assert net.lines() == {1: ["a", "b"]}
+    net.finish()
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_item_48_retries_are_not_limited(net: Net) -> None:
+    net.world.ticket("watch-finish-1-failed", times=15)
+    handle = net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"retry_backoff_max": 0.002})
+    assert handle.snapshot.replays == 15
+    assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) -> None:
+    for txid in (1, 2, 3):
+        net.world.ticket(f"after-keep-{txid}-failed")
+    net.world.append(0, *"aabbcc")
+    net.bolt("keep", "log", kind=Keep).finish()
+    assert read_state(net.data_dir, "counts").to_pylist() == [
+        {"line": line, "n": n} for line, n in zip("abcdef", (3, 3, 3, 1, 1, 1), strict=True)
+    ]
+    previous = [row["_txid"] for row in read_sink(net.data_dir, "rows").to_pylist()]
+    assert Counter(previous) == {txid: 2 for txid in range(1, 7)}
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+class MarkedKeep(BatchBolt, Committer):
+    """A committer by its marker."""
+
+    fields = ("line",)
+
+    def __init__(self, world):
+        self.world = world
+
+    def prepare(self, context, collector, attempt):
+        self.attempt = attempt
+
+    def execute(self, tuple):
+        pass
+
+    def finish_batch(self):
+        self.world.note("finish", "marked", 0, *self.attempt, 0)
+
+
+def test_the_marker_and_set_committer_bolt_are_equal(net: Net) -> None:
+    (net.world.directory / "hold-1").touch()
+    net.bolt("set", "log", kind=Watch, committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
+    topology = net.builder.build_topology()
+    assert [topology.component(name).kind for name in ("set", "marked", "keep")] == ["committer"] * 3
+    handle = net.start(until_txid=2, settings={"max_spout_pending": 2})
+    net.world.wait(lambda: bool(net.world.notes("holding")), "the commit of 1")
+    assert sorted(net.order) == [("keep", 1), ("marked", 1), ("set", 1)]
+    net.world.ticket("release-1")
+    assert handle.awaitTermination(120)

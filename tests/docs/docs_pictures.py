@@ -1,0 +1,31 @@
+"""The pictures in docs/images, drawn by txstorm. Run it to bring them up to date."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from docs_blocks import ROOT, blocks
+
+IMAGES = ROOT / "docs" / "images"
+
+
+def pictures() -> dict[Path, str]:
+    """File → its content as of today."""
+    return {IMAGES / "word-count.svg": program_of_readme().describe("svg") + "\n"}
+
+
+def program_of_readme() -> Any:
+    """The topology of the README's program: everything in its first block up to `build_topology`."""
+    block = next(block for block in blocks(ROOT / "README.md") if block.language == "python")
+    tree = ast.parse(block.text)
+    ends = [number for number, one in enumerate(tree.body) if "build_topology" in ast.unparse(one)]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(ast.Module(tree.body[: ends[0] + 1], []), block.place, "exec"), names)
+    return names["topology"]
+
+
+if __name__ == "__main__":
+    for path, content in pictures().items():
+        path.write_text(content, encoding="utf-8")

@@ -1,0 +1,205 @@
+"""The demo: right counts, also after it was killed; what it prints; that it empties nothing but its own directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm.runtime.directory import ledger_exists
+from txstorm.runtime.reading import StateView, committed_txid
+
+ROOT = Path(__file__).resolve().parents[2]
+BIBLE = ROOT / "jobs" / "data" / "bible.txt"
+WORDS = 789_684
+TXIDS = 41
+ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
+SLOWED = """
+import sys, jobs.demo, jobs.word_count
+jobs.demo.topology = lambda: jobs.word_count.topology().with_settings({"min_interval": 0.5})
+sys.exit(jobs.demo.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def expected() -> Counter[str]:
+    """The words of the text in a few lines of plain Python."""
+    counts: Counter[str] = Counter()
+    with BIBLE.open(encoding="utf-8") as lines:
+        for line in lines:
+            counts.update(re.findall(r"[a-z']+", line.lower()))
+    return counts
+
+
+def top(counts: Counter[str]) -> list[list[Any]]:
+    return [[word, n] for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]]
+
+
+def stored(data_dir: Path, txid: int | None = None) -> dict[str, int]:
+    return {row["word"]: row["n"] for row in StateView(data_dir, "counts", txid).to_pylist()}
+
+
+def demo(*argv: Any, fault: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run the demo as `scripts/demo` does."""
+    command = [sys.executable, "-m", "jobs.demo", *map(str, argv)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TXSTORM_FAULT": fault}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("engine", ENGINES)
+def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str], tmp_path: Path):
+    done = demo("--json", "--engine", engine, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data_dir, document = tmp_path / "txstorm-data" / "demo", last_line(done)
+    assert expected.total() == WORDS
+    assert stored(data_dir) == dict(expected)
+    seconds = document.pop("seconds")
+    assert isinstance(seconds, float)
+    tuples = document.pop("tuples")
+    assert tuples > WORDS + len(BIBLE.read_text().splitlines())
+    assert document == {
+        "topology": "word-count",
+        "engine": engine,
+        "committed_txid": TXIDS,
+        "txids": TXIDS,
+        "replays": 0,
+        "state": {"counts": str(data_dir / "state" / "counts")},
+        "sinks": {},
+        "top": top(expected),
+    }
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("point", ["p7.1.before", "p7.1.written"])
+def test_killed_it_continues_where_it_stood(engine: str, point: str, expected: Counter[str], tmp_path: Path):
+    first = demo("--json", "--data-dir", tmp_path / "data", "--engine", engine, fault=f"{point}:kill:2")
+    assert first.returncode == -signal.SIGKILL
+    committed = committed_txid(tmp_path / "data")
+    assert 0 < committed < TXIDS
+    second = demo("--json", "--data-dir", tmp_path / "data", "--engine", engine)
+    assert second.returncode == 0, second.stderr
+    document = last_line(second)
+    assert document["committed_txid"] == TXIDS
+    # The transactions that were decided when it was killed are published at the start.
+    assert 0 < document["txids"] < TXIDS - committed
+    assert document["top"] == top(expected)
+    assert stored(tmp_path / "data") == dict(expected)
+
+
+@pytest.mark.integration
+def test_killed_after_the_last_commit_it_still_shows_the_result(expected: Counter[str], tmp_path: Path):
+    first = demo("--data-dir", tmp_path / "data", "--engine", "local", fault="compact.before:kill:1")
+    assert first.returncode == -signal.SIGKILL
+    assert committed_txid(tmp_path / "data") == TXIDS
+    document = last_line(demo("--json", "--data-dir", tmp_path / "data", "--engine", "local"))
+    assert (document["committed_txid"], document["txids"], document["tuples"]) == (TXIDS, 0, 0)
+    assert document["top"] == top(expected)
+
+
+@pytest.mark.integration
+def test_interrupted_it_ends_with_130_and_continues(expected: Counter[str], tmp_path: Path):
+    data_dir = tmp_path / "data"
+    command = [sys.executable, "-c", SLOWED, "--json", "--engine", "local", "--data-dir", data_dir]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        while child.poll() is None and not (ledger_exists(data_dir) and committed_txid(data_dir)):
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        output, _ = child.communicate(timeout=120)
+    assert child.returncode == 130
+    document = json.loads(output.splitlines()[-1])
+    assert document["error"]["exit_code"] == 130
+    assert 0 < committed_txid(data_dir) < TXIDS
+    assert last_line(demo("--json", "--data-dir", data_dir, "--engine", "local"))["top"] == top(expected)
+
+
+# --- its directory ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_finished_it_begins_anew_unless_told_to_keep(expected: Counter[str], tmp_path: Path):
+    def run(*argv: str) -> dict[str, Any]:
+        return last_line(demo("--json", "--data-dir", tmp_path / "data", "--engine", "local", *argv))
+
+    assert [run()["txids"], run("--keep")["txids"], run()["txids"]] == [TXIDS, 0, TXIDS]
+    assert stored(tmp_path / "data") == dict(expected)
+
+
+@pytest.mark.integration
+def test_killed_while_it_empties_its_directory_it_begins_anew(in_tmp: Path):
+    from jobs.demo import FINISHED
+
+    data_dir = in_tmp / "txstorm-data" / "demo"
+    assert demo("--engine", "local", cwd=in_tmp).returncode == 0
+    for name in ("ledger.db", "format.json"):
+        (data_dir / name).unlink()
+    assert (data_dir / FINISHED).exists()
+    assert last_line(demo("--json", "--engine", "local", cwd=in_tmp))["txids"] == TXIDS
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from jobs.demo import main
+
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one.jpg").write_text("x")
+    assert main(["--json", "--engine", "local", "--data-dir", str(tmp_path)]) == 2
+    error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+    assert error["type"] == "DataDirectoryError"
+    assert str(tmp_path) in error["message"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["photos", "one.jpg"]
+
+
+@pytest.mark.parametrize("argument", ["--engine=storm", "--jsno", "extra"])
+def test_a_wrong_argument_is_an_error_with_exit_code_2(argument: str, in_tmp: Path, capsys: Any):
+    from jobs.demo import main
+
+    assert main(["--json", argument]) == 2
+    assert argument.removeprefix("--engine=") in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert list(in_tmp.iterdir()) == []
+
+
+# --- what it prints ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_it_prints_the_result_and_commands_that_work(expected: Counter[str], tmp_path: Path):
+    done = demo("--engine", "local", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    printed = [line.split() for line in lines[2:12]]
+    assert [[word, int(n.replace(",", ""))] for word, n in printed] == top(expected)
+    assert f"{WORDS:,} words" in lines[0]
+    assert f"Committed txid {TXIDS}. This run: {TXIDS} transactions with {WORDS:,} words" in done.stdout
+    commands = [shlex.split(line, comments=True) for line in lines if "txstorm " in line]
+    assert [command[1] for command in commands] == ["state", "state", "history"]
+    for _, *arguments in commands:
+        told = subprocess.run(
+            [sys.executable, "-m", "txstorm", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+        assert told.stdout

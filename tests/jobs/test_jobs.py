@@ -1,0 +1,164 @@
+"""The example jobs give Storm's results, and those of plain Python, on both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import Topology, TransactionalTopologyBuilder, run
+from txstorm.bolts import SumByKey
+from txstorm.engine.port import Engine
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.reading import committed_txid
+from txstorm.spouts import MemoryTransactionalSpout
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = sorted(path for path in (ROOT / "jobs").glob("*.py") if path.stem not in ("__init__", "demo"))
+MakeEngine = Callable[[], Engine]
+
+
+@pytest.fixture
+def finished(make_engine: MakeEngine, tmp_path: Path) -> Callable[..., RunHandle]:
+    """Runs a topology to its end."""
+
+    def finish(topology: Topology, **how: Any) -> RunHandle:
+        handle = run(topology, engine=make_engine(), data_dir=tmp_path / topology.id, **how)
+        handle.awaitTermination()
+        return handle
+
+    return finish
+
+
+def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, Any]:
+    """A state of one key and one value column as ``{key: value}``."""
+    view = handle.state(name) if txid is None else handle.state(name).as_of(txid)
+    return dict(tuple(row.values()) for row in view.to_pylist())
+
+
+def test_transactional_global_count(finished: Callable[..., RunHandle]):
+    from jobs.transactional_global_count import topology
+
+    handle = finished(topology, until_txid=5)
+    sums = [(row["_txid"], row["sum"]) for row in handle.sink("sums").to_pylist()]
+    assert sums == [(1, 9), (2, 16), (3, 19), (4, 19), (5, 19)]
+    assert handle.state("count").to_pylist() == [{"count": 19}]
+    assert [one.numInputRows for one in handle.recentProgress] == [9, 7, 3, 0, 0]
+
+
+def test_transactional_words(finished: Callable[..., RunHandle]):
+    from jobs.transactional_words import topology
+
+    handle = finished(topology, until_txid=4)
+    counts = [state(handle, "counts", txid) for txid in (1, 2, 3, 4)]
+    assert counts[0] == {"chicken": 1, "dog": 2, "apple": 1, "cat": 5}
+    assert counts[1] == {"chicken": 1, "dog": 4, "apple": 2, "cat": 8, "banana": 1}
+    assert counts[2] == counts[3] == {"chicken": 1, "dog": 7, "apple": 2, "cat": 8, "banana": 1}
+    assert [state(handle, "buckets", txid) for txid in (1, 2, 3, 4)] == [{0: 4}, {0: 5}, {0: 5}, {0: 5}]
+    changed = handle.state("counts").changes(1, 4).to_pylist()
+    before = {(row["_txid"], row["word"]): (row["count"], (row["_prev"] or {}).get("count")) for row in changed}
+    assert before == {
+        **{(1, "chicken"): (1, None), (1, "dog"): (2, None), (1, "apple"): (1, None), (1, "cat"): (5, None)},
+        **{(2, "dog"): (4, 2), (2, "apple"): (2, 1), (2, "cat"): (8, 5), (2, "banana"): (1, None)},
+        (3, "dog"): (7, 4),
+    }
+
+
+def test_transactional_words_move_between_buckets(finished: Callable[..., RunHandle]):
+    from jobs import transactional_words as job
+
+    words = MemoryTransactionalSpout([["cat"] * 25 + ["dog"]], "word", take=9)
+    builder = TransactionalTopologyBuilder("buckets", "spout", words)
+    builder.set_bolt("count", job.KeyedCountUpdater(), 2).fields_grouping("spout", ["word"])
+    builder.set_bolt("bucketize", job.Bucketize()).none_grouping("count")
+    builder.set_bolt("buckets", SumByKey({"bucket": int}, "words", "buckets")).global_grouping("bucketize")
+    handle = finished(builder.build_topology(), available_now=True)
+    assert [state(handle, "buckets", txid) for txid in (1, 2, 3)] == [{0: 1}, {0: 0, 1: 1}, {0: 1, 1: 0, 2: 1}]
+
+
+def test_reach(finished: Callable[..., RunHandle]):
+    from jobs.reach import FOLLOWERS, TWEETERS, URLS, topology
+
+    handle = finished(topology, available_now=True)
+    expected = {
+        url: len({follower for person in TWEETERS.get(url, ()) for follower in FOLLOWERS.get(person, ())})
+        for url in URLS
+    }
+    assert expected["foo.com/blog/1"] == 16  # what Storm's topology answers
+    assert state(handle, "reach") == expected
+
+
+def counted(path: Path) -> Counter[str]:
+    """The words of a text, in plain Python."""
+    counts: Counter[str] = Counter()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        counts.update(re.findall(r"[a-z']+", line.lower()))
+    return counts
+
+
+def test_word_count(finished: Callable[..., RunHandle]):
+    from jobs.word_count import BIBLE, topology
+
+    words: list[int] = []
+    handle = finished(topology(), available_now=True, listeners=[lambda done: words.append(done.tuples["split"])])
+    expected = counted(BIBLE)
+    assert expected.total() == 789_684
+    assert state(handle, "counts") == dict(expected)
+    assert len(words) == handle.committed >= 40
+    assert sum(words) == expected.total()
+    assert 18_000 < sum(words) / len(words) < 22_000
+
+
+def test_word_count_of_other_files(finished: Callable[..., RunHandle], tmp_path: Path):
+    from jobs.word_count import topology
+
+    (tmp_path / "a.txt").write_text("Don't stop\r\n\r\nSTOP it", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("it's 5 o'clock: it İs\n", encoding="utf-8")
+    handle = finished(topology(str(tmp_path / "*.txt"), max_batch_rows=2), available_now=True)
+    assert state(handle, "counts") == dict(counted(tmp_path / "a.txt") + counted(tmp_path / "b.txt"))
+    assert handle.committed == 2
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_a_job_can_be_read_in_a_minute(path: Path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+@pytest.mark.integration
+def test_a_job_is_found_by_the_command_line(path: Path, tmp_path: Path):
+    command = [sys.executable, "-m", "txstorm", "run", f"jobs.{path.stem}", "--until-txid", "2", "--engine", "local"]
+    done = subprocess.run(
+        [*command, "--data-dir", tmp_path / "data", "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["reach", "transactional_words"])
+def test_a_job_is_a_program_for_spark_submit(job: str, tmp_path: Path):
+    """Its own classes and functions belong to the main program then, which workers cannot import."""
+    submit = Path(sys.executable).with_name("spark-submit")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [submit, ROOT / "jobs" / f"{job}.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (data_dir,) = tmp_path.glob("txstorm-data/*")
+    assert committed_txid(data_dir) >= 2

@@ -1,0 +1,88 @@
+"""Committers in one line: the tables they declare, and what is in them after a run."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.bolts import CountBy, CountByKey, SumByKey
+from txstorm.errors import StateError, TopologyError
+from txstorm.spouts import MemoryTransactionalSpout
+
+
+def built(bolt: BatchBolt, fields: str, rows: list[Any], grouping: list[str], tasks: int = 2) -> Any:
+    """A topology that gives `rows` to the committer `bolt`, two from each of two partitions at a time."""
+    spout = MemoryTransactionalSpout([rows[::2], rows[1::2]], fields.split(), take=2)
+    builder = TransactionalTopologyBuilder("t", "rows", spout)
+    builder.set_bolt("keep", bolt, tasks).fields_grouping("rows", grouping)
+    return builder.build_topology()
+
+
+def result(topology: Any, tmp_path: Path, name: str = "table") -> list[tuple[Any, ...]]:
+    handle = run(topology, engine="local", data_dir=tmp_path / "data", available_now=True)
+    handle.awaitTermination()
+    return [tuple(row.values()) for row in handle.state(name).to_pylist()]
+
+
+def test_they_are_committers():
+    for bolt in (CountByKey("word", "table"), SumByKey("word", "n", "table")):
+        assert isinstance(bolt, BatchBolt)
+        assert isinstance(bolt, Committer)
+
+
+def test_count_by_key_counts_tuples(tmp_path: Path):
+    words = ["a", "b", "a", None, "a", "c", None]
+    bolt = CountByKey("word", table="table")
+    assert result(built(bolt, "word", words, ["word"]), tmp_path) == [(None, 2), ("a", 3), ("b", 1), ("c", 1)]
+
+
+def test_count_by_key_of_several_typed_fields(tmp_path: Path):
+    rows = [("x", 1, True), ("x", 2, True), ("x", 1, False), ("y", 1, True)]
+    bolt = CountByKey({"name": str, "n": int}, "table", count="times")
+    assert bolt.state.value == {"times": int}
+    assert result(built(bolt, "name n other", rows, ["name"]), tmp_path) == [("x", 1, 2), ("x", 2, 1), ("y", 1, 1)]
+
+
+def test_sum_by_key_adds_up_over_transactions(tmp_path: Path):
+    rows = [("a", 1), ("b", -2), ("a", 3), ("b", None), ("a", 1 << 40), ("c", 0)]
+    bolt = SumByKey("name", "n", "table")
+    assert result(built(bolt, "name n", rows, ["name"]), tmp_path) == [("a", 4 + (1 << 40)), ("b", -2), ("c", 0)]
+
+
+def test_sum_by_key_of_several_typed_fields(tmp_path: Path):
+    rows = [("a", Decimal("0.10"), 1.5), ("a", Decimal("0.20"), 2), ("b", Decimal("1"), None), ("a", Decimal("3"), 1)]
+    bolt = SumByKey(["name"], {"price": Decimal, "weight": float}, "table")
+    assert result(built(bolt, "name price weight", rows, ["name"]), tmp_path) == [
+        ("a", Decimal("3.30"), 4.5),
+        ("b", Decimal("1"), None),
+    ]
+
+
+def test_a_sum_that_leaves_its_range_fails_the_topology(tmp_path: Path):
+    bolt = SumByKey("name", "n", "table")
+    with pytest.raises(StateError, match="'n'"):
+        result(built(bolt, "name n", [("a", (1 << 63) - 1), ("a", 0), ("a", 1)], ["name"]), tmp_path)
+
+
+def test_keys_of_another_type_fail_the_topology(tmp_path: Path):
+    with pytest.raises(StateError, match=r"keep.*'word'"):
+        result(built(CountByKey("word", "table"), "word", ["a", 1, 2, "b"], ["word"]), tmp_path)
+
+
+def test_a_bad_table_name_is_a_fault_of_the_topology():
+    with pytest.raises(TopologyError, match="no/name"):
+        built(CountByKey("word", "no/name"), "word", [], ["word"])
+
+
+def test_partial_counts_and_sums_equal_plain_counts(tmp_path: Path):
+    words = [f"w{i * i % 13}" for i in range(100)]
+    plain = result(built(CountByKey("word", "table"), "word", words, ["word"]), tmp_path / "plain")
+    spout = MemoryTransactionalSpout([words[:60], words[60:]], "word", take=7)
+    builder = TransactionalTopologyBuilder("t", "rows", spout, 2)
+    builder.set_bolt("partial", CountBy("word"), 3).shuffle_grouping("rows")
+    builder.set_bolt("keep", SumByKey("word", "n", "table"), 2).fields_grouping("partial", ["word"])
+    assert result(builder.build_topology(), tmp_path / "partial") == plain
+    assert sum(n for _, n in plain) == 100

@@ -1,0 +1,84 @@
+import io
+
+from rich.console import Console
+
+from txstorm.monitor.live import ACTIVE_ROWS, COLUMNS, COMMITTED_ROWS, WINDOW, Moment, Rate, as_html, line, rows, table
+from txstorm.monitor.progress import Snapshot, TransactionProgress
+
+STEPS = {"finish": 1.0, "stage": 2.0, "decide": 3.0, "publish": 4.0, "complete": 5.25}
+
+
+def progress(txid: int, steps=STEPS) -> TransactionProgress:
+    return TransactionProgress(txid, 1, 0, "s", {"s": 1000, "b": 234}, 3, 2, 12.34, steps)
+
+
+def moment(**changes) -> Moment:
+    in_flight = tuple((txid, 1, "processing" if txid > 22 else "committing") for txid in range(21, 30))
+    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, **changes)
+    return Moment("words", "spark", "running", snapshot, [progress(txid) for txid in range(1, 21)], 10.0, 2468.0)
+
+
+def drawn(one: Moment) -> str:
+    file = io.StringIO()
+    Console(file=file, width=160).print(table(one))
+    return file.getvalue()
+
+
+def test_rows_are_the_last_committed_and_the_first_active():
+    found = rows(moment())
+    assert [row[0] for row in found[:COMMITTED_ROWS]] == [str(txid) for txid in range(13, 21)]
+    assert found[0] == ("13", "committed", "1,234", "12.3", "1.0", "2.0", "3.0", "4.0", "5.2", "3", "2")
+    active = found[COMMITTED_ROWS:]
+    assert [row[:2] for row in active[:ACTIVE_ROWS]] == [
+        ("21", "committing"),
+        ("22", "committing"),
+        ("23", "processing"),
+        ("24", "processing"),
+    ]
+    assert active[-1][1] == "and 5 more"
+    assert {len(row) for row in found} == {len(COLUMNS)}
+
+
+def test_steps_that_a_commit_did_not_need_are_empty():
+    one = Moment("w", "local", "running", Snapshot(), [progress(1, {"finish": 1.0, "complete": 2.0})])
+    assert rows(one) == [("1", "committed", "1,234", "12.3", "1.0", "", "", "", "2.0", "3", "2")]
+
+
+def test_the_line():
+    assert line(moment()) == (
+        "words: committed txid 20, 9 in flight (2 committing, 7 processing), 20 txids and 24,680 tuples in 10.0 s, "
+        "2,468 tuples/s, 2 replays"
+    )
+
+
+def test_blocked_and_the_last_failure_are_shown_everywhere():
+    one = moment(blocked="changes/counts: [gone]", last_failure="21: b[0] raised <X>\nTraceback of it")
+    for text in (line(one), drawn(one)):
+        assert "BLOCKED(changes/counts: [gone])" in text
+        assert "last failure: 21: b[0] raised <X>" in text
+        assert "Traceback" not in text
+    assert "BLOCKED(changes/counts: [gone])" in as_html(one)
+    assert "raised &lt;X&gt;" in as_html(one)
+    assert "<X>" not in as_html(one)
+
+
+def test_the_table_has_totals_and_columns():
+    text = drawn(moment())
+    assert text.startswith("words on spark, running: committed txid 20")
+    assert all(column in text for column in COLUMNS)
+
+
+def test_a_run_that_has_not_done_anything_yet():
+    one = Moment("w", "local", "starting", Snapshot())
+    assert rows(one) == []
+    assert "committed txid 0, 0 in flight, 0 txids" in drawn(one)
+
+
+def test_the_rate_is_that_of_the_last_seconds():
+    rate = Rate()
+    assert rate.after(0.0, 0) == 0.0
+    assert rate.after(2.0, 200) == 100.0
+    for second in range(3, 60):
+        last = rate.after(float(second), 200 + 1000 * (second - 2))
+    assert last == 1000.0
+    assert rate.after(60.0 + 10 * WINDOW, 57200) < 200.0
