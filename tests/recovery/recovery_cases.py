@@ -92,6 +92,32 @@ def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
+def descendants(pid: int) -> dict[int, str]:
+    """Pid → command line of all processes below `pid`."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        for child in parents.get(waiting.pop(), ()):
+            found[child] = command(child)
+            waiting.append(child)
+    return found
+
+
+def command(pid: int) -> str:
+    """The command line of a process; empty when there is none, or it is dead and not yet waited for."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
 KILLED = -signal.SIGKILL
 
 

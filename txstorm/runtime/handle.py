@@ -69,7 +69,7 @@ class RunHandle:
     def _close(self) -> None:
         try:
             self._phase = "stopping"
-            self._session.close(compact=self._compact and self._error is None)
+            self._session.close(compact=lambda: self._compact and self._error is None)
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or error
         self._phase = "failed" if self._error is not None else "stopped"

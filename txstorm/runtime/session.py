@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +70,15 @@ class Session:
             self.books.forget_history(list(groups))
             faults.point("history.after")
 
-    def close(self, *, compact: bool) -> None:
-        """A clean end: history and state tables are brought up to date, then everything is let go."""
+    def close(self, *, compact: Callable[[], bool]) -> None:
+        """A clean end: history and state tables are brought up to date, then everything is let go.
+
+        `compact` is asked before every table, so that a second Ctrl-C ends it between two.
+        """
         try:
-            if compact:
+            if compact():
                 self.flush_history()
-                self.store.compact(COMPACT_SECONDS)
+                self.store.compact(COMPACT_SECONDS, clock=lambda: self.monotonic() if compact() else math.inf)
                 self.store.sweep(self.books.intents())
                 self.books.sweep()
         finally:
