@@ -28,7 +28,7 @@ class EvenAndZero:
         self.targets = targets
 
     def choose_tasks(self, source_task, values):
-        key, n, _ = values
+        _, n, _ = values
         chosen = {(n + source_task) % self.targets}
         return sorted(chosen | {0} if n % 5 == 0 else chosen)
 
@@ -191,8 +191,10 @@ class NumbersCoordinator(SpoutCoordinator):
         self.sizes = sizes
 
     def initialize_transaction(self, txid, prev_metadata):
-        first = 0 if prev_metadata is None else prev_metadata["end"]
-        return NOT_READY if txid > len(self.sizes) else {"txid": txid, "start": first, "end": first + self.sizes[txid - 1]}
+        if txid > len(self.sizes):
+            return NOT_READY
+        start = 0 if prev_metadata is None else prev_metadata["end"]
+        return {"txid": txid, "start": start, "end": start + self.sizes[txid - 1]}
 
     def latest(self):
         return len(self.sizes)

@@ -131,15 +131,21 @@ def _check_finishes(nodes: dict[str, Node], rows: list[dict], where: str) -> Non
     batch_bolts = [node for node in nodes.values() if node.kind.rstrip("*") in ("batch", "commit")]
     expected = {(node.id, task): 1 for node in batch_bolts for task in range(node.tasks)}
     assert finished == Counter(expected), f"{where}: every task of every batch bolt finishes once"
+    for row in _of(rows, "finish"):
+        before = [one["seq"] for one in _of(rows, "see", component=row["component"], task=row["task"])]
+        assert row["seq"] > max(before, default=0), f"{where}: {row} finished before all of its input was in"
+
+
+def _of(rows: list[dict], kind: str, **values) -> list[dict]:
+    wanted = {"kind": kind, **values}.items()
+    return [row for row in rows if wanted <= row.items()]
 
 
 def _check_edge(nodes, node: Node, source: Source, rows: list[dict], homes: dict[str, set[int]]) -> None:
     where = f"{source.component}/{source.stream} → {node.id} by {source.grouping}"
-    emitted = [r for r in rows if r["kind"] == "emit" and (r["component"], r["stream"]) == (source.component, source.stream)]
-    arrived: dict[int, list[dict]] = {task: [] for task in range(node.tasks)}
-    for row in rows:
-        if row["kind"] == "see" and (row["component"], row["other"], row["stream"]) == (node.id, source.component, source.stream):
-            arrived[row["task"]].append(row)
+    emitted = _of(rows, "emit", component=source.component, stream=source.stream)
+    seen = _of(rows, "see", component=node.id, other=source.component, stream=source.stream)
+    arrived = {task: _of(seen, "see", task=task) for task in range(node.tasks)}
     local = source.grouping == "local_or_shuffle" and nodes[source.component].tasks == node.tasks
     local = local and node.id not in commit_phase(nodes.values())
     expected = _expected(source.grouping, nodes[source.component].tasks, local, emitted, arrived)

@@ -31,15 +31,24 @@ from txstorm import (
     TransactionalSpout,
 )
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class World:
-    """The directory a test shares with its topology."""
+    """The directory a test shares with its topology.
+
+    Attributes:
+        handle: in the test, the run whose end ends all waiting.
+    """
+
+    handle = None
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
+
+    def __reduce__(self):
+        return World, (self.directory,)
 
     # -- notes
 
@@ -77,6 +86,8 @@ class World:
     def wait(self, true: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
         while not true():
+            if self.handle is not None and not self.handle.isActive:
+                raise AssertionError(f"the run ended without {what}: {self.notes()}") from self.handle.exception()
             if time.monotonic() > end:
                 raise AssertionError(f"waited {PATIENCE} s for {what}; notes: {self.notes()}")
             time.sleep(0.005)

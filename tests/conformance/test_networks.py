@@ -159,7 +159,9 @@ def test_random_networks(seed: int, alone, make_engine: Factory, tmp_path: Path)
     compare(text, alone, make_engine, tmp_path)
 
 
-@pytest.mark.parametrize("settings", [{"cargo_bytes": 300, "spill_bytes": 0}, {"cargo_bytes": 1, "spill_bytes": 100}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"cargo_bytes": 300, "spill_bytes": 0}, {"cargo_bytes": 1, "spill_bytes": 100}], ids=str
+)
 def test_small_pieces_and_spilled_files_change_nothing(settings, alone, make_engine: Factory, tmp_path: Path) -> None:
     text = NETS["deep-with-edges-that-skip"]
     seen = observe(build(text, SIZES, **PACKED, **settings), make_engine(), tmp_path)

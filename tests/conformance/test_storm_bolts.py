@@ -44,7 +44,8 @@ class Net:
         settings = options.pop("settings", {})
         self.builder.set_settings(settings)
         options = options or {"available_now": True}
-        return run(self.builder.build_topology(), engine=self.engine(), data_dir=self.data_dir, **options)
+        self.world.handle = run(self.builder.build_topology(), engine=self.engine(), data_dir=self.data_dir, **options)
+        return self.world.handle
 
     def finish(self, **options):
         handle = self.start(**options)
@@ -186,7 +187,7 @@ def test_item_45_a_failed_exception_in_execute_fails_at_once(net: Net) -> None:
     net.world.ticket("watch-execute-1-failed")
     net.world.ticket("each-execute-2-failed")
     net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
-    handle = net.finish(settings={"batch_timeout": 3600})
+    handle = net.finish(settings={"batch_timeout": 3600, "max_spout_pending": 1})
     assert handle.snapshot.replays == 2
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
@@ -227,7 +228,7 @@ def test_item_66_state_after_a_failed_commit_is_as_if_it_had_not_been(net: Net) 
         {"line": line, "n": n} for line, n in zip("abcdef", (3, 3, 3, 1, 1, 1), strict=True)
     ]
     previous = [row["_txid"] for row in read_sink(net.data_dir, "rows").to_pylist()]
-    assert Counter(previous) == {txid: 2 for txid in range(1, 7)}
+    assert Counter(previous) == dict.fromkeys(range(1, 7), 2)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ class MarkedKeep(BatchBolt, Committer):
 
 def test_the_marker_and_set_committer_bolt_are_equal(net: Net) -> None:
     (net.world.directory / "hold-1").touch()
-    net.bolt("set", "log", kind=Watch, committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
+    net.bolt("set", "log", committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
     topology = net.builder.build_topology()
     assert [topology.component(name).kind for name in ("set", "marked", "keep")] == ["committer"] * 3
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2})

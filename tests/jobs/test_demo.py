@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIBLE = ROOT / "jobs" / "data" / "bible.txt"
 WORDS = 789_684
 TXIDS = 41
-ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
+SPARK = [pytest.mark.spark, pytest.mark.slow]
+ENGINES = ["local", pytest.param("spark", marks=SPARK)]
 SLOWED = """
 import sys, jobs.demo, jobs.word_count
 jobs.demo.topology = lambda: jobs.word_count.topology().with_settings({"min_interval": 0.5})
@@ -89,8 +90,10 @@ def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("point", ["p7.1.before", "p7.1.written"])
+@pytest.mark.parametrize(
+    ("engine", "point"),
+    [("local", "p7.1.before"), ("local", "p7.1.written"), pytest.param("spark", "p7.1.written", marks=SPARK)],
+)
 def test_killed_it_continues_where_it_stood(engine: str, point: str, expected: Counter[str], tmp_path: Path):
     first = demo("--json", "--data-dir", tmp_path / "data", "--engine", engine, fault=f"{point}:kill:2")
     assert first.returncode == -signal.SIGKILL

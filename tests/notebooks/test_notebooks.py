@@ -53,7 +53,7 @@ def test_first_topology_runs(engine: str, tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert all(name in picture for name in ("lines", "split", "partial", "counts"))
     assert "<th>committed txid</th><td>5</td>" in handle
-    assert top.splitlines()[1].split()[-2:] == ["the", "30"]
+    assert top.splitlines()[1].split()[-2:] == ["the", "33"]
     assert sorted(line.split()[-2] for line in new.splitlines()[2:]) == ["back", "came", "cow", "the"]
     assert stopped == "6 transactions committed, 0 of them in this run\n"
     assert shown[-1].strip() == engine

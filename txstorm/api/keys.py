@@ -134,9 +134,14 @@ def key_group(values: Sequence[Any]) -> int:
 
 def hash_rows(columns: Sequence[Any], rows: int) -> Hashes:
     """`hash_values` of every row of Arrow `columns` (all of length `rows`)."""
+    return chained([hash_column(column) for column in columns], rows)
+
+
+def chained(hashes: Sequence[Hashes], rows: int) -> Hashes:
+    """`hash_values` of every row from the hashes of its values, a column each (all of length `rows`)."""
     result = np.zeros(rows, dtype=np.uint64)
-    for column in columns:
-        result = _mix_array(result * np.uint64(31) + hash_column(column))
+    for column in hashes:
+        result = _mix_array(result * np.uint64(31) + column)
     return result
 
 

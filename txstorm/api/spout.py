@@ -18,6 +18,10 @@ class _NotReady:
     def __repr__(self) -> str:
         return "NOT_READY"
 
+    def __reduce__(self) -> str:
+        # It is known by its identity, which must survive the journey to a worker and back.
+        return "NOT_READY"
+
 
 NOT_READY: Final = _NotReady()
 """Returned by `initialize_transaction` when the source has nothing for another transaction yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +29,11 @@ class Origin:
     stream: str
     task: int
     fields: tuple[str, ...]
-    index: dict[str, int] = field(init=False, compare=False)
+    index: dict[str | int, int] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "index", {name: i for i, name in enumerate(self.fields)})
+        named = {name: i for i, name in enumerate(self.fields)}
+        object.__setattr__(self, "index", {**{i: i for i in range(len(self.fields))}, **named})
 
 
 class Tuple:
@@ -45,10 +47,17 @@ class Tuple:
 
     def __getitem__(self, key: str | int) -> Any:
         try:
-            return self.values[self._origin.index[key] if isinstance(key, str) else key]
-        except (KeyError, IndexError):
-            msg = f"no field {key!r} in a tuple of {self.source_component!r}; it has {list(self._origin.fields)}"
-            raise KeyError(msg) from None
+            return self.values[self._origin.index[key]]
+        except (KeyError, TypeError):
+            return self._elsewhere(key)
+
+    def _elsewhere(self, key: Any) -> Any:
+        """What lists have besides plain positions: negative ones and slices."""
+        if not isinstance(key, str):
+            with suppress(IndexError):
+                return self.values[key]
+        msg = f"no field {key!r} in a tuple of {self.source_component!r}; it has {list(self._origin.fields)}"
+        raise KeyError(msg)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -57,7 +66,7 @@ class Tuple:
         return iter(self.values)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._origin.index
+        return name in self._origin.fields
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())

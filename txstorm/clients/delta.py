@@ -22,7 +22,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
-from txstorm.clients.delta_log import CHECK, INFO, LOG, checksum, entries_since_checkpoint, own_info, paths_of
+from txstorm.clients.delta_log import (
+    CHECK,
+    INFO,
+    LOG,
+    check_checkpoint,
+    checksum,
+    entries_since_checkpoint,
+    note_checkpoint,
+    own_info,
+    paths_of,
+)
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 _PLAIN = {"delta.enableDeletionVectors": "false"}
@@ -171,9 +181,13 @@ class DeltaHandle:
         """What txstorm wrote into the commit infos since the last checkpoint, oldest first.
 
         Raises:
-            TableCorrupt: an entry of ours that this version is read from is not what was written.
+            TableCorrupt: an entry or checkpoint of ours that this version is read from is not what was written.
         """
         with _reading(self.path, "the log"):
+            try:
+                check_checkpoint(self.path)
+            except ValueError as cause:
+                raise _corrupt(self.path, "the log is damaged", cause) from cause
             return [_checked(entry) for entry in entries_since_checkpoint(self.path)]
 
     def commit(self, commit: Commit) -> None:
@@ -217,8 +231,7 @@ class DeltaHandle:
         faults.point("checkpoint.after")
         self.reopen()
         self._checkpointed = version
-        log = self.path / LOG
-        return [*sorted(log.glob(f"{version:020d}.checkpoint*.parquet")), log / "_last_checkpoint"]
+        return note_checkpoint(self.path)
 
     def history(self) -> Iterator[LogEntry]:
         """The kept versions, newest first."""
@@ -316,7 +329,7 @@ def is_table(path: Path) -> bool:
 def _last_checkpoint(path: Path) -> int:
     try:
         return int(json.loads((path / LOG / "_last_checkpoint").read_bytes())["version"])
-    except (OSError, ValueError, KeyError):  # there is none; it is a hint for readers, not part of the log
+    except (OSError, ValueError, LookupError, TypeError):  # there is none; it is a hint for readers, not part of the log
         return 0
 
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 LOG = "_delta_log"
 INFO = "txstorm"
+NOTE = "_txstorm/checkpoint.json"
 CHECK = "check"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
@@ -51,9 +52,43 @@ def _checked(value: Any) -> Any:
 def entries_since_checkpoint(table: Path) -> list[Path]:
     """The entries that the newest version of the table at `table` is read from, and the one of the last checkpoint."""
     names = [path.name for path in (table / LOG).iterdir()]
-    checkpoint = max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+    checkpoint = _newest_checkpoint(names)
     kept = sorted(name for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) >= checkpoint)
     return [table / LOG / name for name in kept]
+
+
+def note_checkpoint(table: Path) -> list[Path]:
+    """Write down what the files of the newest checkpoint are, which have no checksum; returns them and the note."""
+    names = [path.name for path in (table / LOG).iterdir()]
+    version = _newest_checkpoint(names)
+    files = sorted(name for name in names if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) == version)
+    note, made = table / NOTE, table / f"{NOTE}.tmp"
+    note.parent.mkdir(exist_ok=True)
+    made.write_text(json.dumps({"version": version, "files": {name: _digest(table / LOG / name) for name in files}}))
+    made.replace(note)
+    return [*(table / LOG / name for name in files), table / LOG / "_last_checkpoint", note]
+
+
+def check_checkpoint(table: Path) -> None:
+    """Raise `ValueError` where the newest checkpoint is not what was noted; one of somebody else has no note."""
+    version = _newest_checkpoint(path.name for path in (table / LOG).iterdir())
+    try:
+        note = json.loads((table / NOTE).read_bytes())
+        noted = note["files"] if note["version"] == version else {}
+    except (OSError, ValueError, LookupError, TypeError):  # the note is not needed to read the table
+        return
+    for name, digest in noted.items():
+        if _digest(table / LOG / name) != digest:
+            msg = f"the checkpoint {name} is not what was written"
+            raise ValueError(msg)
+
+
+def _newest_checkpoint(names: Iterable[str]) -> int:
+    return max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+
+
+def _digest(path: Path) -> str:
+    return blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def own_info(entry: Path) -> Mapping[str, Any]:

@@ -162,6 +162,11 @@ def is_tagged(batch: pa.RecordBatch) -> bool:
     return any(field.metadata == _TAGGED for field in batch.schema)
 
 
+def is_tagged_column(batch: pa.RecordBatch, index: int) -> bool:
+    """Whether this column of `batch` does."""
+    return bool(batch.schema.field(index).metadata == _TAGGED)
+
+
 def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
     """`batch` with its tagged columns in the types Arrow finds for their values, as bolts on record batches see them.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from txstorm.api import keys
-from txstorm.engine.arrow import rows_of_batch
-from txstorm.errors import EmitError
+from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
+from txstorm.errors import EmitError, StateError
 from txstorm.plan.stages import Edge
 
 Targets = npt.NDArray[np.int64]
@@ -24,7 +24,8 @@ class Router:
         self.task = task
         self._custom = edge.grouping.custom
         # A start that differs between txids and tasks, so that small batches do not all land on task 0.
-        self._next = keys.hash_values((txid, task)) % edge.targets
+        self._start = keys.hash_values((txid, task))
+        self._next = self._start % edge.targets
         self._rows = 0
         if self._custom is not None:
             self._custom.prepare(edge.source, edge.stream, edge.targets)
@@ -46,8 +47,7 @@ class Router:
     def _targets(self, batch: pa.RecordBatch) -> Targets:
         edge, rows = self.edge, batch.num_rows
         if edge.grouping.kind in ("fields", "partial_key"):
-            columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.grouping.fields]
-            hashes = keys.hash_rows(columns, rows)
+            hashes = _key_hashes(batch, edge.grouping.fields)
             first = _tasks(hashes, edge.targets)
             return first if edge.grouping.kind == "fields" else self._two_choices(hashes, first)
         start = self._next
@@ -55,11 +55,12 @@ class Router:
         return (np.arange(start, start + rows, dtype=np.int64)) % edge.targets
 
     def _two_choices(self, hashes: keys.Hashes, first: Targets) -> Targets:
-        """Every key has two tasks; the rows of a task alternate between them."""
+        """Every key has two tasks; its rows are divided between them by lot, whatever their pattern."""
         second = _tasks(hashes * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019), self.edge.targets)
-        turns = (np.arange(self._rows, self._rows + len(first), dtype=np.int64)) & 1
+        begin = (self._start >> 2) + self._rows
+        lots = keys.hash_column(pa.array(np.arange(begin, begin + len(first), dtype=np.int64)))
         self._rows += len(first)
-        return np.where(turns == 0, first, second)
+        return np.where(lots & np.uint64(1), second, first)
 
     def _route_custom(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         chosen: list[list[int]] = [[] for _ in range(self.edge.targets)]
@@ -78,6 +79,28 @@ def check_target(edge: Edge, target: object) -> None:
             f"{edge.target!r}; its tasks are 0 to {edge.targets - 1}"
         )
         raise EmitError(msg)
+
+
+def _key_hashes(batch: pa.RecordBatch, fields: Sequence[str]) -> keys.Hashes:
+    """One hash per row; equal values have equal ones, whichever way their columns travel."""
+    indices = [batch.schema.get_field_index(name) for name in fields]
+    return keys.chained([_column_hashes(batch, index) for index in indices], batch.num_rows)
+
+
+def _column_hashes(batch: pa.RecordBatch, index: int) -> keys.Hashes:
+    column = batch.column(index)
+    if not is_tagged_column(batch, index):
+        return keys.hash_column(column)
+    pairs = zip(column_values(batch, index), column.to_pylist(), strict=True)
+    return np.array([_tagged_hash(value, text) for value, text in pairs], dtype=np.uint64)
+
+
+def _tagged_hash(value: object, text: str) -> int:
+    """What cannot be part of a key travels as text always, never in a column of its own type: that hashes then."""
+    try:
+        return keys.hash_value(value)
+    except StateError:
+        return keys.hash_value(text)
 
 
 def _tasks(hashes: keys.Hashes, targets: int) -> Targets:

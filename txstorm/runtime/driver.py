@@ -212,6 +212,7 @@ class Driver:
             self._fail(spout_failure(error, self._session.program.spout, txid))
             return ev.NotReady(txid)
         if not planned:
+            self._gate.saw(0)  # not ready counts like an empty batch where the source cannot tell what it holds
             return ev.NotReady(txid)
         self._attempts += 1
         return ev.Planned(txid, self._attempts)

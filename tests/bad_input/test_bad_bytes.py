@@ -1,0 +1,105 @@
+"""Random damage to the ledger and the logs of tables: a run and a reader are right, or say what is wrong."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from bad_input_cases import go, topology, write_words
+
+from txstorm import faults
+from txstorm.errors import TxstormError
+from txstorm.state.read import read_sink, read_state
+
+SEEDS = range(300)
+QUICK = 30
+WORDS = [f"w{i % 7}" for i in range(30)]
+MORE = [*WORDS, "w1", "new"]
+BASES = {"stopped": len(WORDS), "decided": 7, "short": 3}
+
+
+def counted(words):
+    found: dict[str, int] = {}
+    for word in words:
+        found[word] = found.get(word, 0) + 1
+    return [{"word": word, "n": n} for word, n in sorted(found.items())]
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    """Data directories to damage: after a clean stop, with a decided group that is not published, after a few txids."""
+    home = tmp_path_factory.mktemp("bases")
+    source = write_words(home / "words.txt", WORDS)
+    one_by_one = {"max_spout_pending": 1}
+    go(topology(source), home / "stopped", settings=one_by_one)
+    go(topology(source), home / "short", settings=one_by_one, until_txid=BASES["short"])
+    faults.arm(f"p6.after:raise:{BASES['decided'] + 1}")
+    with pytest.raises(faults.InjectedFault):
+        go(topology(source), home / "decided", settings=one_by_one)
+    faults.arm("")
+    write_words(source, MORE)
+    assert list((home / "stopped").glob("**/*.checkpoint.parquet"))
+    return home
+
+
+class Damage:
+    """One random change of one file."""
+
+    def __init__(self, seed: int, data_dir: Path) -> None:
+        rng = random.Random(seed)
+        logs = sorted(path for path in data_dir.glob("**/_delta_log/*") if path.is_file())
+        self.path = data_dir / "ledger.db" if seed % 2 else rng.choice(logs)
+        self.before = self.path.read_bytes()
+        self.at = rng.randrange(len(self.before))
+        how = rng.choice(["bit", "bit", "byte", "cut"])
+        if how == "cut":
+            self.after = self.before[: self.at]
+        else:
+            new = self.before[self.at] ^ (1 << rng.randrange(8)) if how == "bit" else rng.randrange(256)
+            self.after = self.before[: self.at] + bytes([new]) + self.before[self.at + 1 :]
+
+    def __str__(self) -> str:
+        near = slice(max(0, self.at - 30), self.at + 30)
+        return f"{self.path} at {self.at}: {self.before[near]!r} → {self.after[near]!r}"
+
+
+def check_reader(data_dir, published):
+    try:
+        rows = read_state(data_dir, "counts").to_pylist()
+        lines = read_sink(data_dir, "lines")["line"].to_pylist()
+    except TxstormError:
+        return
+    assert rows == counted(WORDS[:published])
+    assert lines == WORDS[:published]
+
+
+def check_run(source, data_dir):
+    try:
+        committed = go(topology(source), data_dir)
+    except TxstormError as error:
+        assert str(error)
+        return False
+    assert committed == len(MORE)
+    assert read_state(data_dir, "counts").to_pylist() == counted(MORE)
+    assert read_sink(data_dir, "lines")["line"].to_pylist() == MORE
+    return True
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_undamaged(base, bases, tmp_path):
+    shutil.copytree(bases / base, tmp_path / base)
+    assert check_run(bases / "words.txt", tmp_path / base)
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed < QUICK else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS]
+)
+def test_damaged(seed, bases, tmp_path):
+    base = list(BASES)[seed // 2 % len(BASES)]
+    data_dir = tmp_path / base
+    shutil.copytree(bases / base, data_dir)
+    damage = Damage(seed, data_dir)
+    damage.path.write_bytes(damage.after)
+    print(f"seed {seed}: {damage}")
+    check_reader(data_dir, BASES[base])
+    check_run(bases / "words.txt", data_dir)

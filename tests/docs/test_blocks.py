@@ -1,0 +1,118 @@
+"""Every python and console block of the documentation runs, and prints what the text says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs_blocks import ROOT, blocks, difference
+
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+RUNNER = Path(__file__).with_name("docs_blocks.py")
+LOCAL = [page for page in PAGES if any(not block.spark for block in blocks(page))]
+SPARK = [page for page in PAGES if any(block.spark for block in blocks(page))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def run_page(page: Path, *options: str, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, RUNNER, page, *options],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-8000:]}"
+
+
+@pytest.mark.parametrize("page", LOCAL, ids=name)
+def test_page(page: Path):
+    run_page(page)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SPARK, ids=name)
+def test_page_with_spark(page: Path):
+    quiet = "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false --conf spark.log.level=ERROR"
+    jars = ",".join(map(str, sorted((ROOT / ".cache" / "jars").glob("*.jar"))))
+    assert jars, "no Delta jars in .cache/jars; run scripts/jars"
+    delta = f"--jars {jars} --conf spark.databricks.delta.snapshotPartitions=1"
+    submit = f"{delta} {quiet} pyspark-shell"
+    run_page(page, "--spark", PYSPARK_SUBMIT_ARGS=submit, SPARK_LOCAL_IP="127.0.0.1")
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_shows(tmp_path: Path):
+    shown = re.search(r"<!-- demo -->\n```text\n(.*?)```", PAGES[0].read_text(encoding="utf-8"), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.demo", "--engine", "local"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    installed = str(Path(sys.executable).with_name("txstorm"))
+    assert difference(shown[1], done.stdout.replace(installed, ".venv/bin/txstorm"), varies=False) is None
+
+
+# -- the runner itself -------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_found_with_their_output_and_marks(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "text\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n"
+        "<!-- spark -->\n<!-- numbers vary -->\n```console\n$ echo 1\n2\n```\n\n```sh\nnot run\n```\n\n"
+        "```python\n3\n```\n\nbetween\n\n```text\nno output\n```\n"
+    )
+    first, second, third = blocks(page)
+    assert (first.text, first.output, first.line, first.spark) == ("1 + 1", "2", 4, False)
+    assert (second.language, second.text, second.spark) == ("console", "$ echo 1\n2", True)
+    assert (third.text, third.output) == ("3", None)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "varies"),
+    [
+        ("a  b\n\n── x ──", "a b  \n─ x ─────\n", False),
+        ("a\n…\nb", "a\nb", False),
+        ("a\n…\nb", "a\n1\n2\nb", False),
+        ("…\nb", "1\nb", False),
+        ("a … c", "a b b c", False),
+        ("in 0.5 s (1,000), deadbeef0123", "in 12.75 s (3), 0123456789ab", True),
+        ("(a|b)*", "(a|b)*", False),
+    ],
+)
+def test_what_counts_as_the_same(expected: str, got: str, varies: bool):
+    assert difference(expected, got, varies=varies) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "varies"),
+    [("a", "b", False), ("1", "2", False), ("a\n…\nb", "a\nc", False), ("a 1", "b 1", True), ("a", "a\nb", False)],
+)
+def test_what_counts_as_different(expected: str, got: str, varies: bool):
+    assert difference(expected, got, varies=varies) is not None
+
+
+def test_a_page_that_lies_fails(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\n1 + 1\n```\n\n```text\n3\n```\n\n```console\n$ echo no\nyes\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md:2: expected\s+3\s+--- got\s+2(?s:.*)page\.md:10: \$ echo no"):
+        run_page(page)
+
+
+def test_a_page_that_raises_fails_with_its_line(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nfine = 1\n1 / 0\n```\n")
+    with pytest.raises(AssertionError, match=r'page\.md:2", line 3(?s:.*)ZeroDivisionError'):
+        run_page(page)

@@ -1,0 +1,124 @@
+"""What the pages say about the project is true: links, generated parts, names of tests, files, errors and commands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import docs_pictures
+import docs_settings
+import pytest
+from docs_blocks import ROOT
+
+from txstorm import errors
+from txstorm.bolts import __all__ as bolts
+from txstorm.topology.builder import TransactionalTopologyBuilder
+from txstorm.topology.declarers import BoltDeclarer
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(TEXTS[page])):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_page_can_be_reached_from_the_readme(page: Path):
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        links = {(one.parent / link).resolve() for one in new for link in re.findall(r"\]\(([^)\s#]+)", TEXTS[one])}
+        new = {link for link in links if link in TEXTS} - reached
+    assert page in reached
+
+
+def test_named_tests_exist():
+    missing = []
+    for path, function in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXTS[ROOT / "ARCHITECTURE.md"]):
+        file = ROOT / path
+        if not file.exists() or f"def {function}(" not in file.read_text(encoding="utf-8"):
+            missing.append(f"{path}::{function}")
+    assert missing == []
+
+
+def test_named_source_files_exist():
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", TEXTS[ROOT / "ARCHITECTURE.md"]))
+    assert len(named) > 20
+    assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "txstorm" / path).exists()] == []
+
+
+def test_the_table_of_settings_is_up_to_date():
+    page = docs_settings.PAGE.read_text(encoding="utf-8")
+    assert page == docs_settings.updated(page), "run .venv/bin/python tests/docs/docs_settings.py"
+
+
+@pytest.mark.parametrize("picture", docs_pictures.pictures(), ids=lambda path: path.name)
+def test_pictures_are_up_to_date(picture: Path):
+    content = docs_pictures.pictures()[picture]
+    assert picture.read_text(encoding="utf-8") == content, "run .venv/bin/python tests/docs/docs_pictures.py"
+
+
+def test_every_error_is_in_the_operators_table():
+    kinds = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.TxstormError)}
+    table = TEXTS[ROOT / "docs" / "operations.md"]
+    missing = {kind.__name__ for kind in kinds - {errors.TxstormError, errors.InputError}}
+    assert {kind for kind in missing if f"`{kind}`" not in table} == set()
+    for kinds_named, code in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d) \|", table, re.MULTILINE):
+        for kind in re.findall(r"\w+", kinds_named):
+            assert getattr(errors, kind).exit_code == int(code), kind
+
+
+def test_every_grouping_and_ready_made_bolt_is_described():
+    page = TEXTS[ROOT / "docs" / "bolts.md"]
+    groupings = [one for one in vars(BoltDeclarer) if one.endswith("_grouping")]
+    assert [one for one in [*groupings, *bolts] if f"`{one}" not in page] == []
+
+
+def test_every_storm_name_of_the_builder_is_described():
+    page = TEXTS[ROOT / "docs" / "from-storm.md"]
+    storms = ["setBolt", "setCommitterBolt", "getSpoutDeclarer", "buildTopology"]
+    assert [one for one in storms if f"`{one}`" not in page or not hasattr(TransactionalTopologyBuilder, one)] == []
+
+
+COMMANDS = ["run", "describe", "explain", "validate", "state", "history", "settings", "doctor"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_option_is_described(command: str):
+    done = subprocess.run(
+        [sys.executable, "-m", "txstorm", command, "--help"],
+        env={"PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    page = TEXTS[ROOT / "docs" / "running.md"]
+    assert re.search(rf"txstorm [\w| ]*\b{command}\b", page)
+    options = set(re.findall(r"^│ +(?:\* +)?(--[\w-]+)", done.stdout, re.MULTILINE)) - {"--help"}
+    assert {option for option in options if option not in page} == set()

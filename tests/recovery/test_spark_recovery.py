@@ -1,0 +1,107 @@
+"""The crash tests on Spark: a sample of the points, and what becomes of the JVM and its workers."""
+
+from __future__ import annotations
+
+import signal
+
+
+import pytest
+from crash_job import TXIDS
+from recovery_cases import HERE, JOB, KILLED, check, command, content, descendants, eventually, finish, open_books, start
+from watched import Diary, Endless, watched_topology
+
+from txstorm import run
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks, tmp_path_factory):
+    """The content of an undisturbed run on threads: both engines must give the same."""
+
+    def get(*options):
+        data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+        status, output = forks.run([data_dir, *options])
+        assert status == 0, output
+        return content(data_dir)
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("fault", "spout", "again"),
+    [
+        ("p1.after:kill:2", "memory", "local"),
+        ("p2.after:kill:3", "opaque", "local"),
+        ("p4.before:kill:2", "file", "local"),
+        ("p5.staged.after:kill:5", "memory", "spark"),
+        ("p6.before:kill:2", "opaque", "local"),
+        ("p6.after:kill:3", "file", "spark"),
+        ("p7.2.written:kill:2", "memory", "local"),
+        ("p8.before:kill:3", "file", "local"),
+    ],
+)
+def test_killed_on_spark_and_started_again(forks, undisturbed, place, fault, spout, again):
+    argv = [place / "data", "--spout", spout]
+    status, output = finish(start(JOB, *argv, "--engine", "spark", fault=fault))
+    assert status == KILLED, output
+
+    if again == "spark":
+        status, output = finish(start(JOB, *argv, "--engine", "spark"))
+    else:
+        status, output = forks.run(argv)
+    assert status == 0, output
+
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", TXIDS)
+
+
+def test_a_worker_that_dies_at_every_point_of_a_task_ends_the_topology_and_the_next_start_goes_on(
+    forks, undisturbed, place
+):
+    """The points of tasks are passed in the workers there: each new one dies too, which no replay can mend."""
+    argv = [place / "data", "--spout", "file"]
+    status, output = finish(start(JOB, *argv, "--engine", "spark", fault="p3.after:kill:1"))
+    assert status == 1
+    assert "txid 1" in output
+    assert "worker" in output
+
+    status, output = forks.run(argv)
+    assert status == 0, output
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", TXIDS)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
+    diary = Diary(place / "diary")
+    child = start(HERE / "endless_job.py", place / "data", diary.path, "spark")
+    eventually(lambda: len(diary.of("commit")) > 5 or child.poll() is not None)
+    assert child.poll() is None, child.stdout.read()
+    below = descendants(child.pid)
+    assert any("java" in line for line in below.values())
+    assert any("spark_daemon" in line or "pyspark.daemon" in line for line in below.values())
+
+    child.send_signal(how)
+    status, output = finish(child)
+    assert status == -how, output
+    eventually(lambda: {pid: line for pid, line in below.items() if command(pid) == line} == {})
+
+    with open_books(place / "data") as books:
+        assert books.ledger.holder() is None
+        until = max([books.currtx(), *(intent.last for intent in books.live_intents())]) + 3
+    run(watched_topology(Endless(), diary), engine="local", data_dir=place / "data", until_txid=until).awaitTermination()
+    check(place / "data", until)
+
+
+def test_what_workers_of_a_killed_driver_still_write_is_swept(forks, place):
+    """Input of committers that was too large to travel lies in files; nothing ever refers to those of a dead attempt."""
+    argv = [place / "data", "--set", "spill_bytes=0"]
+    status, output = finish(start(JOB, *argv, "--engine", "spark", fault="p5.before:kill:2"))
+    assert status == KILLED, output
+    assert list((place / "data" / "spill").iterdir())
+    (place / "data" / "spill" / "late.arrow").write_bytes(b"half a file")
+
+    status, output = forks.run(argv)
+    assert status == 0, output
+    check(place / "data", TXIDS)  # which says that nothing is left there

@@ -1,0 +1,49 @@
+"""`NOT_READY`: one object, wherever it travels; and what a source that cannot tell more means by it."""
+
+from __future__ import annotations
+
+import pickle
+
+import cloudpickle
+import pytest
+
+from txstorm import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout, TransactionalTopologyBuilder, run
+from txstorm.sinks import DeltaSink
+
+
+class ThreeBatches(TransactionalSpout):
+    fields = ("n",)
+
+    def coordinator(self, context):
+        return UpToThree()
+
+    def emitter(self, context):
+        return EmitTxid()
+
+
+class UpToThree(SpoutCoordinator):
+    def initialize_transaction(self, txid, prev_metadata):
+        return NOT_READY if txid > 3 else txid
+
+
+class EmitTxid(Emitter):
+    def emit_batch(self, attempt, metadata, collector):
+        collector.emit(metadata)
+
+
+@pytest.mark.parametrize("module", [pickle, cloudpickle])
+def test_it_is_the_same_object_after_a_journey(module):
+    assert pickle.loads(module.dumps(NOT_READY)) is NOT_READY
+
+
+@pytest.mark.parametrize("wait", ["available_now", "processAllAvailable"])
+def test_a_source_that_cannot_tell_has_given_everything_when_it_is_not_ready(in_tmp, wait):
+    builder = TransactionalTopologyBuilder("three", "numbers", ThreeBatches())
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("numbers")
+    handle = run(builder.build_topology(), engine="local", available_now=wait == "available_now")
+    if wait == "available_now":
+        assert handle.awaitTermination(60)
+    else:
+        handle.processAllAvailable()
+    assert [row["n"] for row in handle.sink("rows").to_pylist()] == [1, 2, 3]
+    handle.stop()

@@ -1,0 +1,105 @@
+"""What may be emitted, and in which form it leaves the collector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from txstorm.api.output import StreamDeclaration
+from txstorm.engine import collector as module
+from txstorm.engine.arrow import rows_of_batch
+from txstorm.engine.collector import OutputCollector
+from txstorm.errors import EmitError
+
+STREAMS = {
+    "default": StreamDeclaration(("word", "n")),
+    "errors": StreamDeclaration(("why",)),
+    "aimed": StreamDeclaration(("x",), direct=True),
+    "ticks": StreamDeclaration(()),
+}
+
+
+@pytest.fixture
+def collector() -> OutputCollector:
+    return OutputCollector("split", STREAMS)
+
+
+def taken(collector: OutputCollector) -> list[tuple[str, int | None, list[Any]]]:
+    return [(one.stream, one.direct, list(rows_of_batch(one.batch))) for one in collector.take()]
+
+
+def test_tuples_leave_as_batches_per_stream_in_order(collector: OutputCollector) -> None:
+    collector.emit("a", 1)
+    collector.emit("bad", stream="errors")
+    collector.emit("b", 2)
+    collector.emit_batch(pa.record_batch({"n": [3], "word": ["c"]}))
+    collector.emit("d", 4)
+    collector.emit_batch(pa.table({"word": ["e", "f"], "n": [5, 6]}))
+    assert collector.count == 6
+    found = taken(collector)
+    default = [row for stream, _, rows in found if stream == "default" for row in rows]
+    assert default == list(zip("abcdef", range(1, 7), strict=True))
+    assert [rows for stream, _, rows in found if stream == "errors"] == [[("bad",)]]
+    assert collector.count == 7
+    assert collector.take() == []
+
+
+def test_direct_tuples_name_their_task_in_order(collector: OutputCollector) -> None:
+    for task, x in ((0, "a"), (0, "b"), (2, "c"), (0, "d")):
+        collector.emit_direct(task, x, stream="aimed")
+    assert taken(collector) == [("aimed", 0, [("a",), ("b",)]), ("aimed", 2, [("c",)]), ("aimed", 0, [("d",)])]
+
+
+def test_streams_without_fields_carry_bare_tuples(collector: OutputCollector) -> None:
+    collector.emit(stream="ticks")
+    collector.emit(stream="ticks")
+    assert taken(collector) == [("ticks", None, [(), ()])]
+
+
+def test_empty_batches_are_no_tuples(collector: OutputCollector) -> None:
+    collector.emit_batch(pa.record_batch({"word": pa.array([], pa.string()), "n": pa.array([], pa.int64())}))
+    assert collector.take() == []
+    assert collector.count == 0
+
+
+def test_long_runs_are_divided(collector: OutputCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLUSH_VALUES", 10)
+    for n in range(17):
+        collector.emit("w", n)
+    batches = [one.batch.num_rows for one in collector.take()]
+    assert sum(batches) == 17
+    assert max(batches) <= 10
+
+
+REFUSED = {
+    "too few": (lambda c: c.emit("a"), r"split, stream 'default': expected 2 value\(s\) .*\['word', 'n'\].*got 1"),
+    "too many": (lambda c: c.emit("a", 1, 2), "expected 2 .* got 3"),
+    "a tuple as one value": (lambda c: c.emit(("a", 1)), "pass one argument per field"),
+    "unknown stream": (lambda c: c.emit("a", stream="eror"), r"stream 'eror': not declared.*did you mean 'errors'"),
+    "direct as plain": (lambda c: c.emit("a", stream="aimed"), "the stream is direct; use emit_direct"),
+    "plain as direct": (lambda c: c.emit_direct(0, "a", 1), "the stream is not direct; use emit"),
+    "direct of another arity": (lambda c: c.emit_direct(0, stream="aimed"), "expected 1 .* got 0"),
+    "batch to a direct stream": (lambda c: c.emit_batch(pa.record_batch({"x": [1]}), stream="aimed"), "is direct"),
+    "batch to nowhere": (lambda c: c.emit_batch(pa.record_batch({"x": [1]}), stream="x"), "not declared"),
+    "batch of other columns": (lambda c: c.emit_batch(pa.record_batch({"word": ["a"]})), "declared columns"),
+    "not a batch": (lambda c: c.emit_batch([("a", 1)]), "got list"),
+    "tuple to a stream without fields": (lambda c: c.emit(1, stream="ticks"), "expected 0 .* got 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_emits_are_refused_and_say_why(case: str, collector: OutputCollector) -> None:
+    emit, message = REFUSED[case]
+    with pytest.raises(EmitError, match=message):
+        emit(collector)
+    assert collector.take() == []
+
+
+def test_storm_spellings(collector: OutputCollector) -> None:
+    collector.emitDirect(1, "x", stream="aimed")
+    collector.emitBatch(pa.record_batch({"word": ["a"], "n": [1]}))
+    collector.reportError(ValueError("seen"))
+    assert [stream for stream, _, _ in taken(collector)] == ["default", "aimed"]
+    assert [str(error) for error in collector.errors] == ["seen"]

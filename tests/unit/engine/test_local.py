@@ -1,0 +1,64 @@
+"""The local engine: packs on threads, cancelled between txids."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import engine_samples as samples
+import pytest
+from engine_samples import chain, pack, program
+
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import EngineError
+
+
+@pytest.fixture
+def engine() -> Iterator[LocalEngine]:
+    samples.called.clear()
+    samples.gates.update(entered=threading.Event(), leave=threading.Event())
+    made = LocalEngine()
+    made.start(program(chain()))
+    yield made
+    samples.gates["leave"].set()
+    made.close()
+
+
+def test_packs_run_beside_each_other(engine: LocalEngine) -> None:
+    slow = engine.submit(pack([23]))
+    assert samples.gates["entered"].wait(60)
+    quick = engine.submit(pack([1], first=2)).result(timeout=60)
+    assert quick[0].error is None
+    assert not slow.done()
+    samples.gates["leave"].set()
+    assert slow.result(timeout=60)[0].counts["collect"] == 1
+
+
+def test_a_cancelled_pack_ends_after_the_txid_at_hand(engine: LocalEngine) -> None:
+    future = engine.submit(pack([23], [1], [3]))
+    assert samples.gates["entered"].wait(60)
+    engine.cancel(future)
+    samples.gates["leave"].set()
+    with pytest.raises(EngineError, match="cancelled"):
+        future.result(timeout=60)
+    assert not [one for one in samples.called if one[0] == "a" and one[1] > 1]
+
+
+def test_closing_cancels_what_runs_and_waits_for_nothing(engine: LocalEngine) -> None:
+    future = engine.submit(pack([23], [1]))
+    assert samples.gates["entered"].wait(60)
+    engine.close()
+    assert not future.done()
+    samples.gates["leave"].set()
+    with pytest.raises(EngineError, match="cancelled"):
+        future.result(timeout=60)
+
+
+def test_a_fault_of_the_engine_itself_reaches_who_waits(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txstorm.engine.local.gather", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.submit(pack([1])).result(timeout=60)
+
+
+def test_it_says_what_it_is(engine: LocalEngine) -> None:
+    assert engine.describe()["engine"] == "local"

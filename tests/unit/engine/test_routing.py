@@ -1,0 +1,181 @@
+"""Groupings divide rows as Storm's do, and the same way everywhere."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from txstorm.api.grouping import Grouping
+from txstorm.engine.arrow import batch_of_rows, rows_of_batch
+from txstorm.engine.routing import Router, check_target
+from txstorm.errors import EmitError
+from txstorm.plan.stages import Edge
+
+
+def edge(kind: str, targets: int, *, fields: tuple[str, ...] = (), custom: Any = None, local: bool = False) -> Edge:
+    grouping = Grouping(kind, fields, custom)
+    return Edge(0, "words", "default", "count", grouping, 1, targets, local=local, boundary=False)
+
+
+def routed(made: Edge, rows: list[tuple[Any, ...]], *, txid: int = 1, task: int = 0) -> dict[int, list[tuple[Any, ...]]]:
+    fields = tuple("abc"[: len(rows[0])])
+    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for target, batch in Router(made, txid, task).route(batch_of_rows(rows, fields)):
+        found[target] += rows_of_batch(batch)
+    return dict(found)
+
+
+ROWS = [(f"word-{n % 100}", n) for n in range(1000)]
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "none", "local_or_shuffle"])
+def test_shuffling_is_even_and_keeps_the_order(kind: str) -> None:
+    found = routed(edge(kind, 3), ROWS)
+    sizes = [len(rows) for rows in found.values()]
+    assert sum(sizes) == 1000
+    assert max(sizes) - min(sizes) <= 1
+    assert all(rows == sorted(rows, key=lambda row: row[1]) for rows in found.values())
+
+
+def test_shuffling_goes_on_over_the_batches_of_an_attempt() -> None:
+    router = Router(edge("shuffle", 4), 1, 0)
+    counts: Counter[int] = Counter()
+    for row in ROWS[:42]:
+        [(target, _)] = router.route(batch_of_rows([row], ("a", "b")))
+        counts[target] += 1
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_small_batches_of_different_txids_and_tasks_begin_at_different_tasks() -> None:
+    first = Counter(next(iter(routed(edge("shuffle", 4), ROWS[:1], txid=t, task=s))) for t in range(50) for s in range(4))
+    assert set(first) == {0, 1, 2, 3}
+    assert min(first.values()) > 20
+
+
+@pytest.mark.parametrize("kind", [*Grouping.KINDS[:5], "partial_key"])
+def test_routing_is_a_function_of_txid_task_and_rows(kind: str) -> None:
+    made = edge(kind, 5, fields=("a",))
+    assert routed(made, ROWS, txid=7, task=2) == routed(made, ROWS, txid=7, task=2)
+
+
+def test_all_and_global_and_local() -> None:
+    assert routed(edge("all", 3), ROWS) == dict.fromkeys(range(3), ROWS)
+    assert routed(edge("global", 3), ROWS) == {0: ROWS}
+    assert routed(edge("local_or_shuffle", 3, local=True), ROWS, task=2) == {2: ROWS}
+    assert routed(edge("fields", 1, fields=("a",)), ROWS) == {0: ROWS}
+
+
+def test_fields_grouping_gives_a_key_to_one_task_in_every_txid() -> None:
+    homes: dict[str, set[int]] = defaultdict(set)
+    sizes: Counter[int] = Counter()
+    for txid in range(5):
+        for target, rows in routed(edge("fields", 4, fields=("a",)), ROWS, txid=txid, task=txid % 3).items():
+            sizes[target] += len(rows)
+            for word, _ in rows:
+                homes[word].add(target)
+    assert all(len(tasks) == 1 for tasks in homes.values())
+    assert min(sizes.values()) > 0.5 * 5000 / 4
+
+
+def test_partial_key_grouping_gives_a_key_to_two_tasks_at_most_and_shares_a_frequent_one() -> None:
+    homes: dict[str, set[int]] = defaultdict(set)
+    for txid in range(5):
+        for target, rows in routed(edge("partial_key", 7, fields=("a",)), ROWS, txid=txid).items():
+            for word, _ in rows:
+                homes[word].add(target)
+    assert {len(tasks) for tasks in homes.values()} <= {1, 2}
+    assert sum(len(tasks) == 2 for tasks in homes.values()) > 60
+    frequent = [("the", n) for n in range(1000)]
+    shares = [len(rows) for rows in routed(edge("partial_key", 7, fields=("a",)), frequent).values()]
+    assert len(shares) == 2
+    assert min(shares) > 420
+
+
+KEYS = [
+    None,
+    True,
+    1,
+    "1",
+    "a",
+    1.5,
+    b"a",
+    date(2026, 1, 1),
+    datetime(2026, 1, 1, 12, tzinfo=UTC),
+    Decimal("1.50"),
+    2**80,
+    (1, "a"),
+]
+
+
+@pytest.mark.parametrize("kind", ["fields", "partial_key"])
+def test_equal_keys_meet_whatever_else_is_in_their_batch(kind: str) -> None:
+    """A column of one kind and one of mixed values travel differently; a key must not notice."""
+    rng = random.Random(3)
+    targets = 64
+    alone = {repr(key): set(routed(edge(kind, targets, fields=("a",)), [(key,)] * 2)) for key in KEYS}
+    for _ in range(20):
+        mixed = [(rng.choice(KEYS),) for _ in range(6)]
+        for target, rows in routed(edge(kind, targets, fields=("a",)), mixed).items():
+            for (key,) in rows:
+                assert target in alone[repr(key)], key
+    assert len({frozenset(tasks) for tasks in alone.values()}) > 8
+
+
+def test_equal_keys_meet_whatever_arrow_type_their_column_has() -> None:
+    made = edge("fields", 64, fields=("a",))
+    same = [
+        [pa.array([7], kind) for kind in (pa.int64(), pa.int8(), pa.uint32())],
+        [pa.array(["x"], kind) for kind in (pa.string(), pa.large_string())] + [pa.array(["x"]).dictionary_encode()],
+        [pa.array([Decimal("1.50")], pa.decimal128(10, scale)) for scale in (2, 5)],
+        [pa.array([0.5], kind) for kind in (pa.float64(), pa.float32())],
+        [pa.array([None], kind) for kind in (pa.null(), pa.string(), pa.int64())],
+    ]
+    for columns in same:
+        batches = [pa.record_batch([column], ["a"]) for column in columns]
+        assert len({next(Router(made, 1, 0).route(batch))[0] for batch in batches}) == 1, columns
+    numpy = batch_of_rows([(np.int64(7),)], ("a",))
+    assert next(Router(made, 1, 0).route(numpy))[0] == next(iter(routed(made, [(7,)])))
+
+
+def test_groupings_by_several_fields_look_at_these_only() -> None:
+    rows = [(n % 3, n % 5, n) for n in range(300)]
+    homes: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for target, found in routed(edge("fields", 8, fields=("b", "a")), rows).items():
+        for a, b, _ in found:
+            homes[a, b].add(target)
+    assert len(homes) == 15
+    assert all(len(tasks) == 1 for tasks in homes.values())
+    assert len({next(iter(tasks)) for tasks in homes.values()}) > 4
+
+
+class ByLength:
+    def prepare(self, component: str, stream: str, targets: int) -> None:
+        self.prepared = (component, stream, targets)
+
+    def choose_tasks(self, source_task: int, values: Any) -> list[int]:
+        return [len(values[0]) - 1, source_task]
+
+
+def test_custom_grouping_chooses_any_number_of_tasks() -> None:
+    custom = ByLength()
+    found = routed(edge("custom", 4, custom=custom), [("aaa", 1), ("a", 2)], task=3)
+    assert custom.prepared == ("words", "default", 4)
+    assert found == {0: [("a", 2)], 2: [("aaa", 1)], 3: [("aaa", 1), ("a", 2)]}
+
+
+@pytest.mark.parametrize("target", [4, -1, "1", None, 1.0])
+def test_a_task_that_does_not_exist_is_refused(target: object) -> None:
+    with pytest.raises(EmitError, match=r"words: .*task .* of 'count'; its tasks are 0 to 3"):
+        check_target(edge("direct", 4), target)
+
+
+def test_a_custom_grouping_that_names_a_missing_task_is_refused() -> None:
+    with pytest.raises(EmitError, match="custom ByLength grouping sent .* to task 9"):
+        routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])

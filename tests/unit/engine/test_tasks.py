@@ -1,0 +1,243 @@
+"""The processing phase of a pack: what tasks do, what becomes of failures, and what the driver makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import engine_samples as samples
+import pytest
+from engine_samples import chain, pack, processed, program
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.arrow import rows_of_batch
+from txstorm.engine.cargo import Cargo, Kind
+from txstorm.engine.gather import destinations, gather
+from txstorm.engine.port import Pack, Processed
+from txstorm.engine.program import Program
+from txstorm.engine.task import StageTask, drop_spilled, unspill
+from txstorm.errors import EngineError
+
+
+@pytest.fixture(autouse=True)
+def _called() -> Iterator[None]:
+    samples.called.clear()
+    yield
+    samples.called.clear()
+
+
+def numbers(outcome: Processed) -> list[int]:
+    ordered = sorted(outcome.cargo, key=lambda one: one.order)
+    return [n for one in ordered if one.batch is not None for (n,) in rows_of_batch(one.batch)]
+
+
+def cargo_of(made: Program, given: Pack) -> list[Cargo]:
+    """Everything the last stage's tasks send to the driver."""
+    arrived: dict[int, list[Cargo]] = {}
+    for stage in made.stages:
+        sent: dict[int, list[Cargo]] = {}
+        for task in range(stage.tasks):
+            for one in StageTask(made, stage.level, task, given).run(arrived.get(task, ())):
+                last = stage.level == len(made.stages) - 1
+                for target in (0,) if last else destinations(made, stage.level, task, one):
+                    sent.setdefault(target, []).append(one)
+        arrived = sent
+    return arrived[0]
+
+
+def test_a_pack_gives_one_outcome_per_txid() -> None:
+    outcomes = processed(chain(), pack([1, 2, 3, 4], [], [7]))
+    assert [outcome.attempt.txid for outcome in outcomes] == [1, 2, 3]
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+    assert [sorted(numbers(outcome)) for outcome in outcomes] == [[1, 2, 3, 4], [], [7]]
+    assert outcomes[0].counts == {"numbers": 4, "a": 4, "b": 4, "collect": 4}
+    assert outcomes[1].counts == dict.fromkeys(("numbers", "a", "b", "collect"), 0)
+    assert outcomes[0].digests == {"0": "digest of [2, 4]", "1": "digest of [1, 3]"}
+    assert set(outcomes[0].busy) == {0, 1}
+    # Every task of a batch bolt finishes every batch, also an empty one.
+    assert len([one for one in samples.called if one[0] == "collect"]) == 9
+
+
+def test_one_emitter_per_task_and_pack_hears_of_commits_and_is_closed() -> None:
+    processed(chain(), pack([1], [2], [3], first=8, committed=7))
+    of_spout = [one for one in samples.called if one[0] in ("emitter", "cleanup", "closed")]
+    assert sorted(of_spout) == [("cleanup", 7), ("cleanup", 7), ("closed", 0), ("closed", 1), ("emitter", 0), ("emitter", 1)]
+
+
+@pytest.mark.parametrize(("number", "kind", "name"), [(13, "failed", "FailedException"), (17, "other", "ValueError")])
+def test_a_failure_ends_the_pack_at_its_txid(number: int, kind: str, name: str) -> None:
+    outcomes = processed(chain(), pack([1, 2], [3, 4], [5, number], [6]))
+    assert [outcome.attempt.txid for outcome in outcomes] == [1, 2, 3]
+    assert [sorted(numbers(outcome)) for outcome in outcomes[:2]] == [[1, 2], [3, 4]]
+    error = outcomes[2].error
+    assert error is not None
+    assert (error.component, error.kind, error.type, error.level) == ("a", kind, name, 0)
+    assert error.frame.startswith(f"{samples.__file__}:")
+    assert "in execute" in error.frame
+    assert str(error).startswith(f"a[{error.task}] raised {name} at ")
+    # The task that failed does not begin the next txid, and no later stage touches the failed one or those after.
+    assert ("emit", 4, 1) not in samples.called
+    assert {one[1] for one in samples.called if one[0] in ("b", "collect")} == {1, 2}
+
+
+def test_a_failure_in_a_later_stage() -> None:
+    builder = samples.TransactionalTopologyBuilder("late", "numbers", samples.Rows(), 2)
+    builder.set_bolt("collect", samples.Collect(), 2).shuffle_grouping("numbers")
+    builder.set_bolt("b", samples.Step(), 3).fields_grouping("collect", ["n"])
+    builder.set_bolt("end", samples.Collect(), 2).shuffle_grouping("b")
+    outcomes = processed(builder.build_topology(), pack([1], [2, 17], [3]))
+    assert [outcome.error is None for outcome in outcomes] == [True, False]
+    assert outcomes[1].error.component == "b"
+    assert not [one for one in samples.called if one[0] == "end" and one[1] > 1]
+
+
+def test_the_earliest_stage_is_the_cause_of_several_failures() -> None:
+    [outcome] = processed(chain(), pack([12, 13, 17, 23 * 2]))
+    assert outcome.error is not None
+    assert outcome.error.level == 0
+    assert (outcome.error.component, outcome.error.task) == ("a", 1)
+    assert outcome.error.message == "unlucky"
+
+
+def test_reported_errors_do_not_fail_the_batch() -> None:
+    [outcome] = processed(chain(), pack([19]))
+    assert outcome.error is None
+    assert sorted(outcome.reported) == ["a[1]: ValueError('seen')", f"b[{_task(outcome)}]: ValueError('seen')"]
+
+
+def _task(outcome: Processed) -> int:
+    return next(int(text[2]) for text in outcome.reported if text.startswith("b["))
+
+
+# --- what the driver makes of it --------------------------------------------------------------------------------------
+
+
+def test_item_36_a_missing_report_is_an_error_not_an_incomplete_batch() -> None:
+    made, given = program(chain()), pack([1, 2], [3])
+    cargo = cargo_of(made, given)
+    reports = [one for one in cargo if one.kind is Kind.RESULT and one.txid == 2]
+    assert len(reports) == sum(stage.tasks for stage in made.stages)
+    for lost in reports:
+        with pytest.raises(EngineError, match=r"txid 2:102: 4 of 5 tasks reported; the batch is incomplete"):
+            gather(made, given, [one for one in cargo if one is not lost])
+
+
+def test_cargo_of_another_attempt_is_ignored() -> None:
+    made, given = program(chain()), pack([1, 2])
+    old = cargo_of(made, pack([1, 2, 3], attempt=50))
+    [outcome] = gather(made, given, [*old, *cargo_of(made, given)])
+    assert sorted(numbers(outcome)) == [1, 2]
+    assert outcome.counts["numbers"] == 2
+
+
+def test_errors_reach_all_tasks_and_other_cargo_one() -> None:
+    made = program(chain())
+    data = next(one for one in StageTask(made, 0, 1, pack([1])).run(()) if one.kind is Kind.DATA)
+    assert tuple(destinations(made, 0, 1, data)) == (data.target,)
+    error = dataclasses.replace(data, kind=Kind.ERROR, batch=None, data={})
+    assert tuple(destinations(made, 0, 1, error)) == (0, 1, 2)
+    report = dataclasses.replace(data, kind=Kind.RESULT, batch=None, data={})
+    assert len(tuple(destinations(made, 0, 1, report))) == 1
+
+
+def test_parts_of_a_failed_txid_count_only_when_every_emitter_had_emitted() -> None:
+    made, given = program(chain()), pack([1, 2])
+    report = next(one for one in cargo_of(made, given) if one.kind is Kind.RESULT and one.edge == 0)
+    row = dataclasses.asdict(samples_error())
+
+    def failed(*tasks: int) -> Processed:
+        whole = [
+            dataclasses.replace(report, kind=Kind.ERROR, source=task, data={"row": row, "parts": {str(task): {"batch": 1}}})
+            for task in tasks
+        ]
+        [outcome] = gather(made, given, whole)
+        return outcome
+
+    assert failed(0, 1).parts == {"0": {"batch": 1}, "1": {"batch": 1}}
+    assert failed(0).parts == {}
+
+
+def samples_error():
+    [outcome] = processed(chain(), pack([13]))
+    return outcome.error
+
+
+# --- large batches ----------------------------------------------------------------------------------------------------
+
+
+def test_large_input_of_committers_goes_through_files(tmp_path: Path) -> None:
+    many = list(range(100, 1100))
+    plain, spilled = (
+        processed(chain(**settings), pack(many), tmp_path)[0]
+        for settings in ({}, {"spill_bytes": 100, "cargo_bytes": 500})
+    )
+    assert {one.kind for one in plain.cargo} == {Kind.DATA}
+    assert {one.kind for one in spilled.cargo} == {Kind.SPILLED}
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {one.data["file"] for one in spilled.cargo}
+    assert len(files) > 10
+    ordered = sorted(spilled.cargo, key=lambda one: one.order)
+    rows = [n for one in ordered for (n,) in rows_of_batch(unspill(one, tmp_path))]
+    assert rows == numbers(plain)
+    drop_spilled(spilled.cargo, str(tmp_path))
+    drop_spilled(spilled.cargo, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_attempts_never_share_a_file(tmp_path: Path) -> None:
+    topology = chain(spill_bytes=0)
+    first = processed(topology, pack([1, 2, 3]), tmp_path)
+    again = processed(topology, pack([1, 2, 3]), tmp_path)
+    names = [one.data["file"] for outcome in (*first, *again) for one in outcome.cargo]
+    assert len(names) == len(set(names)) == 6
+    assert all(name.startswith("1-101-") for name in names)
+
+
+# --- what a task is told ----------------------------------------------------------------------------------------------
+
+
+class Told(samples.BatchBolt):
+    fields = ("n",)
+
+    def prepare(self, context, collector, attempt):
+        assert context.attempt == attempt
+        drawn = context.random().random()
+        samples.called.append((context.component, context.task, context.parallelism, attempt, context.now, drawn))
+
+    def execute(self, tuple):
+        assert tuple.source_component == "numbers"
+
+
+def test_a_task_is_told_who_it_is_and_when_and_draws_the_same_numbers_again() -> None:
+    builder = samples.TransactionalTopologyBuilder("told", "numbers", samples.Rows())
+    builder.set_bolt("told", Told(), 2).all_grouping("numbers").add_configuration("mine", 5)
+    topology = builder.build_topology()
+    seen = []
+    for attempt in (100, 200):
+        samples.called.clear()
+        processed(topology, pack([1], [2], attempt=attempt))
+        seen.append([one for one in samples.called if one[0] == "told"])
+    assert {one[3] for one in seen[0]} == {TransactionAttempt(1, 101), TransactionAttempt(2, 102)}
+    assert [one[4].isoformat() for one in seen[0][:2]] == ["1970-01-01T00:00:01+00:00", "1970-01-01T00:00:02+00:00"]
+    assert {one[1:3] for one in seen[0]} == {(0, 2), (1, 2)}
+    assert [one[5] for one in seen[0]] == [one[5] for one in seen[1]]
+    assert len({one[5] for one in seen[0]}) == 4
+    assert program(topology).components["told"].settings["mine"] == 5
+
+
+class Asks(samples.BatchBolt):
+    def prepare(self, context, collector, attempt):
+        context.state("counts")
+
+    def execute(self, tuple):
+        pass
+
+
+def test_the_processing_phase_has_no_state() -> None:
+    builder = samples.TransactionalTopologyBuilder("asks", "numbers", samples.Rows())
+    builder.set_bolt("asks", Asks()).shuffle_grouping("numbers")
+    [outcome] = processed(builder.build_topology(), pack([1]))
+    assert outcome.error is not None
+    assert outcome.error.type == "StateError"
+    assert "only committers have tables" in outcome.error.message
