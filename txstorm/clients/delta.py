@@ -7,6 +7,7 @@ by itself, accepts a lower app-transaction version, and lets two compactions dou
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _PLAIN = {"delta.enableDeletionVectors": "false"}
 _PARQUET = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
+_BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -211,7 +213,9 @@ class DeltaHandle:
             msg = f"{self.path}: expected version {self.version} to be the newest: {_first_line(lost)}"
             raise ConflictError(msg) from lost
         except (DeltaError, OSError) as cause:
-            raise _corrupt(self.path, f"version {self.version + 1} cannot be committed", cause) from cause
+            why = f"version {self.version + 1} cannot be committed: {_first_line(cause)}"
+            msg = f"{self.path}: {why}; check disk space and permissions, then start again"
+            raise TableCorrupt(msg) from cause
         self._made = self.version + 1, commit.transactions
 
     def checkpoint(self, every: int) -> list[Path]:
@@ -385,6 +389,6 @@ def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
 
 
 def _first_line(error: BaseException) -> str:
-    """The message without the stack of the library's own frames."""
-    lines = str(error).splitlines()
+    """The message with the causes delta-rs draws below it, and without the stack of the library's own frames."""
+    lines = _BELOW.sub(": ", str(error)).splitlines()
     return lines[0].strip() if lines else type(error).__name__

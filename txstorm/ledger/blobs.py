@@ -18,6 +18,7 @@ from txstorm.ledger.durable import sync_file, write_durably
 from txstorm.ledger.store import MAX_VALUE
 
 VALUE_FORMAT = 1
+_SCALARS = (str, int, bool, type(None))
 _OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.tmp)?")
 
 
@@ -81,7 +82,7 @@ def sweep_blobs(blob_dir: Path, kept: Iterable[bytes]) -> list[str]:
 
 def _checked(value: Any, what: str) -> Any:
     try:
-        fault = _fault(value, "$")
+        fault = None if _plain(value) else _fault(value, "$")
     except RecursionError:
         fault = "$: nested too deep, or contains itself"
     if fault:
@@ -91,6 +92,16 @@ def _checked(value: Any, what: str) -> Any:
         )
         raise MetadataError(msg)
     return value
+
+
+def _plain(value: Any) -> bool:
+    """Whether `value` is made of JSON's own types only: true of nearly everything, and quick to see."""
+    kind = type(value)
+    if kind is dict:
+        return set(map(type, value)) <= {str} and all(map(_plain, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(_plain, value))
+    return kind in _SCALARS or (kind is float and math.isfinite(value))
 
 
 def _fault(value: Any, where: str) -> str | None:

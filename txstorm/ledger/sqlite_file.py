@@ -53,11 +53,12 @@ def create_file(path: Path) -> None:
 
 def _write_empty(path: Path) -> None:
     with translated(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        # The mode is kept in the file. Readers beside a writer, and one sync a commit.
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
         connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
+        # The mode is kept in the file: readers beside a writer, and one sync a commit. It comes last, since on a full
+        # disk what is in SQLite's log is left there without a word when the connection closes.
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:

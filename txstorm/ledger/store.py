@@ -117,7 +117,7 @@ def checked_path(path: str, *, root: bool = False) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def check_ops(ops: Sequence[Op]) -> None:

@@ -46,6 +46,10 @@ class Meta:
     stamp: int
     digests: Mapping[str, str] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields; nothing is copied, since they are written at once."""
+        return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
+
 
 class Books:
     """Reads and writes one topology's ledger.
@@ -96,7 +100,7 @@ class Books:
 
     def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
         """Store metadata of several txids in one write (P1, and P4 with the real extents)."""
-        ops: list[Op] = [self._put(names.meta_path(txid), asdict(meta)) for txid, meta in metas.items()]
+        ops: list[Op] = [self._put(names.meta_path(txid), meta.to_json()) for txid, meta in metas.items()]
         ops += [Delete(names.meta_path(txid)) for txid in remove]
         if ops:
             self._commit(ops)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import txstorm.errors
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow
@@ -28,5 +30,17 @@ def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
     if isinstance(error, TxstormError) or not isinstance(error, Exception):
         return error
     failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def system_failure(error: BaseException, data_dir: Path) -> BaseException:
+    """What the operating system refused, as an error its user can act on; other errors as they are."""
+    if not isinstance(error, OSError):
+        return error
+    failure = TxstormError(
+        f"data directory {data_dir}: {error.filename or 'a file'}: {error.strerror or error}; nothing that was committed "
+        "is lost: check disk space and permissions, then start the topology again"
+    )
     failure.__cause__ = error
     return failure

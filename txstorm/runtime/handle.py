@@ -16,6 +16,7 @@ from txstorm.errors import StoppedError
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
 from txstorm.plan.explain import explain
 from txstorm.runtime.driver import Driver
+from txstorm.runtime.failure import system_failure
 from txstorm.runtime.reading import SinkView, StateView, read_directory_history
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology
@@ -58,7 +59,7 @@ class RunHandle:
             self._phase = "running"
             self._driver.run()
         except BaseException as error:
-            self._error = error
+            self._error = system_failure(error, self.data_dir)
             log.debug("topology %s failed", self.name, exc_info=error)
         finally:
             try:
@@ -71,7 +72,7 @@ class RunHandle:
             self._phase = "stopping"
             self._session.close(compact=lambda: self._compact and self._error is None)
         except BaseException as error:  # noqa: BLE001
-            self._error = self._error or error
+            self._error = self._error or system_failure(error, self.data_dir)
         self._phase = "failed" if self._error is not None else "stopped"
         for call in self._ended:
             call()

@@ -14,6 +14,7 @@ from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Listener, Monitor
 from txstorm.runtime.directory import default_directory
+from txstorm.runtime.failure import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.topology.graph import Topology
@@ -65,7 +66,10 @@ def run(
     _stop_live(directory)
     monitor = Monitor(listeners)
     stopping = threading.Event()
-    session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
+    try:
+        session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
+    except OSError as error:
+        raise system_failure(error, directory) from error
     handle = RunHandle(topology, session, monitor, stopping)
     with _live_lock:
         _live[directory] = handle

@@ -116,10 +116,13 @@ def encoded(rows: pa.Table) -> memoryview:
 
 
 def write_new(path: Path, data: memoryview) -> None:
-    """Write a file that must not exist yet, and make it and its name durable."""
+    """Write a file that must not exist yet, and make it and its name durable; raises `OSError` with its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        file.write(data)
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     sync_file(path)
     sync_file(path.parent)
 

@@ -18,15 +18,17 @@ from txstorm.engine.routing import Router, check_target
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 
+Row = tuple[Any, ...]
+
 
 def edge(kind: str, targets: int, *, fields: tuple[str, ...] = (), custom: Any = None, local: bool = False) -> Edge:
     grouping = Grouping(kind, fields, custom)
     return Edge(0, "words", "default", "count", grouping, 1, targets, local=local, boundary=False)
 
 
-def routed(made: Edge, rows: list[tuple[Any, ...]], *, txid: int = 1, task: int = 0) -> dict[int, list[tuple[Any, ...]]]:
+def routed(made: Edge, rows: list[Row], *, txid: int = 1, task: int = 0) -> dict[int, list[Row]]:
     fields = tuple("abc"[: len(rows[0])])
-    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    found: dict[int, list[Row]] = defaultdict(list)
     for target, batch in Router(made, txid, task).route(batch_of_rows(rows, fields)):
         found[target] += rows_of_batch(batch)
     return dict(found)
@@ -54,7 +56,8 @@ def test_shuffling_goes_on_over_the_batches_of_an_attempt() -> None:
 
 
 def test_small_batches_of_different_txids_and_tasks_begin_at_different_tasks() -> None:
-    first = Counter(next(iter(routed(edge("shuffle", 4), ROWS[:1], txid=t, task=s))) for t in range(50) for s in range(4))
+    made = edge("shuffle", 4)
+    first = Counter(next(iter(routed(made, ROWS[:1], txid=t, task=s))) for t in range(50) for s in range(4))
     assert set(first) == {0, 1, 2, 3}
     assert min(first.values()) > 20
 
@@ -177,5 +180,5 @@ def test_a_task_that_does_not_exist_is_refused(target: object) -> None:
 
 
 def test_a_custom_grouping_that_names_a_missing_task_is_refused() -> None:
-    with pytest.raises(EmitError, match="custom ByLength grouping sent .* to task 9"):
+    with pytest.raises(EmitError, match=r"custom ByLength grouping sent .* to task 9"):
         routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])

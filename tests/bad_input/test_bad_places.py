@@ -1,0 +1,264 @@
+"""Directories that are not the topology's to write to: foreign, held, not writable, or on a disk that is full."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from bad_input_cases import Keep, Says, environment, go, refused, run_words, topology, unchanged, write_words
+
+from txstorm import KeyedState, faults
+from txstorm.errors import BlockedError, DataDirectoryError, HeldError, StateError, TxstormError
+from txstorm.ledger.open import open_ledger
+from txstorm.state.read import read_sink, read_state
+
+FOREIGN = DataDirectoryError
+ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]
+
+
+def make_file(path):
+    path.write_text("")
+
+
+def make_dangling(path):
+    path.symlink_to("/absent/target")
+
+
+def make_foreign(path):
+    path.mkdir()
+    (path / "letters.txt").write_text("dear")
+
+
+def make_other_table(path):
+    (path / "state" / "counts").mkdir(parents=True)
+
+
+def make_file_for_tables(path):
+    path.mkdir()
+    (path / "state").write_text("")
+
+
+PLACES = {
+    "file": (make_file, "is a file", "choose another --data-dir"),
+    "below a file": (lambda path: make_file(path.parent), "data", "choose another --data-dir"),
+    "dangling": (make_dangling, "expected to make it, got File exists", "choose another --data-dir"),
+    "foreign": (make_foreign, "holds something else (letters.txt)", "choose another --data-dir"),
+    "folders of tables": (make_other_table, "was run in, but has no ledger", "choose another --data-dir"),
+    "endless name": (lambda path: None, "File name too long", "choose another --data-dir"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_for_no_data(name, tmp_path):
+    make, found, cure = PLACES[name]
+    place = tmp_path / ("x" * 300 if name == "endless name" else "place/data" if name == "below a file" else "place")
+    made = topology(write_words(tmp_path / "words.txt"))
+    make(place)
+    with unchanged(tmp_path), refused(Says(FOREIGN, "data directory", found, cure)):
+        go(made, place)
+
+
+def test_a_file_where_tables_should_be(tmp_path):
+    make_file_for_tables(tmp_path / "data")
+    with pytest.raises(TxstormError, match="data/state"):
+        go(topology(write_words(tmp_path / "words.txt")), tmp_path / "data")
+
+
+def test_the_directory_of_another_topology(tmp_path):
+    data_dir = run_words(tmp_path)
+    says = Says(FOREIGN, str(data_dir), "belongs to topology 'words', not to 'letters'", "choose another --data-dir")
+    with unchanged(data_dir), refused(says):
+        go(topology(tmp_path / "words.txt", id="letters"), data_dir)
+
+
+# -- the lease -----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_another_process_runs_in(tmp_path):
+    data_dir = run_words(tmp_path)
+    with closing(subprocess.Popen([sys.executable, __file__, "hold", str(data_dir)], stdout=subprocess.PIPE,
+                                  env=environment(), text=True).stdout) as output:  # fmt: skip
+        pid = int(output.readline())
+        says = Says(HeldError, str(data_dir), f"is held by 'somebody' (pid {pid}", "Stop that run or wait for its end")
+        try:
+            with unchanged(data_dir), refused(says) as caught:
+                go(topology(tmp_path / "words.txt"), data_dir)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\x00garbage", b"[1, 2]", b"{}", b'{"owner": 1, "pid": "x", "host": [], "since": null}'],
+    ids=["garbage", "list", "empty", "types"],
+)
+def test_what_a_lock_file_holds_means_nothing_without_a_lock(content, tmp_path):
+    data_dir = run_words(tmp_path)
+    (data_dir / "ledger.db.lock").write_bytes(content)
+    assert go(topology(tmp_path / "words.txt"), data_dir) == 4
+
+
+def test_the_lock_of_a_dead_process_means_nothing(tmp_path):
+    data_dir = run_words(tmp_path)
+    holder = {"owner": "words", "pid": os.getpid(), "host": socket.gethostname(), "since": "2020-01-01T00:00:00"}
+    (data_dir / "ledger.db.lock").write_text(json.dumps(holder))
+    assert go(topology(tmp_path / "words.txt"), data_dir) == 4
+
+
+# -- decided, then refused -----------------------------------------------------------------------------------------
+
+
+def decided(tmp_path):
+    """A directory whose last group is decided and not published."""
+    faults.arm("p6.after:raise:2")
+    with pytest.raises(faults.InjectedFault):
+        go(topology(write_words(tmp_path / "words.txt")), tmp_path / "data", settings={"max_spout_pending": 1})
+    faults.arm("")
+    return tmp_path / "data"
+
+
+def test_a_decided_transaction_is_published_before_a_changed_declaration_is_refused(tmp_path):
+    data_dir = decided(tmp_path)
+    assert read_state(data_dir, "counts").to_pylist() == [{"word": "a", "n": 1}]
+    changed = type("Changed", (Keep,), {"state": KeyedState("counts", key={"word": str}, value={"n": float})})
+    with refused(Says(StateError, "state 'counts'", "'n' is declared as double, the table has int64", "new name")):
+        go(topology(tmp_path / "words.txt", changed()), data_dir)
+    assert read_state(data_dir, "counts").to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
+    assert go(topology(tmp_path / "words.txt"), data_dir) == 4
+    assert read_state(data_dir, "counts").to_pylist() == ALL
+
+
+# -- permissions and disks -----------------------------------------------------------------------------------------
+
+
+def as_nobody(*arguments):
+    """Run this file's `main` without any rights; returns what it printed: the error's class and message."""
+    command = [sys.executable, __file__, *map(str, arguments)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def open_tmp():
+    """A directory that everybody can reach, other than `tmp_path`."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+        for path in [Path(name), *Path(name).rglob("*")]:
+            path.chmod(0o755)
+
+
+@pytest.mark.integration
+def test_a_directory_that_cannot_be_written(open_tmp):
+    data_dir = run_words(open_tmp)
+    for path in [data_dir, *data_dir.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    with unchanged(data_dir):
+        printed = as_nobody("run", open_tmp / "words.txt", data_dir)
+    assert printed.startswith("DataDirectoryError 2 ledger ")
+    assert "expected a file that this user can write, got one to read; check its permissions" in printed
+
+
+@pytest.mark.integration
+def test_a_place_where_nothing_can_be_made(open_tmp):
+    source = write_words(open_tmp / "words.txt")
+    open_tmp.chmod(0o555)
+    with unchanged(open_tmp):
+        printed = as_nobody("run", source, open_tmp / "data")
+    assert printed.startswith(f"DataDirectoryError 2 data directory {open_tmp / 'data'}: expected to make it, got Perm")
+    assert "choose another --data-dir" in printed
+
+
+@pytest.mark.integration
+def test_a_directory_that_cannot_be_read(open_tmp):
+    data_dir = run_words(open_tmp)
+    data_dir.chmod(0o000)
+    printed = as_nobody("run", open_tmp / "words.txt", data_dir)
+    assert printed.startswith(f"DataDirectoryError 2 data directory {data_dir}: expected a directory that this user can")
+    assert "choose another --data-dir" in printed
+
+
+@pytest.mark.integration
+def test_a_source_that_cannot_be_read(open_tmp):
+    source = write_words(open_tmp / "words.txt")
+    source.chmod(0o000)
+    open_tmp.chmod(0o777)
+    printed = as_nobody("run", source, open_tmp / "data")
+    assert printed.startswith(f"SpoutError 2 file spout: {source} cannot be read: Permission denied; check that")
+    assert not (open_tmp / "data").exists()
+
+
+@pytest.mark.integration
+def test_a_table_that_cannot_be_written(open_tmp):
+    """The ledger can: the transaction is decided, and told to be blocked."""
+    data_dir = run_words(open_tmp)
+    write_words(open_tmp / "words.txt", ["a", "b", "a", "c", "d"])
+    for path in [data_dir, *data_dir.rglob("*")]:
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    (data_dir / "sinks/lines/_delta_log").chmod(0o555)
+    printed = as_nobody("run", open_tmp / "words.txt", data_dir)
+    assert printed.startswith("BlockedError 1 ")
+    assert "sinks/lines" in printed
+    assert "check disk space and permissions" in printed
+    (data_dir / "sinks/lines/_delta_log").chmod(0o777)
+    assert go(topology(open_tmp / "words.txt"), data_dir) == 5
+    assert read_sink(data_dir, "lines")["line"].to_pylist() == ["a", "b", "a", "c", "d"]
+
+
+@contextmanager
+def largest_file(size):
+    """As on a full disk, no file can grow beyond `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [1 << 10, 16 << 10, 40 << 10, 100 << 10, 250 << 10])
+def test_a_disk_that_is_full(size, tmp_path):
+    """Wherever the space ends: one error that says so, and the next run continues as if nothing had been."""
+    lines = [os.urandom(40_000).hex() for _ in range(8)]
+    source = write_words(tmp_path / "words.txt", lines)
+    made = topology(source, rows=4)
+    with largest_file(size), pytest.raises(TxstormError) as caught:
+        go(made, tmp_path / "data")
+    assert type(caught.value) in (TxstormError, DataDirectoryError, BlockedError)
+    assert str(tmp_path / "data") in str(caught.value)
+    assert "check " in str(caught.value)
+    assert go(made, tmp_path / "data") == 2
+    assert read_sink(tmp_path / "data", "lines")["line"].to_pylist() == lines
+
+
+def main(what, *arguments):
+    """Runs in a child process: `hold` a directory, or `run` in it without rights."""
+    if what == "hold":
+        ledger = open_ledger(arguments[0], create=False)
+        ledger.acquire("somebody")
+        print(os.getpid(), flush=True)
+        signal.pause()
+    source, data_dir = map(Path, arguments)
+    with tempfile.TemporaryDirectory() as warm:  # whatever is imported late is imported now
+        run_words(Path(warm))
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        go(topology(source), data_dir)
+    except TxstormError as error:
+        print(type(error).__name__, error.exit_code, str(error).replace("\n", " "))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

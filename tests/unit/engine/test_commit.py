@@ -1,0 +1,118 @@
+"""The commit phase of one txid: order, tasks, routing, and what a failure says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import engine_samples as samples
+import pytest
+from engine_samples import Collect, Rows, Step, pack, processed, program
+
+from txstorm import BatchBolt, Committer, Topology, TransactionalTopologyBuilder
+from txstorm.engine.commit import CommitFailed, CommitRun, input_bytes
+from txstorm.errors import StateError
+
+
+class Resources:
+    """Tables whose handles may be used while they are active only."""
+
+    def __init__(self) -> None:
+        self.active = False
+
+    def activate(self, active: bool) -> None:
+        self.active = active
+
+    def state(self, component: str, task: int, name: str) -> Any:
+        samples.called.append(("state", component, task, name, self.active))
+
+    def sink(self, component: str, task: int, name: str) -> Any:
+        raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def _called() -> Iterator[None]:
+    samples.called.clear()
+    yield
+    samples.called.clear()
+
+
+def commit(topology: Topology, numbers: list[int]) -> CommitRun:
+    given = pack(numbers)
+    [outcome] = processed(topology, given)
+    samples.called.clear()
+    run = CommitRun(program(topology), given.inputs[0], outcome.cargo, Resources())
+    run.run()
+    return run
+
+
+class Keep(BatchBolt, Committer):
+    fields = ("n",)
+    streams = {"last": ("n",)}
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.numbers = context, collector, []
+        self.tables = context.state("counts")
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
+
+    def finish_batch(self):
+        samples.called.append((self.context.component, self.context.task, sorted(self.numbers)))
+        self.context.state("counts")
+        for n in self.numbers:
+            self.collector.emit(n)
+        self.collector.emit(max(self.numbers, default=-1), stream="last")
+
+
+def graph() -> Topology:
+    builder = TransactionalTopologyBuilder("graph", "numbers", Rows())
+    builder.set_bolt("keep", Keep(), 2).fields_grouping("numbers", ["n"])
+    builder.set_bolt("each", Step(), 3).shuffle_grouping("keep")
+    builder.set_bolt("collect", Collect(), 2).fields_grouping("each", ["n"]).global_grouping("keep", "last")
+    builder.set_bolt("end", Keep()).global_grouping("collect").global_grouping("numbers")
+    return builder.build_topology()
+
+
+def test_components_finish_in_topological_order_with_all_their_tasks() -> None:
+    run = commit(graph(), [1, 2, 3, 4])
+    finished = [one[0] for one in samples.called if one[0] in ("keep", "collect", "end")]
+    assert finished == ["keep", "keep", "collect", "collect", "end"]
+    [end] = [one for one in samples.called if one[0] == "end"]
+    last = [max(one[2], default=-1) for one in samples.called if one[0] == "keep"]
+    assert end[2] == sorted([1, 2, 3, 4, 1, 2, 3, 4, *last])
+    assert run.counts == {"keep": 6, "each": 4, "collect": 6, "end": 11}
+
+
+def test_handles_are_open_in_finish_batch_only() -> None:
+    commit(graph(), [1])
+    asked = [one for one in samples.called if one[0] == "state" and one[1] == "end"]
+    assert [active for *_, active in asked] == [False, True]
+
+
+def test_a_failure_names_component_task_and_line() -> None:
+    with pytest.raises(CommitFailed, match=r"each\[\d\] raised ValueError at .*engine_samples.py:\d+ in execute: odd"):
+        commit(graph(), [1, 17])
+    assert not [one for one in samples.called if one[0] == "end"]
+
+
+class Reads(BatchBolt):
+    def prepare(self, context, collector, attempt):
+        context.state("counts")
+
+    def execute(self, tuple):
+        pass
+
+
+def test_a_batch_bolt_behind_a_committer_has_no_tables() -> None:
+    builder = TransactionalTopologyBuilder("graph", "numbers", Rows())
+    builder.set_bolt("keep", Keep()).shuffle_grouping("numbers")
+    builder.set_bolt("reads", Reads()).shuffle_grouping("keep")
+    with pytest.raises(CommitFailed, match="only committers have tables") as caught:
+        commit(builder.build_topology(), [1])
+    assert isinstance(caught.value.__cause__, StateError)
+
+
+def test_bytes_held() -> None:
+    [outcome] = processed(graph(), pack(list(range(1000))))
+    assert 8000 * 2 <= input_bytes(outcome.cargo) < 50_000

@@ -1,0 +1,205 @@
+"""Spark: sessions, the exchange, cancelling, and what other readers see of the tables."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import engine_samples as samples
+import pytest
+from engine_samples import chain, pack, program
+
+from txstorm import BasicBolt, BatchBolt, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.clients import spark as client
+from txstorm.engine import spark as engine_module
+from txstorm.engine.arrow import rows_of_batch
+from txstorm.engine.spark import SparkEngine
+from txstorm.errors import EngineError
+from txstorm.spouts import MemoryTransactionalSpout
+
+# --- sessions, without Java -------------------------------------------------------------------------------------------
+
+
+class Settings(dict):
+    def get(self, key, default=None):
+        return super().get(key, default)
+
+
+class Session:
+    """A session as `check_session` sees it."""
+
+    def __init__(self, **settings: str) -> None:
+        self.conf = Settings({key.replace("__", "."): value for key, value in settings.items()})
+
+
+def test_settings_that_cannot_be_changed_any_more_are_named_once_with_their_cost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = Session(spark__scheduler__mode="FIFO")
+    with caplog.at_level(logging.WARNING, "txstorm.spark"):
+        client.check_session(session)
+        client.check_session(session)
+    assert len(caplog.messages) == len(client.WANTED) == 3
+    assert any("spark.scheduler.mode=FIFO instead of FAIR; that costs packs that" in one for one in caplog.messages)
+    assert any(f"{client.UNIX_SOCKETS}=None instead of true; that costs about 50 ms" in one for one in caplog.messages)
+
+
+def test_a_session_with_all_settings_is_not_remarked_upon(caplog: pytest.LogCaptureFixture) -> None:
+    session = Session()
+    session.conf.update({key: wanted for key, (wanted, _) in client.WANTED.items()})
+    client.check_session(session)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7, 64, 200])
+def test_every_partition_has_a_number_that_lands_in_it(tasks: int) -> None:
+    landing = client._landing(tasks)
+    assert [client.murmur3_int(number) % tasks for number in landing] == list(range(tasks))
+
+
+def test_failures_of_jobs_are_said_in_one_sentence() -> None:
+    java = "An error occurred while calling o1.collect\n: org.apache.spark.SparkException: Job 3 cancelled part of group\n\tat x"
+    assert client.explain_failure(Exception(java)).endswith("Job 3 cancelled part of group")
+    assert client.explain_failure(Exception("first\n  at java\nsecond")) == "the Spark job failed: first | second"
+    assert client.explain_failure(KeyError()) == "the Spark job failed: KeyError"
+
+
+# --- on Spark ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(spark: Any):
+    made = SparkEngine(spark)
+    made.start(program(chain()))
+    yield made
+    made.close()
+
+
+@pytest.mark.spark
+def test_spark_hashes_ints_as_computed_here(spark: Any) -> None:
+    numbers = [0, 1, 2, 41, -1, -7, 2**31 - 1, -(2**31)]
+    frame = spark.createDataFrame([(number,) for number in numbers], "n INT").selectExpr("n", "hash(n) AS h")
+    assert {row.n: row.h for row in frame.collect()} == {n: client.murmur3_int(n & 0xFFFFFFFF) for n in numbers}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("fallback", [False, True], ids=["repartitionById", "spark-4.0"])
+def test_rows_arrive_in_the_partition_they_name_and_empty_ones_run_too(spark: Any, fallback: bool) -> None:
+    tasks = 5
+    frame = spark.range(0, 40, 1, 3).selectExpr("CAST(id % 4 AS INT) AS target", "CAST(id AS STRING) AS cargo")
+
+    def where(batches):
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        got = [f"{row['target']}:{row['cargo']}" for row in rows]
+        yield engine_module.pa.record_batch({"at": [client.partition_index()], "got": [" ".join(got)]})
+
+    moved = client.exchange(Without(frame) if fallback else frame, tasks, "target")
+    found = {row.at: row.got.split() for row in moved.mapInArrow(where, "at LONG, got STRING").collect()}
+    assert {at: sorted(got) for at, got in found.items()} == {
+        task: sorted(f"{task}:{n}" for n in range(40) if n % 4 == task) for task in range(tasks)
+    }
+
+
+class Without:
+    """A frame of Spark 4.0, which has no `repartitionById`."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "repartitionById":
+            raise AttributeError(name)
+        return getattr(self._frame, name)
+
+
+@pytest.mark.spark
+def test_a_pack_is_processed_as_on_threads(engine: SparkEngine) -> None:
+    given = pack([1, 2, 3, 19], [], [4, 13], [5])
+    local = samples.processed(chain(), given)
+    outcomes = engine.submit(given).result(timeout=120)
+    assert [outcome.attempt for outcome in outcomes] == [outcome.attempt for outcome in local]
+    for here, there in zip(local, outcomes, strict=True):
+        assert (there.counts, there.digests, there.reported) == (here.counts, here.digests, here.reported)
+        rows = [
+            [list(rows_of_batch(one.batch)) for one in sorted(o.cargo, key=lambda c: c.order)] for o in (here, there)
+        ]
+        assert rows[0] == rows[1]
+    assert outcomes[2].error is not None
+    assert (outcomes[2].error.component, outcomes[2].error.type) == ("a", "FailedException")
+    assert engine.describe()["engine"] == "spark"
+
+
+class Sleepy(BasicBolt):
+    def __init__(self, directory):
+        self.directory = directory
+
+    def execute(self, tuple, collector):
+        (self.directory / f"entered-{tuple['n']}").touch()
+        while not (self.directory / f"leave-{tuple['n']}").exists():
+            time.sleep(0.01)
+
+
+@pytest.mark.spark
+def test_cancelling_a_pack_ends_its_job_and_leaves_others_alone(spark: Any, tmp_path: Path) -> None:
+    builder = TransactionalTopologyBuilder("sleepy", "numbers", samples.Rows())
+    builder.set_bolt("sleepy", Sleepy(tmp_path)).local_or_shuffle_grouping("numbers")
+    made = SparkEngine(spark)
+    made.start(program(builder.build_topology()))
+    futures = [made.submit(pack([number], first=number)) for number in (1, 2)]
+    end = time.monotonic() + 120
+    while len(list(tmp_path.glob("entered-*"))) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    made.cancel(futures[0])
+    with pytest.raises(EngineError, match="cancelled"):
+        futures[0].result(timeout=120)
+    assert not futures[1].done()
+    (tmp_path / "leave-2").touch()
+    assert futures[1].result(timeout=120)[0].error is None
+    (tmp_path / "leave-1").touch()
+    made.close()
+
+
+class Count(BatchBolt):
+    state = KeyedState("counts", {"word": str}, {"n": int})
+    sink = SinkTable("words", {"word": str})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.words = context, []
+
+    def execute(self, tuple):
+        self.words.append(tuple["word"])
+
+    def finish_batch(self):
+        for word in self.words:
+            self.context.state("counts").update(word, lambda n: (n or 0) + 1)
+            self.context.sink("words").append(word)
+
+
+@pytest.mark.spark
+def test_a_session_handed_in_is_used_and_lives_on_and_reads_the_tables(spark: Any, tmp_path: Path) -> None:
+    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([["a", "b", "a"]], ["word"], 2))
+    builder.set_committer_bolt("count", Count(), 2).fields_grouping("words", ["word"])
+    handle = run(builder.build_topology(), spark=spark, data_dir=tmp_path, available_now=True)
+    assert handle.awaitTermination(120)
+    assert spark.range(3).count() == 3
+    state = spark.read.format("delta").load(str(tmp_path / "state" / "counts"))
+    assert sorted((row.word, row.n) for row in state.collect()) == [("a", 2), ("b", 1)]
+    changes = spark.read.format("delta").load(str(tmp_path / "changes" / "counts"))
+    assert sorted((row._txid, row.word, row.n) for row in changes.collect()) == [(1, "a", 1), (1, "b", 1), (2, "a", 2)]
+    sink = spark.read.format("delta").load(str(tmp_path / "sinks" / "words"))
+    assert sorted((row._txid, row.word) for row in sink.collect()) == [(1, "a"), (1, "b"), (2, "a")]
+    shown = handle.state("counts").as_of(txid=1).to_spark(spark).collect()
+    assert sorted((row.word, row.n) for row in shown) == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.spark
+def test_without_a_session_handed_in_the_one_of_this_process_is_shared(spark: Any, tmp_path: Path) -> None:
+    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([["a"]], ["word"], 2))
+    builder.set_committer_bolt("count", Count()).global_grouping("words")
+    handle = run(builder.build_topology(), data_dir=tmp_path, available_now=True)
+    assert handle.awaitTermination(120)
+    assert handle.committed == 1
+    assert spark.range(3).count() == 3

@@ -1,0 +1,78 @@
+"""Stand-ins for a source, an engine and a clock."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from txstorm.api.spout import NOT_READY
+from txstorm.engine.port import Pack, Processed
+from txstorm.spouts.executors import SpoutPlanner
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Source(SpoutPlanner):
+    """Gives one item a transaction of `held` items; documents count what was taken."""
+
+    def __init__(self, held: int = 0, *, opaque: bool = False, tells: bool = True, parts: bool = False) -> None:
+        self.held, self.opaque, self.tells, self.task_planned = held, opaque, tells, parts
+        self.asked: list[tuple[int, Any, bool]] = []
+
+    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+        self.asked.append((txid, previous, replay))
+        taken = previous["taken"] if previous else 0
+        if taken >= self.held:
+            return NOT_READY
+        return {"taken": taken + 1, "parts": None} if self.task_planned else {"taken": taken + 1}
+
+    def payload(self, document: Any) -> Any:
+        return ["payload", document["taken"]]
+
+    def latest(self) -> Any:
+        return self.held if self.tells else None
+
+    def reached(self, document: Any, mark: Any) -> bool:
+        return (document["taken"] if document else 0) >= mark
+
+    def finish(self, document: Any, parts: dict[str, Any]) -> Any:
+        return {**document, "parts": parts}
+
+    def close(self) -> None:
+        pass
+
+
+class PaperEngine:
+    """Keeps the packs it is given; a test completes them."""
+
+    name = "paper"
+
+    def __init__(self) -> None:
+        self.packs: list[Pack] = []
+        self.futures: list[Future[list[Processed]]] = []
+        self.cancelled: list[Future[list[Processed]]] = []
+
+    def start(self, program: Any) -> None:
+        pass
+
+    def submit(self, pack: Pack) -> Future[list[Processed]]:
+        self.packs.append(pack)
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def cancel(self, future: Future[list[Processed]]) -> None:
+        self.cancelled.append(future)
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,139 @@
+"""The ledger of a topology as its coordinator writes it, over the ledger in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
+from txstorm.ledger import names
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.store import MAX_VALUE, Delete, Put
+from txstorm.runtime.books import Books, Identity, Meta, with_digests
+from txstorm.state.intent import Intent, TxidRecord
+
+
+@pytest.fixture
+def ledger() -> MemoryLedger:
+    return MemoryLedger()
+
+
+@pytest.fixture
+def books(ledger: MemoryLedger, tmp_path: Path) -> Books:
+    made = Books(ledger, tmp_path)
+    made.raise_epoch()
+    return made
+
+
+def intent(*txids: int, epoch: int = 1) -> Intent:
+    records = tuple(TxidRecord(txid, txid * 10, f"d{txid}", {"at": txid}, txid) for txid in txids)
+    return Intent("words", "0a", 0, epoch, records, ())
+
+
+def test_a_new_ledger_knows_nothing(books: Books) -> None:
+    assert books.identity() is None
+    assert (books.currtx(), books.metas(), books.intents(), books.tables(), books.history(), books.failures()) == (
+        1,
+        {},
+        [],
+        {},
+        {},
+        {},
+    )
+
+
+def test_identity_is_written_and_read(books: Books) -> None:
+    books.write_identity(Identity("words", "0a", 2, "f"))
+    assert books.identity() == Identity("words", "0a", 2, "f")
+
+
+def test_every_coordinator_has_a_higher_epoch_and_fences_the_one_before(books: Books, tmp_path: Path) -> None:
+    second = Books(MemoryLedger(beside=books.ledger), tmp_path)
+    assert (books.epoch, second.raise_epoch()) == (1, 2)
+    writes = [
+        lambda: books.write_metas({1: Meta({}, 1)}),
+        lambda: books.decide(intent(1)),
+        lambda: books.complete(1, {}, []),
+        lambda: books.write_failure(1, 1, "no"),
+        lambda: books.write_tables({"a": 1}),
+    ]
+    for write in writes:
+        with pytest.raises(FencedError, match="epoch 1 is no longer the newest"):
+            write()
+    assert second.currtx() == 1
+    assert second.metas() == {}
+    second.complete(1, {}, [])
+    assert second.currtx() == 2
+
+
+def test_of_two_who_raise_the_epoch_at_once_one_is_refused(ledger: MemoryLedger, tmp_path: Path) -> None:
+    first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
+    get = ledger.get
+
+    def interrupted(path: str):
+        found = get(path)
+        ledger.get = get  # type: ignore[method-assign]
+        second.raise_epoch()
+        return found
+
+    ledger.get = interrupted  # type: ignore[method-assign]
+    with pytest.raises(ConflictError):
+        first.raise_epoch()
+    assert second.epoch == 1
+
+
+def test_metas_come_back_as_they_were(books: Books) -> None:
+    first = Meta({"starts": {"0": 0}}, 5)
+    books.write_metas({9: first, 10: first, 11: first})
+    books.write_metas({10: with_digests(first, {"real": 1}, {"0": "aa"})}, remove=[9])
+    assert list(books.metas()) == [10, 11]
+    assert books.metas()[10] == Meta({"real": 1}, 5, {"0": "aa"})
+
+
+def test_a_decision_is_made_once(books: Books) -> None:
+    books.decide(intent(1, 2))
+    assert books.live_intents() == [intent(1, 2)]
+    with pytest.raises(FencedError):
+        books.decide(intent(2))
+
+
+def test_a_completed_group_moves_on_in_one_write(books: Books) -> None:
+    books.write_metas({txid: Meta({}, 1) for txid in (1, 2)})
+    books.decide(intent(1, 2))
+    books.complete(2, {"changes/a": 2}, [{"txid": 1}, {"txid": 2}], [Delete(names.meta_path(1))])
+    assert books.currtx() == 3
+    assert books.tables() == {"changes/a": 2}
+    assert books.history() == {2: [{"txid": 1}, {"txid": 2}]}
+    assert list(books.metas()) == [2]
+    assert books.live_intents() == []
+    assert books.intents() == [intent(1, 2)]
+    books.forget_history([2])
+    assert books.history() == {}
+
+
+def test_failures_are_counted_with_their_last_cause(books: Books) -> None:
+    books.write_failure(3, 1, "first")
+    books.write_failure(3, 2, "x" * 10_000)
+    assert books.failures() == {3: {"count": 2, "cause": "x" * 4000}}
+
+
+def test_what_is_too_long_for_the_ledger_lies_in_a_file_until_nothing_names_it(books: Books, tmp_path: Path) -> None:
+    large = Meta({"files": "y" * MAX_VALUE}, 1)
+    books.write_metas({1: large})
+    assert len(list(tmp_path.iterdir())) == 1
+    assert books.metas() == {1: large}
+    books.sweep()
+    assert books.metas() == {1: large}
+    books.write_metas({}, remove=[1])
+    books.sweep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_intent_under_the_path_of_another_txid_is_damage(books: Books) -> None:
+    books.decide(intent(1))
+    value = books.ledger.get(names.intent_path(1))
+    assert value is not None
+    books.ledger.commit([Put(names.intent_path(7), value.value)])
+    with pytest.raises(LedgerCorrupt, match=r"intents/7 holds the intent of txid 1"):
+        books.intents()

@@ -1,0 +1,140 @@
+"""When another new transaction may start, and how wide the window is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from runtime_samples import Clock, Source
+
+from txstorm.runtime.gate import Gate, Window
+
+
+def opens(gate: Gate, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:
+    limits = {"in_flight": 0, "width": 4, "bytes_held": 0, **changes}
+    return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
+
+
+def test_the_window_and_the_bytes_in_flight_bound_what_starts() -> None:
+    gate = Gate(Source(9), monotonic=Clock(), max_bytes=100)
+    assert opens(gate, in_flight=3)
+    assert not opens(gate, in_flight=4)
+    assert opens(gate, bytes_held=100)
+    assert not opens(gate, bytes_held=101)
+    assert not gate.closed
+
+
+def test_min_interval_lets_one_start_at_a_time() -> None:
+    clock = Clock()
+    gate = Gate(Source(9), monotonic=clock, min_interval=10)
+    assert opens(gate)
+    assert gate.wait() == 10
+    clock.now += 9
+    assert not opens(gate)
+    assert gate.wait() == pytest.approx(1)
+    clock.now += 1
+    assert opens(gate)
+    assert not opens(gate)
+
+
+def test_nothing_starts_after_the_last_txid_wanted() -> None:
+    gate = Gate(Source(9), monotonic=Clock(), until_txid=2)
+    assert opens(gate, 2)
+    assert not gate.closed
+    assert not opens(gate, 3)
+    assert gate.closed
+    assert [gate.past(txid) for txid in (1, 2, 3)] == [False, False, True]
+
+
+def test_available_now_ends_at_what_the_source_held_at_the_start() -> None:
+    source = Source(2)
+    gate = Gate(source, monotonic=Clock())
+    gate.bound()
+    source.held = 5
+    assert opens(gate, 1)
+    assert opens(gate, 2, taken=1)
+    assert not opens(gate, 3, taken=2)
+    assert gate.closed
+
+
+def test_available_now_of_an_empty_source_starts_nothing() -> None:
+    gate = Gate(Source(0), monotonic=Clock())
+    gate.bound()
+    assert not opens(gate)
+    assert gate.closed
+
+
+def test_available_now_of_a_source_that_cannot_tell_ends_at_an_empty_batch() -> None:
+    gate = Gate(Source(tells=False), monotonic=Clock())
+    gate.bound()
+    gate.saw(3)
+    assert opens(gate)
+    gate.saw(0)
+    assert not opens(gate)
+    assert gate.closed
+
+
+def test_available_now_and_until_txid_end_at_whichever_comes_first() -> None:
+    for until, held in ((1, 5), (5, 1)):
+        gate = Gate(Source(held), monotonic=Clock(), until_txid=until)
+        gate.bound()
+        assert opens(gate, 1)
+        assert not opens(gate, 2, taken=1)
+        assert gate.closed
+
+
+def test_data_only_waits_for_data_and_stays_open() -> None:
+    source = Source(1)
+    gate = Gate(source, monotonic=Clock())
+    assert opens(gate, 2, taken=1)
+    gate.data_only()
+    assert not opens(gate, 2, taken=1)
+    assert not gate.closed
+    source.held = 2
+    assert opens(gate, 2, taken=1)
+
+
+def test_data_only_asks_a_source_that_cannot_tell() -> None:
+    gate = Gate(Source(tells=False), monotonic=Clock())
+    gate.data_only()
+    assert opens(gate, 2, taken=1)
+
+
+# --- the window -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pending", "limit", "width", "pack"),
+    [(1, None, 1, 1), (4, None, 4, 2), (8, 3, 8, 3), (8, 100, 8, 4), (5, 1, 5, 1)],
+)
+def test_a_window_that_is_set_and_its_packs(pending: int, limit: int | None, width: int, pack: int) -> None:
+    window = Window(pending, limit)
+    window.job_took(0.1, 0.0, 1)
+    assert (window.width, window.pack_size) == (width, pack)
+
+
+def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
+    window = Window(None, None)
+    assert (window.width, window.pack_size) == (4, 1)
+    for _ in range(20):
+        window.job_took(0.1, 0.01, window.pack_size)
+        assert window.pack_size <= window.width // 2
+    assert (window.width, window.pack_size) == (256, 128)
+    window.job_took(3.5, 3.0, 128)
+    assert window.pack_size == 64
+
+
+def test_packs_do_not_grow_by_jobs_that_were_not_full_or_worked() -> None:
+    window = Window(None, None)
+    window.job_took(0.1, 0.09, 1)
+    assert window.pack_size == 1
+    window.pack = 8
+    window.job_took(0.1, 0.0, 5)
+    assert window.pack_size == 8
+
+
+def test_max_pack_txids_bounds_what_is_learnt() -> None:
+    window = Window(None, 3)
+    for _ in range(20):
+        window.job_took(0.1, 0.0, 128)
+    assert window.pack_size == 3

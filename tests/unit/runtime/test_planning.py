@@ -1,0 +1,160 @@
+"""Plans are made in order, stored before they are used, and kept or dropped as the kind of spout demands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_samples import Source
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.port import ErrorRow, Processed
+from txstorm.errors import SpoutError
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.runtime.books import Books
+from txstorm.runtime.planning import Planning
+
+
+class Desk:
+    """A planning over a ledger in memory that can be opened again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.ledger, self.now = directory, MemoryLedger(), 1000
+
+    def planning(self, source: Source) -> Planning:
+        self.books = Books(MemoryLedger(beside=self.ledger), self.directory)
+        self.books.raise_epoch()
+        return Planning(self.books, source, lambda: self.now)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def outcome(txid: int, **changes: Any) -> Processed:
+    return Processed(TransactionAttempt(txid, 1), **changes)
+
+
+ERROR = ErrorRow("bolt", 0, "failed", "FailedException", "no", "", "")
+
+
+def test_each_txid_is_planned_from_the_one_before_and_stored_together(desk: Desk) -> None:
+    source = Source(3)
+    planning = desk.planning(source)
+    assert [planning.plan(txid, replay=False) for txid in (1, 2, 3, 4)] == [True, True, True, False]
+    assert source.asked == [
+        (1, None, False),
+        (2, {"taken": 1}, False),
+        (3, {"taken": 2}, False),
+        (4, {"taken": 3}, False),
+    ]
+    assert desk.books.metas() == {}
+    planning.save()
+    assert {txid: meta.document for txid, meta in desk.books.metas().items()} == {
+        txid: {"taken": txid} for txid in (1, 2, 3)
+    }
+
+
+def test_what_an_engine_gets(desk: Desk) -> None:
+    planning = desk.planning(Source(1))
+    planning.plan(1, replay=False)
+    given = planning.txid_input(TransactionAttempt(1, 9))
+    assert given.attempt == (1, 9)
+    assert given.document == {"taken": 1}
+    assert given.payload == ["payload", 1]
+    assert given.stamp == 1000
+
+
+def test_a_replay_uses_what_is_stored_and_asks_nobody(desk: Desk) -> None:
+    source = Source(5)
+    planning = desk.planning(source)
+    for txid in (1, 2):
+        planning.plan(txid, replay=False)
+    desk.now = 2000
+    assert planning.plan(1, replay=True)
+    assert planning.plan(2, replay=True)
+    assert len(source.asked) == 2
+    assert planning.txid_input(TransactionAttempt(2, 9)).stamp == 1000
+
+
+def test_an_opaque_replay_is_planned_again_from_the_end_of_the_one_before(desk: Desk) -> None:
+    source = Source(5, opaque=True)
+    planning = desk.planning(source)
+    for txid in (1, 2):
+        planning.plan(txid, replay=False)
+    assert planning.plan(2, replay=True)
+    assert source.asked[-1] == (2, {"taken": 1}, True)
+
+
+def test_stamps_never_go_back(desk: Desk) -> None:
+    planning = desk.planning(Source(3))
+    stamps = []
+    for txid, now in ((1, 1000), (2, 400), (3, 1700)):
+        desk.now = now
+        planning.plan(txid, replay=False)
+        stamps.append(planning.txid_input(TransactionAttempt(txid, 1)).stamp)
+    assert stamps == [1000, 1000, 1700]
+
+
+@pytest.mark.parametrize(("opaque", "kept"), [(False, (2, 3)), (True, ())], ids=["transactional", "opaque"])
+def test_item_63_after_a_restart_undecided_plans_are_kept_or_dropped(opaque: bool, kept: tuple, desk: Desk) -> None:
+    planning = desk.planning(Source(5, opaque=opaque))
+    for txid in (1, 2, 3):
+        planning.plan(txid, replay=False)
+    planning.save()
+    again = desk.planning(Source(5, opaque=opaque))
+    assert again.open(2) == kept
+    assert sorted(desk.books.metas()) == [1, *kept]
+    assert again.document(1) == {"taken": 1}
+    assert (again.document(2) is None) == opaque
+
+
+def test_a_transactional_spout_that_replays_something_else_is_refused(desk: Desk) -> None:
+    planning = desk.planning(Source(2))
+    planning.plan(1, replay=False)
+    planning.save()
+    planning.processed([outcome(1, digests={"p": "aa", "q": "bb"})])
+    planning.processed([outcome(1, digests={"p": "aa", "q": "bb"})])
+    with pytest.raises(SpoutError, match=r"txid 1: .* another batch for q .*digest cc, expected bb"):
+        planning.processed([outcome(1, digests={"p": "aa", "q": "cc"})])
+    again = desk.planning(Source(2))
+    with pytest.raises(SpoutError, match="must replay exactly"):
+        again.processed([outcome(1, digests={"p": "xx"})])
+
+
+def test_an_opaque_spout_may_replay_something_else(desk: Desk) -> None:
+    planning = desk.planning(Source(2, opaque=True))
+    planning.plan(1, replay=False)
+    for digest in ("aa", "cc"):
+        planning.processed([outcome(1, digests={"p": digest})])
+    assert desk.books.metas()[1].digests == {"p": "cc"}
+
+
+def test_real_extents_are_stored_when_the_tasks_have_reported(desk: Desk) -> None:
+    planning = desk.planning(Source(2, parts=True))
+    planning.plan(1, replay=False)
+    planning.save()
+    assert planning.carried(1) == {}
+    planning.processed([outcome(1, parts={"0": {"batch": [0, 2]}})])
+    assert desk.books.metas()[1].document == {"taken": 1, "parts": {"0": {"batch": [0, 2]}}}
+    assert planning.carried(2) == {"0": {"batch": [0, 2]}}
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_extents_of_a_failed_txid_are_kept_where_its_replay_must_be_the_same(opaque: bool, desk: Desk) -> None:
+    planning = desk.planning(Source(2, opaque=opaque, parts=True))
+    planning.plan(1, replay=False)
+    planning.save()
+    planning.emitted(outcome(1, parts={"0": {"batch": 7}}, error=ERROR))
+    assert desk.books.metas()[1].document["parts"] == (None if opaque else {"0": {"batch": 7}})
+
+
+def test_forgotten_plans_are_named_for_removal(desk: Desk) -> None:
+    planning = desk.planning(Source(5))
+    for txid in (1, 2, 3):
+        planning.plan(txid, replay=False)
+    assert planning.forget(3) == [1, 2]
+    assert planning.forget(3) == []
+    assert planning.document(3) == {"taken": 3}

@@ -1,0 +1,175 @@
+"""Retry policy, timers and waiters."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from runtime_samples import Clock, Source
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.coordinator.events import NotReady, Opened, Wake
+from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.engine.port import ErrorRow
+from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.runtime.books import Books
+from txstorm.runtime.failure import batch_failure, spout_failure
+from txstorm.runtime.planning import Planning
+from txstorm.runtime.retry import LOST_RETRIES, RetryPolicy
+from txstorm.runtime.timers import Timers
+from txstorm.runtime.waiters import Waiters
+from txstorm.topology.settings import Settings
+
+# --- retry ------------------------------------------------------------------------------------------------------------
+
+
+def row(kind: str = "failed", name: str = "FailedException") -> ErrorRow:
+    return ErrorRow("split", 1, kind, name, "why", "jobs/a.py:3 in execute", "Traceback …")
+
+
+def policy(known: dict[int, int] | None = None, **settings) -> tuple[RetryPolicy, list]:
+    recorded: list = []
+    return RetryPolicy(Settings.parse(settings), lambda *one: recorded.append(one), known or {}), recorded
+
+
+def test_a_failed_batch_is_replayed_at_once_then_with_growing_pauses() -> None:
+    made, recorded = policy(retry_backoff=0.1, retry_backoff_max=1)
+    delays = [made.judge(4, row()).delay for _ in range(8)]
+    assert delays == [0, 0.1, 0.2, 0.4, 0.8, 1, 1, 1]
+    assert recorded[-1] == (4, 8, "split[1] raised FailedException at jobs/a.py:3 in execute: why")
+    assert made.judge(5, row()).delay == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "replays"),
+    [
+        ("other", {}, 0),
+        ("other", {"on_error": "retry(3)"}, 3),
+        ("lost", {}, LOST_RETRIES),
+        ("lost", {"on_error": "retry(7)"}, 7),
+        ("failed", {"max_retries": 2}, 2),
+        ("reported", {"max_retries": 0}, 0),
+    ],
+)
+def test_how_often_a_batch_is_replayed(kind: str, settings: dict, replays: int) -> None:
+    made, _ = policy(**settings)
+    verdicts = [made.judge(1, row(kind)).delay for _ in range(replays + 1)]
+    assert verdicts.index(None) == replays
+
+
+def test_counts_go_on_over_a_restart_and_end_with_the_commit() -> None:
+    made, _ = policy({3: 2, 9: 1}, on_error="retry(2)")
+    assert made.judge(3, row("other")).delay is None
+    assert made.forget(5) == [3]
+    assert made.judge(3, row("other")).count == 1
+    assert made.judge(9, row("other")).count == 2
+
+
+def test_what_a_topology_ends_with() -> None:
+    attempt = TransactionAttempt(5, 77)
+    failure = batch_failure(attempt, row("other", "ValueError"), 3)
+    assert isinstance(failure, TopologyFailed)
+    assert (
+        str(failure)
+        == "txid 5 (attempt 77) failed 3 time(s): split[1] raised ValueError at jobs/a.py:3 in execute: why"
+    )
+    assert failure.__notes__ == ["Traceback …"]
+    assert isinstance(batch_failure(attempt, row("other", "EmitError"), 1), EmitError)
+    assert type(batch_failure(attempt, row("other", "TopologyError"), 1)) is TopologyFailed
+    assert type(batch_failure(attempt, row("other", "FencedError"), 1)) is TopologyFailed
+    own = SpoutError("gone")
+    assert spout_failure(own, "lines", 2) is own
+    wrapped = spout_failure(ZeroDivisionError("x"), "lines", 2)
+    assert str(wrapped) == "txid 2: the coordinator of spout 'lines' raised ZeroDivisionError: x"
+    assert isinstance(wrapped.__cause__, ZeroDivisionError)
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+
+
+def test_timers_are_due_in_order() -> None:
+    clock, made = Clock(), []
+    timers = Timers(clock)
+    assert timers.wait(7) == 7
+    for seconds in (5, 1, 1, 3):
+        timers.later(seconds, lambda seconds=seconds: made.append(seconds))
+    assert timers.wait(7) == 1
+    assert timers.wait(0.5) == 0.5
+    clock.now += 3
+    assert timers.wait(7) == 0
+    timers.run_due()
+    assert made == [1, 1, 3]
+    assert timers.wait(7) == 2
+
+
+def test_a_timer_may_set_another() -> None:
+    clock, made = Clock(), []
+    timers = Timers(clock)
+    timers.later(0, lambda: timers.later(1, lambda: made.append("second")))
+    timers.run_due()
+    assert made == []
+    clock.now += 1
+    timers.run_due()
+    assert made == ["second"]
+
+
+# --- waiters ----------------------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """Waiters over a source of which some transactions are planned."""
+
+    def __init__(self, directory: Path, source: Source) -> None:
+        books = Books(MemoryLedger(), directory)
+        books.raise_epoch()
+        self.source, self.planning = source, Planning(books, source, lambda: 1)
+        for txid in range(1, source.held + 1):
+            self.planning.plan(txid, replay=False)
+        self.waiters = Waiters(self.planning)
+
+    def wait(self) -> Future[None]:
+        done: Future[None] = Future()
+        self.waiters.add(done)
+        return done
+
+
+def committed(upto: int, *, asked: bool = False) -> State:
+    state, _ = step(initial(Config(4)), Opened(upto + 1, ()))
+    if asked:
+        state, _ = step(state, Wake())
+        state, _ = step(state, NotReady(upto + 1))
+    return state
+
+
+def test_who_waits_is_told_when_what_was_there_is_committed(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, Source(3))
+    first = queue.wait()
+    queue.source.held = 5
+    second = queue.wait()
+    queue.waiters.answer(committed(2, asked=True), empty=True)
+    assert not first.done()
+    queue.waiters.answer(committed(3))
+    assert first.done()
+    assert not second.done()
+    queue.waiters.end(None)
+    assert isinstance(second.exception(), StoppedError)
+
+
+def test_a_source_that_cannot_tell_has_given_all_when_it_is_not_ready_or_empty(tmp_path: Path) -> None:
+    for told in ({"asked": True}, {"empty": True}):
+        queue = Queue(tmp_path, Source(2, tells=False))
+        done = queue.wait()
+        queue.waiters.answer(committed(2))
+        assert not done.done()
+        queue.waiters.answer(committed(2, asked=told.get("asked", False)), empty=told.get("empty", False))
+        assert done.done()
+
+
+def test_who_waits_for_a_run_that_fails_gets_its_error(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, Source(2))
+    done = queue.wait()
+    queue.waiters.end(TopologyFailed("broken"))
+    assert isinstance(done.exception(), TopologyFailed)
+    queue.waiters.end(None)
