@@ -17,7 +17,7 @@ from benchmarks.machine import cpu_seconds, percentile
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine, Pack, Processed
 from txstorm.engine.program import Program, program_of
-from txstorm.engine.task import drop_spilled
+from txstorm.engine.task import sweep_spilled
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.run import run
@@ -210,8 +210,7 @@ def run_peer(topology: Topology, tuples: int, packs: Sequence[Pack], engine: Mak
                 running.add(recording.submit(waiting.popleft()))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                for outcome in future.result():
-                    drop_spilled(outcome.cargo, program.spill_dir)
+                sweep_spilled(program.spill_dir, future.result()[-1].attempt.txid)
         ended = time.perf_counter()
         after = cpu_seconds()
         recording.close()

@@ -109,7 +109,12 @@ def _() -> Builder:
     return builder
 
 
-@case("parallelism", "component 'lines'", "parallelism is 0, expected a whole number from 1", "number of the component's tasks")
+@case(
+    "parallelism",
+    "component 'lines'",
+    "parallelism is 0, expected a whole number from 1",
+    "number of the component's tasks",
+)
 def _() -> Builder:
     return start(parallelism=0)
 
@@ -135,7 +140,10 @@ NAME_CURE = "choose another one, it also names directories"
 
 def _named(name: Any) -> None:
     def add(kind: str, build: Callable[[], Builder]) -> None:
-        CASES[f"{kind} name {name!r}"] = build, Says(TopologyError, f"{kind} {name!r}", "a letter followed by", NAME_CURE)
+        CASES[f"{kind} name {name!r}"] = (
+            build,
+            Says(TopologyError, f"{kind} {name!r}", "a letter followed by", NAME_CURE),
+        )
 
     add("topology", lambda: start(id=name))
     add("component", lambda: start(spout_id=name))
@@ -156,11 +164,14 @@ def _held(name: str, make_it: Callable[[], Any]) -> None:
         made.held = make_it()
         return bolt(lambda b: b.shuffle_grouping("lines"), made)
 
-    CASES[name] = build, Says(TopologyError, "component 'b': Pass", "its attribute 'held'", "make such things in prepare")
+    CASES[name] = (
+        build,
+        Says(TopologyError, "component 'b': Pass", "its attribute 'held'", "make such things in prepare"),
+    )
 
 
 _held("holds a lock", threading.Lock)
-_held("holds an open file", lambda: open("/dev/null", "w"))  # noqa: SIM115 - that it is held is the case
+_held("holds an open file", lambda: open("/dev/null", "w"))
 _held("holds a generator", lambda: (i for i in range(3)))
 _held("holds a thread", threading.Thread)
 

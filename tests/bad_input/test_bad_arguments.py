@@ -1,10 +1,7 @@
 """Wrong arguments of `run`, of readers and of the environment: refused before anything is made."""
 
-import subprocess
-import sys
-
 import pytest
-from bad_input_cases import Says, builder, environment, go, refused, run_words, topology, unchanged, write_words
+from bad_input_cases import Says, builder, go, refused, run_words, topology, unchanged, write_words
 
 from txstorm import faults
 from txstorm.errors import InputError, SettingError, StateError, TopologyError
@@ -77,22 +74,21 @@ def test_a_builder_instead_of_a_topology(in_tmp):
         go(made, in_tmp / "data")
 
 
-FAULTS = ["p6.before", "p6.before:stop:1", "p6.before:kill:0", "p6.before:kill:x", "p6.before:kill:²", "a:kill:1:2", "p"]
+FAULTS = [
+    "p6.before",
+    "p6.before:stop:1",
+    "p6.before:kill:0",
+    "p6.before:kill:x",
+    "p6.before:kill:²",
+    "a:kill:1:2",
+    "p",
+]
 
 
 @pytest.mark.parametrize("text", FAULTS, ids=ascii)
 def test_fault_points(text):
     with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|raise|hang:nth")):
         faults.arm(text)
-
-
-@pytest.mark.integration
-def test_fault_points_of_the_environment():
-    command = [sys.executable, "-m", "txstorm", "--version"]
-    done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "TXSTORM_FAULT: expected point:kill|raise|hang:nth" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 # -- readers -------------------------------------------------------------------------------------------------------

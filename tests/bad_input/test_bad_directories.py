@@ -7,7 +7,6 @@ from contextlib import closing
 
 import pytest
 from bad_input_cases import (
-    Keep,
     Says,
     go,
     listing,
@@ -16,19 +15,13 @@ from bad_input_cases import (
     rewrite,
     run_words,
     topology,
-    unchanged,
     write_words,
 )
 
-from txstorm import KeyedState, faults
-from txstorm.clients import delta_log
-from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, StateError, TableCorrupt
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt
 from txstorm.ledger.blobs import encode_value
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import Put
-from txstorm.runtime.reading import StateView
-from txstorm.state.read import read_state
 
 ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]
 FOREIGN, LEDGER, TABLE = DataDirectoryError, LedgerCorrupt, TableCorrupt

@@ -183,7 +183,9 @@ def test_a_directory_that_cannot_be_read(open_tmp):
     data_dir = run_words(open_tmp)
     data_dir.chmod(0o000)
     printed = as_nobody("run", open_tmp / "words.txt", data_dir)
-    assert printed.startswith(f"DataDirectoryError 2 data directory {data_dir}: expected a directory that this user can")
+    assert printed.startswith(
+        f"DataDirectoryError 2 data directory {data_dir}: expected a directory that this user can"
+    )
     assert "choose another --data-dir" in printed
 
 
@@ -225,19 +227,59 @@ def largest_file(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("size", [1 << 10, 16 << 10, 40 << 10, 100 << 10, 250 << 10])
-def test_a_disk_that_is_full(size, tmp_path):
-    """Wherever the space ends: one error that says so, and the next run continues as if nothing had been."""
-    lines = [os.urandom(40_000).hex() for _ in range(8)]
-    source = write_words(tmp_path / "words.txt", lines)
-    made = topology(source, rows=4)
-    with largest_file(size), pytest.raises(TxstormError) as caught:
-        go(made, tmp_path / "data")
+@contextmanager
+def small_disk(place, size):
+    """`place` is a disk of `size` bytes inside, and a large one after; without the right to mount, as `largest_file`."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o"]
+    if subprocess.run([*mount, f"size={size}", "tmpfs", place], capture_output=True).returncode:
+        with largest_file(size):
+            yield lambda: None
+        return
+    try:
+        yield lambda: subprocess.run([*mount, "remount,size=64m", "tmpfs", place], check=True)
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def check_full(made, data_dir):
+    """Wherever the space ends: one error that says so."""
+    with pytest.raises(TxstormError) as caught:
+        go(made, data_dir)
     assert type(caught.value) in (TxstormError, DataDirectoryError, BlockedError)
-    assert str(tmp_path / "data") in str(caught.value)
-    assert "check " in str(caught.value)
-    assert go(made, tmp_path / "data") == 2
-    assert read_sink(tmp_path / "data", "lines")["line"].to_pylist() == lines
+    assert str(data_dir) in str(caught.value)
+    assert "check disk space" in str(caught.value)
+
+
+def check_goes_on(made, data_dir, lines):
+    """The next run continues as if nothing had been."""
+    assert go(made, data_dir) == 2
+    assert read_sink(data_dir, "lines")["line"].to_pylist() == lines
+
+
+@pytest.fixture
+def large(tmp_path):
+    """Two transactions of 160 KB that cannot be made smaller."""
+    lines = [os.urandom(40_000).hex() for _ in range(8)]
+    return topology(write_words(tmp_path / "words.txt", lines), rows=4), lines
+
+
+@pytest.mark.parametrize("size", [16 << 10, 40 << 10, 100 << 10, 250 << 10])
+def test_files_that_cannot_grow(size, large, tmp_path):
+    made, lines = large
+    with largest_file(size):
+        check_full(made, tmp_path / "data")
+    check_goes_on(made, tmp_path / "data", lines)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("size", [16 << 10, 60 << 10, 80 << 10, 100 << 10, 240 << 10, 560 << 10])
+def test_a_disk_that_is_full(size, large, tmp_path):
+    made, lines = large
+    with small_disk(tmp_path / "disk", size) as grow:
+        check_full(made, tmp_path / "disk/data")
+        grow()
+        check_goes_on(made, tmp_path / "disk/data", lines)
 
 
 def main(what, *arguments):

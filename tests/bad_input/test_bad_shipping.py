@@ -5,7 +5,6 @@ from importlib import import_module
 
 import pytest
 from bad_input_cases import Keep, Says, go, refused
-
 from bad_topologies import Pass
 
 from txstorm import TransactionalTopologyBuilder
@@ -50,7 +49,9 @@ def made(declare):
 @pytest.mark.spark
 def test_a_bolt(only_here, spark, tmp_path):
     topology = made(lambda builder: builder.set_bolt("pass", only_here.Pass()).shuffle_grouping("lines"))
-    says = Says(InputError, "component 'pass'", "cannot be loaded in a worker: No module named 'only_here'", "PYTHONPATH")
+    says = Says(
+        InputError, "component 'pass'", "cannot be loaded in a worker: No module named 'only_here'", "PYTHONPATH"
+    )
     with refused(says):
         go(topology, tmp_path / "data", SparkEngine(spark))
     assert read_state(tmp_path / "data", "counts").num_rows == 0

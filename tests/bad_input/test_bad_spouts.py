@@ -224,7 +224,12 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
 
     builder = TransactionalTopologyBuilder("spouts", "lines", Spout(emitter={"emit_batch": emit}))
     builder.set_committer_bolt("keep", FailOnce()).global_grouping("lines")
-    says = Says(SpoutError, "txid 1", "another batch for p than the first time (digest digest 1, expected digest 0)", "use an opaque")
+    says = Says(
+        SpoutError,
+        "txid 1",
+        "another batch for p than the first time (digest digest 1, expected digest 0)",
+        "use an opaque",
+    )
     with refused(says):
         go(builder.build_topology(), tmp_path / "data", settings={"max_spout_pending": 1})
     assert read_state(tmp_path / "data", "counts").num_rows == 0

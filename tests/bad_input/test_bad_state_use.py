@@ -139,7 +139,9 @@ def test_a_use_against_the_declaration(name, tmp_path):
 
 @pytest.mark.parametrize("at", ["prepare", "execute"])
 def test_state_outside_finish_batch(at, tmp_path):
-    says = Says(StateError, f"state 'counts' of {WHERE}", "used outside finish_batch", "collect in execute, write there")
+    says = Says(
+        StateError, f"state 'counts' of {WHERE}", "used outside finish_batch", "collect in execute, write there"
+    )
     with refused(says):
         go(topology(Use(lambda c: c.state("counts").get("a"), at)), tmp_path / "data")
     says = Says(StateError, f"sink 'out' of {WHERE}", "used outside finish_batch", "append them in finish_batch")
@@ -149,7 +151,9 @@ def test_state_outside_finish_batch(at, tmp_path):
 
 
 def test_a_key_that_two_tasks_change(tmp_path):
-    says = Says(StateError, "state 'counts', txid 1: key 'kept'", "keep[0], keep[1]", "use fields_grouping on the state's")
+    says = Says(
+        StateError, "state 'counts', txid 1: key 'kept'", "keep[0], keep[1]", "use fields_grouping on the state's"
+    )
     with refused(says):
         go(topology(Use(), parallelism=2), tmp_path / "data")
     assert nothing_kept(tmp_path / "data")

@@ -188,4 +188,3 @@ def test_a_run_that_hangs_is_killed_from_outside(forks, undisturbed, place, poin
 
     assert content(place / "data") == undisturbed(*argv[1:])
     check(place / "data", TXIDS)
-

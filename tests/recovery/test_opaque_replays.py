@@ -59,7 +59,7 @@ def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, 
     assert status == 0, output
 
     assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
-    assert sums(place / "data") == {number: 1 for number in range(1, 7)}
+    assert sums(place / "data") == dict.fromkeys(range(1, 7), 1)
     assert read_state(place / "data", "total")["n"].to_pylist() == [21]
     assert 666 not in read_changes(place / "data", "seen", 1, 3)["n"].to_pylist()
     # The values before txid 2 are those of txid 1, not those of the first attempt at 2.
@@ -101,7 +101,7 @@ def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine
 
     assert [numbers for txid, numbers in diary.of("commit") if txid == 2] == [[2, 666], [3, 4]]
     assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
-    assert sums(place / "data") == {number: 1 for number in range(1, 7)}
+    assert sums(place / "data") == dict.fromkeys(range(1, 7), 1)
     check(place / "data", 3)
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
-
 
 import pytest
 from crash_job import TXIDS
-from recovery_cases import HERE, JOB, KILLED, check, command, content, descendants, eventually, finish, open_books, start
+from recovery_cases import (
+    HERE,
+    JOB,
+    KILLED,
+    check,
+    command,
+    content,
+    descendants,
+    eventually,
+    finish,
+    open_books,
+    start,
+)
 from watched import Diary, Endless, watched_topology
 
 from txstorm import run
@@ -72,6 +84,14 @@ def test_a_worker_that_dies_at_every_point_of_a_task_ends_the_topology_and_the_n
     check(place / "data", TXIDS)
 
 
+def go_on(data_dir, diary):
+    with open_books(data_dir) as books:
+        assert books.ledger.holder() is None
+        until = max([books.currtx(), *(intent.last for intent in books.live_intents())]) + 3
+    run(watched_topology(Endless(), diary), engine="local", data_dir=data_dir, until_txid=until).awaitTermination()
+    check(data_dir, until)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
     diary = Diary(place / "diary")
@@ -87,15 +107,24 @@ def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
     assert status == -how, output
     eventually(lambda: {pid: line for pid, line in below.items() if command(pid) == line} == {})
 
-    with open_books(place / "data") as books:
-        assert books.ledger.holder() is None
-        until = max([books.currtx(), *(intent.last for intent in books.live_intents())]) + 3
-    run(watched_topology(Endless(), diary), engine="local", data_dir=place / "data", until_txid=until).awaitTermination()
-    check(place / "data", until)
+    go_on(place / "data", diary)
+
+
+def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
+    diary = Diary(place / "diary")
+    child = start(HERE / "endless_job.py", place / "data", diary.path, "spark")
+    eventually(lambda: len(diary.of("commit")) > 5 or child.poll() is not None)
+    (java,) = [pid for pid, line in descendants(child.pid).items() if "/java " in line]
+    os.kill(java, signal.SIGKILL)
+    status, output = finish(child)
+    assert status == 1, output
+    assert "TopologyFailed: txid " in output
+    assert "the Spark job failed" in output
+    go_on(place / "data", diary)
 
 
 def test_what_workers_of_a_killed_driver_still_write_is_swept(forks, place):
-    """Input of committers that was too large to travel lies in files; nothing ever refers to those of a dead attempt."""
+    """Input of committers that was too large to travel lies in files; nothing refers to those of a dead attempt."""
     argv = [place / "data", "--set", "spill_bytes=0"]
     status, output = finish(start(JOB, *argv, "--engine", "spark", fault="p5.before:kill:2"))
     assert status == KILLED, output

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from recovery_cases import HERE, KILLED, check_tiling, environment, eventually, finish, open_books, start
+from recovery_cases import HERE, check_tiling, environment, eventually, finish, open_books, start
 from watched import Diary, Endless, watched_topology
 
 from txstorm import run
@@ -227,8 +227,9 @@ def test_sigterm_is_survived_like_any_death(place, diary):
 @pytest.mark.integration
 def test_a_script_that_just_ends_stops_its_run_cleanly(place, diary):
     program = (
-        "import sys; from pathlib import Path; from watched import *; from txstorm import run\n"
-        f"run(watched_topology(Endless(), Diary(Path({diary.path!r}))), engine='local', data_dir={str(place)!r} + '/data')\n"
+        "from pathlib import Path; from watched import *; from txstorm import run\n"
+        f"topology = watched_topology(Endless(), Diary(Path({diary.path!r})))\n"
+        f"run(topology, engine='local', data_dir={str(place)!r} + '/data')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=False

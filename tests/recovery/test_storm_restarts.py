@@ -144,7 +144,7 @@ def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_
     assert {txid: metadata for txid, _, metadata in emitted if txid <= last} == stored
     asked = [entry[1] for entry in after if entry[0] == "initialize"]
     assert asked == [last + 1, last + 2]
-    assert [entry[2] for entry in after if entry[0] == "initialize"][0] == stored[last]
+    assert next(entry[2] for entry in after if entry[0] == "initialize") == stored[last]
     # Asked for the new ones, and perhaps for one that `until_txid` did not let begin.
     first = next(index for index, entry in enumerate(after) if entry[0] == "is_ready")
     assert all(entry[0] != "initialize" for entry in after[:first])

@@ -11,11 +11,11 @@ from typing import Any
 from txstorm import (
     BatchBolt,
     Committer,
+    Emitter,
     KeyedState,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
     SpoutCoordinator,
-    Emitter,
     TransactionalSpout,
     TransactionalTopologyBuilder,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def execute(arguments: list[str]) -> int:
     """Run one command; returns its exit code. No error leaves here but one that is asked for with debug."""
     as_json = "--json" in arguments
+    _print_anything()
     try:
         # A command returns its exit code, or None for 0; so does typer for `--help` and `--version`.
         code = app(arguments, prog_name="txstorm", standalone_mode=False)
@@ -97,6 +99,13 @@ def execute(arguments: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - user code runs below; all of it is reported
         return _failed(error, as_json=as_json, debug=_debug(arguments))
     return code if isinstance(code, int) else 0
+
+
+def _print_anything() -> None:
+    """Names of files may hold bytes that are no text, and a terminal may not know every character."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _failed(error: BaseException, *, as_json: bool, debug: bool) -> int:

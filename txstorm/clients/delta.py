@@ -333,7 +333,12 @@ def is_table(path: Path) -> bool:
 def _last_checkpoint(path: Path) -> int:
     try:
         return int(json.loads((path / LOG / "_last_checkpoint").read_bytes())["version"])
-    except (OSError, ValueError, LookupError, TypeError):  # there is none; it is a hint for readers, not part of the log
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+    ):  # none; a hint for readers, not part of the log
         return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ from txstorm.engine.program import Program, digest_of
 from txstorm.engine.task import StageTask
 from txstorm.errors import EngineError, InputError, TxstormError
 
+log = logging.getLogger("txstorm.spark")
 SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary())])
 _DDL = "target INT, cargo BINARY"
 _FLUSH_BYTES = 8 << 20
@@ -79,7 +81,10 @@ class SparkEngine:
         with self._lock:
             group = self._groups.get(future)
         if group is not None:
-            client.cancel(self._session, group)
+            try:
+                client.cancel(self._session, group)
+            except Exception as error:  # noqa: BLE001 - py4j raises anything once the JVM is gone, and the job with it
+                log.warning("job group %s could not be cancelled: %s", group, error)
 
     def describe(self) -> Mapping[str, Any]:
         """Spark's version and master."""

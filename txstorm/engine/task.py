@@ -253,11 +253,18 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
     )
 
 
-def drop_spilled(cargo: Iterable[Cargo], directory: str | None) -> None:
-    """Remove the files of SPILLED cargo that is committed or discarded."""
-    for one in cargo:
-        if one.kind is Kind.SPILLED and directory is not None:
-            (Path(directory) / one.data["file"]).unlink(missing_ok=True)
+def sweep_spilled(directory: str | None, upto: int) -> None:
+    """Remove the files of SPILLED cargo of txids up to `upto`, which are committed, whatever attempt wrote them.
+
+    A task whose attempt was given up, or whose pack failed elsewhere, leaves files that nobody was told of.
+    """
+    if directory is None:
+        return
+    with os.scandir(directory) as files:
+        names = [(file.name.partition("-")[0], file.path) for file in files]
+    for txid, path in names:
+        if txid.isdecimal() and int(txid) <= upto:
+            Path(path).unlink(missing_ok=True)
 
 
 def unspill(cargo: Cargo, directory: Path) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from txstorm.coordinator import journal
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.commit import input_bytes
 from txstorm.engine.port import ErrorRow, Pack, Processed
-from txstorm.engine.task import drop_spilled
+from txstorm.engine.task import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
@@ -238,15 +238,9 @@ class Driver:
     def _discard(self, command: cmd.Discard) -> None:
         dead = [TransactionAttempt(*pair) for pair in zip(command.txids, command.attempt_ids, strict=True)]
         for attempt in dead:
-            self._let_go(attempt.txid)
+            self._ready.pop(attempt.txid, None)
         self._monitor.discarded(dead)
         self.jobs.discard(dead)
-
-    def _let_go(self, txid: int) -> None:
-        """A processed txid is committed or dead: free what it holds."""
-        ready = self._ready.pop(txid, None)
-        if ready is not None:
-            drop_spilled(ready.processed.cargo, self._session.program.spill_dir)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
@@ -363,7 +357,8 @@ class Driver:
     def _committed(self, outcome: Outcome) -> None:
         last = outcome.committed[-1].ready.attempt
         for one in outcome.committed:
-            self._let_go(one.ready.attempt.txid)
+            self._ready.pop(one.ready.attempt.txid, None)
+        sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.forget(last.txid)
         spout = self._session.program.spout
         self._monitor.committed([progress_of(one, outcome, spout) for one in outcome.committed])

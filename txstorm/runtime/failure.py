@@ -39,8 +39,8 @@ def system_failure(error: BaseException, data_dir: Path) -> BaseException:
     if not isinstance(error, OSError):
         return error
     failure = TxstormError(
-        f"data directory {data_dir}: {error.filename or 'a file'}: {error.strerror or error}; nothing that was committed "
-        "is lost: check disk space and permissions, then start the topology again"
+        f"data directory {data_dir}: {error.filename or 'a file'}: {error.strerror or error}; nothing that was "
+        "committed is lost: check disk space and permissions, then start the topology again"
     )
     failure.__cause__ = error
     return failure

@@ -96,7 +96,6 @@ class Settings(BaseModel):
         16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
-    history_retention_txids: Count = Field(100_000, description="transactions whose history is kept")
     keep_intents: Count = Field(3, description="published intents that are kept with their files")
 
     @property

@@ -66,7 +66,7 @@ def test_a_checkpoint_is_what_the_next_handle_starts_from(handle):
     assert handle.checkpoint(2) == []
     add(handle, 2)
     files = handle.checkpoint(2)
-    assert [file.name for file in files] == [f"{2:020d}.checkpoint.parquet", "_last_checkpoint"]
+    assert [file.name for file in files] == [f"{2:020d}.checkpoint.parquet", "_last_checkpoint", "checkpoint.json"]
     assert all(file.exists() for file in files)
     for version in (0, 1):
         handle.log_entry(version).unlink()

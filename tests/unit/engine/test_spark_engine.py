@@ -60,7 +60,7 @@ def test_every_partition_has_a_number_that_lands_in_it(tasks: int) -> None:
 
 
 def test_failures_of_jobs_are_said_in_one_sentence() -> None:
-    java = "An error occurred while calling o1.collect\n: org.apache.spark.SparkException: Job 3 cancelled part of group\n\tat x"
+    java = "An error occurred\n: org.apache.spark.SparkException: Job 3 cancelled part of group\n\tat x"
     assert client.explain_failure(Exception(java)).endswith("Job 3 cancelled part of group")
     assert client.explain_failure(Exception("first\n  at java\nsecond")) == "the Spark job failed: first | second"
     assert client.explain_failure(KeyError()) == "the Spark job failed: KeyError"

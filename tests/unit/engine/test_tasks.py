@@ -16,7 +16,7 @@ from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import Pack, Processed
 from txstorm.engine.program import Program
-from txstorm.engine.task import StageTask, drop_spilled, unspill
+from txstorm.engine.task import StageTask, sweep_spilled, unspill
 from txstorm.errors import EngineError
 
 
@@ -178,8 +178,11 @@ def test_large_input_of_committers_goes_through_files(tmp_path: Path) -> None:
     ordered = sorted(spilled.cargo, key=lambda one: one.order)
     rows = [n for one in ordered for (n,) in rows_of_batch(unspill(one, tmp_path))]
     assert rows == numbers(plain)
-    drop_spilled(spilled.cargo, str(tmp_path))
-    drop_spilled(spilled.cargo, str(tmp_path))
+    txid = spilled.attempt.txid
+    sweep_spilled(str(tmp_path), txid - 1)
+    assert {path.name for path in tmp_path.iterdir()} == files
+    sweep_spilled(str(tmp_path), txid)
+    sweep_spilled(str(tmp_path), txid)
     assert not list(tmp_path.iterdir())
 
 

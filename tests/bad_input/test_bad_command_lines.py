@@ -1,0 +1,223 @@
+"""The same faults through the command line: exit codes, one clear error, and its last line with ``--json``."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bad_input_cases import environment, listing, run_words, topology, write_words
+from bad_topologies import CASES
+
+import txstorm
+from txstorm.cli.main import execute
+from txstorm.ledger.open import open_ledger
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+
+PACKAGE = Path(txstorm.__file__).parent
+WORDS = "bad_jobs:words('words.txt')"
+
+
+@pytest.fixture
+def refused(in_tmp, capsys):
+    """Runs a command that must fail and change nothing; returns (exit code, error's type, message)."""
+
+    def command(*arguments, changes=False):
+        before = listing(in_tmp)
+        capsys.readouterr()
+        code = execute([*map(str, arguments), "--json"])
+        out, err = capsys.readouterr()
+        about = json.loads(out.splitlines()[-1])["error"]
+        assert about["exit_code"] == code
+        assert f'File "{PACKAGE}' not in out + err  # a trace is of the user's code, or there is none
+        first = about["message"].splitlines()[0]
+        assert " ".join(first.split()) in " ".join(err.split()), err
+        assert changes or listing(in_tmp) == before
+        return code, about["type"], about["message"]
+
+    write_words(in_tmp / "words.txt")
+    return command
+
+
+def run(*arguments, target=WORDS):
+    return "run", target, "--engine", "local", "--available-now", *arguments
+
+
+TOPOLOGIES = ["unknown component", "cycle", "missing grouping", "undeclared field", "undeclared stream", "one id twice"]
+TOPOLOGIES += ["holds a lock", "float key", "state twice", "setting value", "sink name 'a\\x00b'", "topology name '..'"]
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES, ids=ascii)
+@pytest.mark.parametrize("command", ["run", "validate"])
+def test_bad_topologies(command, name, refused):
+    target = f"bad_jobs:bad({name!r})"
+    arguments = run(target=target) if command == "run" else (command, target)
+    code, kind, message = refused(*arguments)
+    assert (code, kind) == (2, "TopologyError")
+    assert all(part in message for part in CASES[name][1][1:])
+
+
+ARGUMENTS = {
+    "engine": (["--engine", "sparc"], "UsageError", "'sparc'"),
+    "pending": (["--max-pending", "0"], "SettingError", "max_spout_pending"),
+    "pending word": (["--max-pending", "many"], "SettingError", "max_spout_pending"),
+    "interval": (["--min-interval", "-1"], "SettingError", "min_interval"),
+    "txid": (["--until-txid", "0"], "UsageError", "--until-txid"),
+    "unknown setting": (["--set", "max_spout_pendng=1"], "SettingError", "did you mean 'max_spout_pending'"),
+    "Storm's setting": (["--set", "topology.max.spout.pendin=1"], "SettingError", "'topology.max.spout.pending'"),
+    "setting of no value": (["--set", "max_jobs"], "", "max_jobs"),
+    "setting value": (["--set", "max_jobs=0"], "SettingError", "max_jobs"),
+    "log level": (["--log-level", "loud"], "", "loud"),
+    "option": (["--max-pendig", "1"], "UsageError", "--max-pendig"),
+    "remote": (["--data-dir", "s3://bucket/words"], "InputError", "'s3'"),
+    "remote abfss": (["--data-dir", "abfss://c@a.net/words"], "InputError", "'abfss'"),
+    "remote hdfs": (["--data-dir", "hdfs://host/words"], "InputError", "'hdfs'"),
+    "file": (["--data-dir", "words.txt"], "DataDirectoryError", "is a file"),
+    "foreign": (["--data-dir", "."], "DataDirectoryError", "holds something else (words.txt)"),
+    "undecodable": (["--data-dir", os.fsdecode(b"words.txt/\xff")], "DataDirectoryError", "words.txt"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_run(name, refused):
+    arguments, kind, message = ARGUMENTS[name]
+    found = refused(*run(*arguments))
+    assert found[0] == 2
+    assert kind in found[1]
+    assert message in found[2]
+
+
+TARGETS = {
+    "missing source": ("bad_jobs:words('absent.txt')", 2, "SpoutError", "absent.txt cannot be read"),
+    "undecodable source": ("bad_jobs:words('absent\\udcff.txt')", 2, "SpoutError", "cannot be read"),
+    "emit of a type": ("bad_jobs:emits('object')", 2, "EmitError", "field 'line': a object cannot be sent"),
+    "emit of nothing": ("bad_jobs:emits('')", 2, "EmitError", "expected 1 value(s)"),
+    "value of a type": ("bad_jobs:puts('words.txt')", 2, "StateError", "expected int, got str 'one'"),
+    "exception": ("bad_jobs:emits('raise')", 1, "TopologyFailed", "emits[0] raised ValueError at "),
+    "no module": ("absent_jobs", 2, "", "absent_jobs"),
+    "no factory": ("bad_jobs:word('words.txt')", 2, "", "did you mean 'words'"),
+    "no literal": ("bad_jobs:words(open('words.txt'))", 2, "", "literal"),
+    "wrong arguments": ("bad_jobs:words()", 2, "", "words"),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_of_run(name, refused):
+    target, *wanted = TARGETS[name]
+    code, kind, message = refused(
+        *run(target=target), changes=wanted[1] in ("EmitError", "StateError", "TopologyFailed")
+    )
+    assert code == wanted[0]
+    assert wanted[1] in kind
+    assert wanted[2] in message
+
+
+def raise_epoch(data_dir):
+    ledger = open_ledger(data_dir, create=False)
+    incarnation = json.loads(ledger.get("identity").value)["value"]["incarnation"]
+    ledger.close()
+    owner = Owner("words", incarnation)
+    DeltaTableState.open(data_dir, owner, TableRef("sink", "lines")).raise_epoch(99)
+
+
+DIRECTORIES = {
+    "missing ledger": (lambda d: (d / "ledger.db").unlink(), 2, "DataDirectoryError", "has no ledger (ledger.db)"),
+    "newer": (
+        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 2}'),
+        2,
+        "DataDirectoryError",
+        "update txstorm",
+    ),
+    "corrupt ledger": (lambda d: (d / "ledger.db").write_bytes(b"x" * 9000), 2, "LedgerCorrupt", "ledger.db"),
+    "corrupt log": (
+        lambda d: next((d / "changes/counts/_delta_log").glob("*2.json")).write_text("{"),
+        2,
+        "TableCorrupt",
+        "changes/counts",
+    ),
+    "missing table": (lambda d: shutil.rmtree(d / "changes/counts"), 2, "TableCorrupt", "changes/counts"),
+}
+FENCED = {"fenced": (raise_epoch, 3, "FencedError", "sinks/lines: a coordinator with epoch 99 has taken over")}
+
+
+@pytest.mark.parametrize("name", [*DIRECTORIES, *FENCED])
+def test_directories_of_run(name, refused, in_tmp):
+    damage, *wanted = {**DIRECTORIES, **FENCED}[name]
+    damage(run_words(in_tmp))
+    code, kind, message = refused(*run("--data-dir", "data"), changes=name == "fenced")
+    assert [code, kind] == wanted[:2]
+    assert wanted[2] in message
+
+
+@pytest.mark.parametrize("name", [name for name in DIRECTORIES if name != "missing ledger"])
+@pytest.mark.parametrize("command", [["state", "data", "counts"], ["history", "data"]], ids=["state", "history"])
+def test_directories_of_readers(command, name, refused, in_tmp):
+    damage, *wanted = DIRECTORIES[name]
+    data_dir = run_words(in_tmp)
+    damage(data_dir)
+    if command[0] == "history" and wanted[1] == "TableCorrupt":
+        shutil.rmtree(data_dir / "history/_delta_log")
+        (data_dir / "history/_delta_log").mkdir()
+        (data_dir / "history/_delta_log/00000000000000000000.json").write_text("{")
+        wanted[2] = "history"
+    code, kind, message = refused(*command)
+    assert [code, kind] == wanted[:2]
+    assert wanted[2] in message
+
+
+READERS = {
+    "unknown state": (["state", "data", "cunts"], "did you mean 'counts'"),
+    "txid too new": (["state", "data", "counts", "--txid", "9"], "txid 9 is not committed; the last one is 4"),
+    "txid of no number": (["state", "data", "counts", "--txid", "x"], "--txid"),
+    "no directory": (["state", "absent", "counts"], "absent does not exist"),
+    "file": (["state", "words.txt", "counts"], "words.txt is a file"),
+    "foreign": (["state", ".", "counts"], "holds something else"),
+    "remote": (["state", "s3://bucket/data", "counts"], "'s3'"),
+    "history of no directory": (["history", "absent"], "absent does not exist"),
+    "limit": (["history", "data", "--limit", "-1"], "--limit"),
+    "undecodable": (["state", os.fsdecode(b"absent\xff"), "counts"], "does not exist"),
+    "bad name": (["state", "data", "../counts"], "no state '../counts'"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers(name, refused, in_tmp):
+    arguments, message = READERS[name]
+    run_words(in_tmp)
+    code, _, found = refused(*arguments)
+    assert code == 2
+    assert message in found
+
+
+@pytest.mark.integration
+def test_another_process_holds_the_directory(in_tmp):
+    data_dir = run_words(in_tmp)
+    ledger = open_ledger(data_dir, create=False)
+    ledger.acquire("somebody")
+    command = [sys.executable, "-m", "txstorm", *run("--data-dir", "data", "--json")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    ledger.close()
+    assert done.returncode == 3, done.stderr
+    about = json.loads(done.stdout.splitlines()[-1])["error"]
+    assert about["type"] == "HeldError"
+    assert f"is held by 'somebody' (pid {os.getpid()} on " in about["message"]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.integration
+def test_fault_points_of_the_environment(in_tmp):
+    """Read when a run is made ready, which is where they are."""
+    write_words(in_tmp / "words.txt")
+    command = [sys.executable, "-m", "txstorm", *run("--json")]
+    done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    about = json.loads(done.stdout.splitlines()[-1])["error"]
+    assert "TXSTORM_FAULT: expected point:kill|raise|hang:nth with nth >= 1, got 'p6:die:1'" in about["message"]
+    assert "Traceback" not in done.stderr
+    assert not (in_tmp / "txstorm-data").exists()
+
+
+def test_a_target_that_is_built_is_what_the_tables_use(in_tmp):
+    assert topology(write_words(in_tmp / "words.txt")).id == "words"
