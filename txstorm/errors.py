@@ -20,7 +20,8 @@
     ├── BlockedError                a decided transaction cannot be published
     ├── TopologyFailed              the topology stopped on an error of user code: exit code 1
     ├── StoppedError                the run was stopped before what was waited for came true
-    ├── EngineError                 the engine could not run a job (worker death, cancelled, session gone)
+    ├── EngineError                 the engine could not run a job (worker death, cancelled)
+    ├── SessionLost                 the Spark session is gone, and no further job can be run
     └── MissingDependency           an optional package is not installed
 
     FailedException                 raised by *user* code: fail this batch quietly and replay it
@@ -126,7 +127,11 @@ class StoppedError(TxstormError):
 
 
 class EngineError(TxstormError):
-    """The engine could not run a job: a worker died, the job was cancelled, or the session is gone."""
+    """The engine could not run a job: a worker died, or the job was cancelled."""
+
+
+class SessionLost(TxstormError):
+    """The Spark session has been stopped, or its JVM has died: no job can be run until there is another one."""
 
 
 class MissingDependency(TxstormError):

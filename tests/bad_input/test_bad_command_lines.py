@@ -32,7 +32,7 @@ def refused(in_tmp, capsys):
         about = json.loads(out.splitlines()[-1])["error"]
         assert about["exit_code"] == code
         assert f'File "{PACKAGE}' not in out + err  # a trace is of the user's code, or there is none
-        first = about["message"].splitlines()[0]
+        first = about["message"].splitlines()[0].encode("utf-8", "backslashreplace").decode()
         assert " ".join(first.split()) in " ".join(err.split()), err
         assert changes or listing(in_tmp) == before
         return code, about["type"], about["message"]

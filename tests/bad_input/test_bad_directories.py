@@ -15,15 +15,16 @@ from bad_input_cases import (
     rewrite,
     run_words,
     topology,
+    unchanged,
     write_words,
 )
 
-from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, SpoutError, TableCorrupt
 from txstorm.ledger.blobs import encode_value
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.store import Put
+from txstorm.state.read import read_sink, read_state
 
-ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]
 FOREIGN, LEDGER, TABLE = DataDirectoryError, LedgerCorrupt, TableCorrupt
 
 
@@ -281,3 +282,49 @@ def test_a_damaged_directory_is_refused(name, tmp_path):
         assert listing(data_dir) == before
     with refused(says):  # and it stays so: the first try has mended or hidden nothing
         go(made, data_dir)
+
+
+@pytest.mark.parametrize("table", ["changes/counts", "sinks/lines"])
+def test_a_damaged_checkpoint(table, tmp_path):
+    """It stands for the log before it, and has no checksum of its own."""
+    source = write_words(tmp_path / "words.txt", ["a", "b"] * 13)
+    go(topology(source), tmp_path / "data", settings={"max_spout_pending": 1})
+    (checkpoint,) = (tmp_path / "data" / table / "_delta_log").glob("*.checkpoint.parquet")
+    rewrite(checkpoint, lambda data: flip(data, 40))
+    says = Says(TABLE, table, f"the checkpoint {checkpoint.name} is not what was written", "restore the table's")
+    with unchanged(tmp_path / "data"), refused(says):
+        go(topology(source), tmp_path / "data")
+    with refused(says):
+        (read_state if "counts" in table else read_sink)(tmp_path / "data", table.partition("/")[2])
+
+
+def test_metadata_of_a_newer_spout(tmp_path):
+    data_dir = run_words(tmp_path)
+    newer_metadata(data_dir)
+    write_words(tmp_path / "words.txt", ["a", "b", "a", "c", "new"])
+    says = Says(SpoutError, "file spout", "metadata of format 2, this txstorm knows 1", "run the newer txstorm")
+    with refused(says):
+        go(topology(tmp_path / "words.txt"), data_dir)
+    assert read_sink(data_dir, "lines").num_rows == 4
+
+
+BLOBS = {
+    "missing": (lambda path: path.unlink(), "No such file or directory"),
+    "truncated": (lambda path: rewrite(path, lambda data: data[:-1]), "bytes instead of"),
+    "flipped": (lambda path: rewrite(path, flip), "or with another digest"),
+}
+
+
+@pytest.mark.parametrize("name", BLOBS)
+def test_a_damaged_long_value(name, tmp_path):
+    """The metadata of a batch of many files stand in a file of their own."""
+    damage, found = BLOBS[name]
+    (tmp_path / "words").mkdir()
+    for number in range(1500):
+        write_words(tmp_path / "words" / f"{number:04}.txt", ["a"])
+    made = topology(tmp_path / "words/*.txt", rows=1500)
+    assert go(made, tmp_path / "data") == 1
+    (blob,) = (tmp_path / "data/intents").iterdir()
+    damage(blob)
+    with unchanged(tmp_path / "data"), refused(Says(LEDGER, "coordinator/meta/1", found, "restore the data directory")):
+        go(made, tmp_path / "data")

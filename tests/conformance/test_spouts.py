@@ -117,6 +117,41 @@ def test_item_43_44_45_46_a_failed_exception_fails_at_once_and_is_replayed(kind,
     assert attempts[3] > attempts[2]
 
 
+class SilentLog(PlainLog):
+    """A source that cannot tell what it holds."""
+
+    def coordinator(self, context):
+        coordinator = super().coordinator(context)
+        coordinator.latest = lambda: None
+        return coordinator
+
+
+def test_process_all_available_asks_a_source_that_cannot_tell_what_it_holds(start, world, batches) -> None:
+    world.append(0, "a", "b", "c")
+    handle = start(SilentLog)
+    world.wait(lambda: handle.committed == 2 and not handle.in_flight, "all of it")
+    for line in "defgh":
+        world.append(0, line)
+        handle.processAllAvailable()
+        assert [line for lines in batches().values() for line in lines[0]][-1] == line
+    handle.stop()
+
+
+@pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog])
+def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, start, world, batches) -> None:
+    world.append(0, "a")
+    (world.directory / "hold-2").touch()
+    handle = start(kind, settings={"max_spout_pending": 4, "max_group_txids": 1})
+    world.wait(lambda: bool(world.notes("holding")) and len(handle.in_flight) == 4, "empty ones in flight")
+    world.append(0, "b")
+    done = handle._driver.wait_for_all()
+    handle._driver.ask(lambda: (world.directory / "hold-2").unlink()).result(60)
+    world.ticket("release-2")
+    done.result(120)
+    assert [lines for lines in batches().values() if lines] == [{0: ["a"]}, {0: ["b"]}]
+    handle.stop()
+
+
 # --- partitioned ------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """The topology that crash tests kill: run as a script, or forked many times from one process that has it all loaded.
 
-``crash_job.py DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of its input and prints a JSON line.
+``crash_job.py DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of the input and prints a JSON line.
 ``crash_job.py --serve`` reads such argument lists from standard input, one JSON line ``{"argv", "fault"}`` each, runs
 each in a fork and answers with its exit status, negative for a signal. Loading takes a second, a fork nothing.
 """

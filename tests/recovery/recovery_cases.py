@@ -43,6 +43,8 @@ def start(script: Path, *argv: Any, fault: str = "", **more: str) -> subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A shell starts its background jobs with Ctrl-C ignored, and their children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

@@ -303,3 +303,17 @@ def test_the_txid_whose_worker_always_dies_is_found_by_halving_and_named(spark, 
     again = run(watched_topology(source(), diary), spark=spark, data_dir=place / "data", available_now=True)
     again.awaitTermination()
     assert_everything_once(place / "data")
+
+
+@pytest.mark.spark
+def test_a_killed_pyspark_worker_process_is_not_the_end_of_its_neighbours(spark, place, diary):
+    """Packs that run beside the one whose worker died lose nothing but time."""
+
+    def trouble(txid, nth):
+        if txid in (2, 5, 9) and nth == 1:
+            os.kill(os.getpid(), 9)
+
+    settings = {"max_pack_txids": 2, "max_jobs": 2}
+    topology = watched_topology(source(), diary, process=trouble, **settings)
+    run(topology, spark=spark, data_dir=place / "data", available_now=True).awaitTermination()
+    assert_everything_once(place / "data")

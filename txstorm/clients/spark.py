@@ -162,6 +162,16 @@ def is_connect(session: Any) -> bool:
     return not hasattr(session, "_jsparkSession")
 
 
+def is_alive(session: Any) -> bool:
+    """Whether jobs can still be run; a Connect session is believed to be, its errors say otherwise."""
+    if is_connect(session):
+        return True
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - there is no public way to ask
+    except Exception:  # noqa: BLE001 - py4j raises anything when its JVM is gone
+        return False
+
+
 def describe(session: Any) -> Mapping[str, Any]:
     """Spark's version, and for classic sessions the master."""
     if is_connect(session):

@@ -18,7 +18,7 @@ from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import Pack, Processed
 from txstorm.engine.program import Program, digest_of
 from txstorm.engine.task import StageTask
-from txstorm.errors import EngineError, InputError, TxstormError
+from txstorm.errors import EngineError, InputError, SessionLost, TxstormError
 
 log = logging.getLogger("txstorm.spark")
 SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary())])
@@ -103,13 +103,26 @@ class SparkEngine:
 
     def _run(self, pack: Pack, group: str) -> list[Processed]:
         assert self._program is not None
-        with client.job_group(self._session, group):
-            try:
+        try:
+            with client.job_group(self._session, group):
                 table = self._frame(self._program, pack).toArrow()
-            except Exception as error:
-                raise _failure(error) from error
+        except Exception as error:
+            raise self._failure(error) from error
         cargo = (decode(value.as_buffer()) for value in table.column("cargo"))
         return gather(self._program, pack, cargo)
+
+    def _failure(self, error: Exception) -> TxstormError:
+        """A job's failure; what is wrong with the input stays so when a worker is the first to see it."""
+        if not client.is_alive(self._session):
+            msg = (
+                f"the Spark session is gone ({client.explain_failure(error)}); nothing that was committed is lost: "
+                "start the topology again with a new session"
+            )
+            return SessionLost(msg)
+        kind, _, message = (client.raised_in_worker(error) or "").partition(": ")
+        if kind == f"{InputError.__module__}.{InputError.__name__}":
+            return InputError(message)
+        return EngineError(client.explain_failure(error))
 
     def _frame(self, program: Program, pack: Pack) -> Any:
         shipped = Shipped(digest_of(self._shipped), self._shipped, pack)
@@ -119,14 +132,6 @@ class SparkEngine:
                 frame = client.exchange(frame, stage.tasks, "target")
             frame = frame.mapInArrow(stage_function(shipped, stage.level), _DDL)
         return frame
-
-
-def _failure(error: Exception) -> TxstormError:
-    """A job's failure; what is wrong with the input stays so when a worker is the first to see it."""
-    kind, _, message = (client.raised_in_worker(error) or "").partition(": ")
-    if kind == f"{InputError.__module__}.{InputError.__name__}":
-        return InputError(message)
-    return EngineError(client.explain_failure(error))
 
 
 class Shipped:

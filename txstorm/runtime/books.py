@@ -63,6 +63,16 @@ class Books:
         self._guard: Check | None = None
         self.epoch = 0
 
+    def check(self) -> None:
+        """Read all that stands here, so that what is damaged shows before anything is written.
+
+        Raises:
+            LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
+            DataDirectoryError: one is in a newer format.
+        """
+        for read in (self.currtx, self.tables, self.metas, self.intents, self.failures, self.history):
+            read()
+
     # -- identity and epoch (P0) --------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:

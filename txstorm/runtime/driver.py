@@ -167,8 +167,7 @@ class Driver:
 
     def _add_waiter(self, done: Future[None]) -> None:
         self._gate.data_only()
-        self._waiters.add(done)
-        self._waiters.answer(self.state)
+        self._waiters.add(done, self.state)
 
     # -- events and commands ------------------------------------------------------------------------------------
 
@@ -212,6 +211,7 @@ class Driver:
             self._fail(spout_failure(error, self._session.program.spout, txid))
             return ev.NotReady(txid)
         if not planned:
+            self._waiters.dry = True
             self._gate.saw(0)  # not ready counts like an empty batch where the source cannot tell what it holds
             return ev.NotReady(txid)
         self._attempts += 1
@@ -365,8 +365,8 @@ class Driver:
         self._uncompacted_since = self._session.monotonic()
         self._feed(ev.Committed(*last))
         self._session.after_commit()
-        empty = any(one.counts.get(spout, 0) == 0 for one in outcome.committed)
-        self._waiters.answer(self.state, empty=empty)
+        empty = [one.ready.attempt.txid for one in outcome.committed if one.counts.get(spout, 0) == 0]
+        self._waiters.answer(self.state, empty=max(empty, default=0))
 
     def _maintain(self) -> None:
         """After some seconds without work the state tables are brought up to date, on the commit thread."""

@@ -113,6 +113,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
             "choose another --data-dir"
         )
         raise DataDirectoryError(msg)
+    books.check()
     _check(data_dir, books, identity, None)
     _check_kept(data_dir, books)
     write_format(data_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from txstorm.coordinator.machine import State
@@ -10,35 +11,50 @@ from txstorm.errors import StoppedError
 from txstorm.runtime.planning import Planning
 
 
+@dataclass(frozen=True)
+class _Waiter:
+    mark: Any
+    since: int
+    done: Future[None]
+
+
 class Waiters:
-    """Marks of the source and the futures to complete once they are reached; used on the driver thread only."""
+    """Marks of the source and the futures to complete once they are reached; used on the driver thread only.
+
+    Attributes:
+        dry: since the last one who began to wait, the source was asked and had nothing.
+    """
 
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
-        self._waiting: list[tuple[Any, Future[None]]] = []
+        self._waiting: list[_Waiter] = []
+        self.dry = False
 
-    def add(self, done: Future[None]) -> None:
+    def add(self, done: Future[None], state: State) -> None:
         """Complete `done` when all that the source holds now is committed."""
-        self._waiting.append((self._planning.planner.latest(), done))
+        self.dry = False
+        since = state.currtx + len(state.entries)
+        self._waiting.append(_Waiter(self._planning.planner.latest(), since, done))
 
-    def answer(self, state: State, *, empty: bool = False) -> None:
+    def answer(self, state: State, *, empty: int = 0) -> None:
         """Complete those whose mark is reached.
 
-        A source that cannot tell what it holds has given everything once a batch was `empty`, or it has nothing more.
+        A source that cannot tell what it holds has given everything when it is asked and has nothing, or when a
+        batch planned after the call came out `empty`: the highest committed txid without a tuple, 0 for none.
         """
         if not self._waiting:
             return
         document = self._planning.document(state.currtx - 1)
-        nothing = empty or (state.idle and state.not_ready is not None)
         reached = self._planning.planner.reached
         for waiter in list(self._waiting):
-            mark, done = waiter
-            if nothing if mark is None else reached(document, mark):
+            nothing = empty >= waiter.since or (state.idle and self.dry)
+            if nothing if waiter.mark is None else reached(document, waiter.mark):
                 self._waiting.remove(waiter)
-                done.set_result(None)
+                waiter.done.set_result(None)
 
     def end(self, error: BaseException | None) -> None:
         """The run is over."""
-        for _, done in self._waiting:
-            done.set_exception(error or StoppedError("the run was stopped before everything available was committed"))
+        cause = error or StoppedError("the run was stopped before everything available was committed")
+        for waiter in self._waiting:
+            waiter.done.set_exception(cause)
         self._waiting.clear()

@@ -9,7 +9,7 @@ import pytest
 from runtime_samples import Clock, Source
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.coordinator.events import NotReady, Opened, Wake
+from txstorm.coordinator.events import Opened, Planned, Wake
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
@@ -129,26 +129,27 @@ class Queue:
             self.planning.plan(txid, replay=False)
         self.waiters = Waiters(self.planning)
 
-    def wait(self) -> Future[None]:
+    def wait(self, state: State) -> Future[None]:
         done: Future[None] = Future()
-        self.waiters.add(done)
+        self.waiters.add(done, state)
         return done
 
 
-def committed(upto: int, *, asked: bool = False) -> State:
+def committed(upto: int, in_flight: int = 0) -> State:
     state, _ = step(initial(Config(4)), Opened(upto + 1, ()))
-    if asked:
-        state, _ = step(state, Wake())
-        state, _ = step(state, NotReady(upto + 1))
+    state, _ = step(state, Wake())
+    for txid in range(upto + 1, upto + 1 + in_flight):
+        state, _ = step(state, Planned(txid, txid))
     return state
 
 
 def test_who_waits_is_told_when_what_was_there_is_committed(tmp_path: Path) -> None:
     queue = Queue(tmp_path, Source(3))
-    first = queue.wait()
+    first = queue.wait(committed(0))
     queue.source.held = 5
-    second = queue.wait()
-    queue.waiters.answer(committed(2, asked=True), empty=True)
+    second = queue.wait(committed(0))
+    queue.waiters.dry = True
+    queue.waiters.answer(committed(2), empty=9)
     assert not first.done()
     queue.waiters.answer(committed(3))
     assert first.done()
@@ -157,19 +158,31 @@ def test_who_waits_is_told_when_what_was_there_is_committed(tmp_path: Path) -> N
     assert isinstance(second.exception(), StoppedError)
 
 
-def test_a_source_that_cannot_tell_has_given_all_when_it_is_not_ready_or_empty(tmp_path: Path) -> None:
-    for told in ({"asked": True}, {"empty": True}):
-        queue = Queue(tmp_path, Source(2, tells=False))
-        done = queue.wait()
-        queue.waiters.answer(committed(2))
-        assert not done.done()
-        queue.waiters.answer(committed(2, asked=told.get("asked", False)), empty=told.get("empty", False))
-        assert done.done()
+def test_a_source_that_cannot_tell_has_given_all_when_it_is_asked_and_has_nothing(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, Source(2, tells=False))
+    queue.waiters.dry = True
+    done = queue.wait(committed(2))
+    queue.waiters.answer(committed(2))
+    assert not done.done()
+    queue.waiters.dry = True
+    queue.waiters.answer(committed(2, in_flight=1))
+    assert not done.done()
+    queue.waiters.answer(committed(3))
+    assert done.done()
+
+
+def test_a_source_that_cannot_tell_has_given_all_when_a_later_transaction_is_empty(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, Source(2, tells=False))
+    done = queue.wait(committed(2, in_flight=3))
+    queue.waiters.answer(committed(5), empty=5)
+    assert not done.done()
+    queue.waiters.answer(committed(6), empty=6)
+    assert done.done()
 
 
 def test_who_waits_for_a_run_that_fails_gets_its_error(tmp_path: Path) -> None:
     queue = Queue(tmp_path, Source(2))
-    done = queue.wait()
+    done = queue.wait(committed(0))
     queue.waiters.end(TopologyFailed("broken"))
     assert isinstance(done.exception(), TopologyFailed)
     queue.waiters.end(None)
