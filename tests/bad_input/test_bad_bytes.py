@@ -76,12 +76,14 @@ def check_reader(data_dir, published):
 def check_run(source, data_dir):
     try:
         committed = go(topology(source), data_dir)
+        rows = read_state(data_dir, "counts").to_pylist()
+        lines = read_sink(data_dir, "lines")["line"].to_pylist()
     except TxstormError as error:
         assert str(error)
         return False
     assert committed == len(MORE)
-    assert read_state(data_dir, "counts").to_pylist() == counted(MORE)
-    assert read_sink(data_dir, "lines")["line"].to_pylist() == MORE
+    assert rows == counted(MORE)
+    assert lines == MORE
     return True
 
 

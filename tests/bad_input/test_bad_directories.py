@@ -208,6 +208,12 @@ DAMAGES = {
         lambda d: rewrite(d / "ledger.db", lambda data: data.replace(b"coordinator/currtx", b"coordinator/currty")),
         Says(LEDGER, "ledger.db", "entry b'coordinator/currty' with another checksum", "restore it from a backup"),
     ),
+    "garbled schema": (
+        lambda d: rewrite(
+            d / "ledger.db", lambda data: data.replace(b"version INTEGER NOT NULL)", b"version INTEGER NOT NUL\xcc)")
+        ),
+        Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup"),
+    ),
     "ledger is a directory": (
         lambda d: [(d / "ledger.db").unlink(), (d / "ledger.db").mkdir()],
         Says(FOREIGN, "ledger.db", "expected a file, got: something else", "check the data directory"),

@@ -112,7 +112,9 @@ class World:
 
     @amount.setter
     def amount(self, lines: int) -> None:
-        (self.directory / "amount").write_text(str(lines))
+        new = self.directory / "amount.new"
+        new.write_text(str(lines))
+        new.replace(self.directory / "amount")  # at once: others may be reading it
 
     def read(self, partition: int, start: int) -> tuple[int, list[str]]:
         """The end and the lines of the next batch of a partition."""

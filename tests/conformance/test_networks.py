@@ -153,7 +153,14 @@ def random_network(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_networks(seed: int, alone, make_engine: Factory, tmp_path: Path) -> None:
+def test_random_networks_in_packs_as_one_by_one(seed: int, alone, tmp_path: Path) -> None:
+    text = random_network(seed)
+    print(text)
+    compare(text, alone, LocalEngine, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(12, 17))
+def test_random_networks_on_both_engines(seed: int, alone, make_engine: Factory, tmp_path: Path) -> None:
     text = random_network(seed)
     print(text)
     compare(text, alone, make_engine, tmp_path)

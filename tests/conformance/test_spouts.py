@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -390,3 +391,47 @@ def test_opaque_tuples_without_metadata_are_refused(world, start) -> None:
     world.append(0, "a")
     with pytest.raises(MetadataError, match=r"log.*partition 0.*txid 1.*no metadata"):
         start(Forgetful, available_now=True).awaitTermination(60)
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+PLACES = ["watch-execute", "watch-finish", "keep-finish", "after-keep", "emit"]
+
+
+def storm(world: World, rng: random.Random, kind: type) -> dict[int, list[str]]:
+    """Lines of three partitions and a dozen failures to come; returns the lines."""
+    lines = {p: [f"{p}.{n}" for n in range(rng.randint(0, 25))] for p in range(3)}
+    for partition, content in lines.items():
+        world.append(partition, *content[: rng.randint(0, len(content))])
+    for _ in range(12):
+        world.ticket(f"{rng.choice(PLACES)}-{rng.randint(1, 8)}-failed", times=rng.randint(1, 2))
+    for _ in range(4):
+        away = rng.choice(["away", "null"]) if kind is OpaqueLog else "away"
+        world.ticket(f"{away}-{rng.randrange(3)}-{rng.randint(1, 8)}")
+    return lines
+
+
+def committed_lines(batches, partition: int) -> list[str]:
+    return [line for _, found in sorted(batches().items()) for line in found.get(partition, [])]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_fails_every_line_is_committed_once_and_in_order(kind, seed, start, world, batches) -> None:
+    rng = random.Random(f"{kind.__name__} {seed}")
+    lines = storm(world, rng, kind)
+    handle = start(kind, tasks=rng.randint(1, 3), settings={"max_spout_pending": rng.randint(1, 6)})
+    for partition, content in lines.items():
+        handle.processAllAvailable()
+        world.append(partition, *content[len(world.lines(partition)) :])
+        if kind.__name__.startswith("Opaque"):
+            world.amount = rng.randint(1, 5)
+    # A source that cannot tell what it holds may have been away when it was asked.
+    while any(committed_lines(batches, p) != lines[p] for p in lines if lines[p]):
+        handle.processAllAvailable()
+    handle.stop()
+    assert {p: committed_lines(batches, p) for p in lines} == lines
+    counts = {row["line"]: row["n"] for row in handle.state("counts").to_pylist()}
+    assert counts == {line: 1 for content in lines.values() for line in content}
+    attempts = {row["_txid"]: row["attempt"] for row in read_sink(handle.data_dir, "rows").to_pylist()}
+    assert sorted(attempts.values()) == [attempts[txid] for txid in sorted(attempts)]

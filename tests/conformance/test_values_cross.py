@@ -172,6 +172,59 @@ def test_typed_columns_reach_the_tables_as_they_were(make_engine: Factory, tmp_p
     assert document["rows"][1]["raw"] == "AP8="
 
 
+# --- many values ------------------------------------------------------------------------------------------------------
+
+
+class AddUp(BatchBolt):
+    fields = ("key", "n")
+
+    def prepare(self, context, collector, attempt):
+        self.collector, self.sums = collector, {}
+
+    def execute(self, tuple):
+        key, n = tuple
+        self.sums[key] = self.sums.get(key, 0) + n
+
+    def finish_batch(self):
+        for key, n in self.sums.items():
+            self.collector.emit(key, n)
+
+
+class Sums(BatchBolt):
+    state = KeyedState("sums", {"key": str}, {"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.batches = context, []
+
+    def execute_batch(self, batch):
+        self.batches.append(batch)
+
+    def finish_batch(self):
+        if self.batches:
+            self.context.state("sums").merge(pa.Table.from_batches(self.batches), {"n": "sum"})
+
+
+class Wide(BasicBolt):
+    fields = ("key", "n")
+
+    def execute_batch(self, batch, collector):
+        keys = pa.array([f"key-{n % 1000}" for n in batch.column("n").to_pylist()])
+        collector.emit_batch(pa.record_batch({"key": keys, "n": batch.column("n")}))
+
+
+@pytest.mark.parametrize("settings", [{}, {"cargo_bytes": 50_000, "spill_bytes": 50_000}], ids=["whole", "in-pieces"])
+def test_large_batches(settings: dict, make_engine: Factory, tmp_path: Path) -> None:
+    numbers = 150_000
+    builder = TransactionalTopologyBuilder("large", "n", MemoryTransactionalSpout([range(numbers)], ["n"], 100_000))
+    builder.set_bolt("wide", Wide(), 2).shuffle_grouping("n")
+    builder.set_bolt("add", AddUp(), 2).fields_grouping("wide", ["key"])
+    builder.set_committer_bolt("sums", Sums(), 2).fields_grouping("add", ["key"]).fields_grouping("wide", ["key"])
+    builder.set_settings(settings)
+    finish(builder, make_engine, tmp_path)
+    got = {row["key"]: row["n"] for row in read_state(tmp_path, "sums").to_pylist()}
+    assert got == {f"key-{k}": 2 * sum(range(k, numbers, 1000)) for k in range(1000)}
+
+
 # --- several tables ---------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """The topology that crash tests kill: run as a script, or forked many times from one process that has it all loaded.
 
 ``crash_job.py DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of the input and prints a JSON line.
-``crash_job.py --serve`` reads such argument lists from standard input, one JSON line ``{"argv", "fault"}`` each, runs
+``crash_job.py --serve`` reads such argument lists from standard input, one JSON line ``{"argv", "fault", …}`` each, runs
 each in a fork and answers with its exit status, negative for a signal. Loading takes a second, a fork nothing.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -118,8 +120,20 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             os._exit(_forked(request["argv"], request["fault"], request["log"]))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        print(_ended(child, request["kill_after"]), flush=True)
+
+
+def _ended(child: int, kill_after: float | None) -> int:
+    """The exit status of `child`; it is killed when it runs longer than `kill_after` seconds."""
+    until = None if kill_after is None else time.monotonic() + kill_after
+    while True:
+        pid, status = os.waitpid(child, 0 if until is None else os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= until:
+            os.kill(child, signal.SIGKILL)
+            until = None
+        time.sleep(0.001)
 
 
 def _forked(argv: list[str], fault: str, log: str) -> int:

@@ -69,12 +69,13 @@ class Forks:
             text=True,
         )
 
-    def run(self, argv: Sequence[Any], fault: str = "") -> tuple[int, str]:
+    def run(self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None) -> tuple[int, str]:
         """Exit status, negative for a signal, and output of one run."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         log = Path(str(argv[0]) + ".log")
-        request = {"argv": [str(one) for one in argv], "fault": fault, "log": str(log)}
+        log.write_text("")  # a child may be killed before it opens it
+        request = {"argv": [str(one) for one in argv], "fault": fault, "log": str(log), "kill_after": kill_after}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         status = int(self._process.stdout.readline())

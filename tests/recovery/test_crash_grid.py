@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from itertools import cycle
@@ -188,3 +189,23 @@ def test_a_run_that_hangs_is_killed_from_outside(forks, undisturbed, place, poin
 
     assert content(place / "data") == undisturbed(*argv[1:])
     check(place / "data", TXIDS)
+
+
+@pytest.mark.parametrize("spout", SPOUTS)
+def test_killed_at_any_moment_again_and_again(forks, undisturbed, place, spout):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    argv = [place / "data", "--spout", spout, "--txids", 30]
+    statuses = []
+    for _ in range(15):
+        status, output = forks.run(argv, kill_after=chance.uniform(0, 0.8))
+        statuses.append(status)
+        assert status in (0, KILLED), output
+        if status == 0:
+            break
+    ends_well(forks, argv, 30)
+
+    assert KILLED in statuses
+    assert content(place / "data") == undisturbed(*argv[1:])
+    check(place / "data", 30, intents=30)

@@ -190,7 +190,26 @@ def job_group(session: Any, group: str) -> Iterator[None]:
             session.removeTag(group)
     else:
         session.sparkContext.setJobGroup(group, group, interruptOnCancel=False)
+        _activate(session)
         yield
+
+
+def _activate(session: Any) -> None:
+    """Tell Spark which session this thread uses; else every UDF looks for one, with a dozen calls to the JVM."""
+    from pyspark.sql import SparkSession
+
+    with contextlib.suppress(AttributeError):  # not public; without it all works, a little slower
+        SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+
+def cargo_type(target: str, cargo: str) -> Any:
+    """The Spark type of rows with an INT column `target` and a BINARY column `cargo`.
+
+    As an object: a type in words is parsed by the JVM, again and again.
+    """
+    from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+    return StructType([StructField(target, IntegerType()), StructField(cargo, BinaryType())])
 
 
 def cancel(session: Any, group: str) -> None:

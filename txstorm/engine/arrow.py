@@ -55,7 +55,7 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
     elif not kinds:
         return pa.field(name, pa.null()), pa.nulls(len(values))
     try:
-        texts = [None if value is None else json.dumps(_tag(value, name), separators=(",", ":")) for value in values]
+        texts = [None if value is None else text_of(value, name) for value in values]
     except RecursionError:
         msg = f"field {name!r}: a value that contains itself, or is nested too deep; emit plain values, lists or dicts"
         raise EmitError(msg) from None
@@ -82,6 +82,11 @@ def _aware(value: datetime | None, name: str) -> None:
     if value is not None and value.tzinfo is None:
         msg = f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one"
         raise EmitError(msg)
+
+
+def text_of(value: Any, name: str) -> str:
+    """The text as which `value` travels in a tagged column; raises `EmitError` if it cannot be sent."""
+    return json.dumps(_tag(value, name), separators=(",", ":"))
 
 
 def _tag(value: Any, name: str) -> Any:

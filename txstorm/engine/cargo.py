@@ -55,7 +55,7 @@ class Cargo:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Receivers execute in this order; edges are numbered by topological position of their source."""
+        """Receivers execute in this order; the edges of a receiver are numbered as it subscribed to them."""
         return (self.edge, self.source, self.sequence)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from txstorm.api import keys
-from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
-from txstorm.errors import EmitError, StateError
+from txstorm.engine.arrow import rows_of_batch
+from txstorm.engine.hashing import row_hashes
+from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 
 Targets = npt.NDArray[np.int64]
@@ -47,7 +48,7 @@ class Router:
     def _targets(self, batch: pa.RecordBatch) -> Targets:
         edge, rows = self.edge, batch.num_rows
         if edge.grouping.kind in ("fields", "partial_key"):
-            hashes = _key_hashes(batch, edge.grouping.fields)
+            hashes = row_hashes(batch, [batch.schema.get_field_index(name) for name in edge.grouping.fields])
             first = _tasks(hashes, edge.targets)
             return first if edge.grouping.kind == "fields" else self._two_choices(hashes, first)
         start = self._next
@@ -79,28 +80,6 @@ def check_target(edge: Edge, target: object) -> None:
             f"{edge.target!r}; its tasks are 0 to {edge.targets - 1}"
         )
         raise EmitError(msg)
-
-
-def _key_hashes(batch: pa.RecordBatch, fields: Sequence[str]) -> keys.Hashes:
-    """One hash per row; equal values have equal ones, whichever way their columns travel."""
-    indices = [batch.schema.get_field_index(name) for name in fields]
-    return keys.chained([_column_hashes(batch, index) for index in indices], batch.num_rows)
-
-
-def _column_hashes(batch: pa.RecordBatch, index: int) -> keys.Hashes:
-    column = batch.column(index)
-    if not is_tagged_column(batch, index):
-        return keys.hash_column(column)
-    pairs = zip(column_values(batch, index), column.to_pylist(), strict=True)
-    return np.array([_tagged_hash(value, text) for value, text in pairs], dtype=np.uint64)
-
-
-def _tagged_hash(value: object, text: str) -> int:
-    """What cannot be part of a key travels as text always, never in a column of its own type: that hashes then."""
-    try:
-        return keys.hash_value(value)
-    except StateError:
-        return keys.hash_value(text)
 
 
 def _tasks(hashes: keys.Hashes, targets: int) -> Targets:

@@ -22,7 +22,6 @@ from txstorm.errors import EngineError, InputError, SessionLost, TxstormError
 
 log = logging.getLogger("txstorm.spark")
 SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary())])
-_DDL = "target INT, cargo BINARY"
 _FLUSH_BYTES = 8 << 20
 _programs: dict[str, Program] = {}
 Batches = Iterable[pa.RecordBatch]
@@ -126,11 +125,12 @@ class SparkEngine:
 
     def _frame(self, program: Program, pack: Pack) -> Any:
         shipped = Shipped(digest_of(self._shipped), self._shipped, pack)
+        rows = client.cargo_type(*SCHEMA.names)
         frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
         for stage in program.stages:
             if stage.level > 0:
                 frame = client.exchange(frame, stage.tasks, "target")
-            frame = frame.mapInArrow(stage_function(shipped, stage.level), _DDL)
+            frame = frame.mapInArrow(stage_function(shipped, stage.level), rows)
         return frame
 
 

@@ -1,12 +1,16 @@
-"""Spark's Python daemon, without the re-reading of zip directories before every task and without needless noise.
+"""Spark's Python daemon, without what costs every task of every job more than its work does.
 
-Every task of every job otherwise spends most of its fixed time in ``importlib.invalidate_caches()``, which reads
-the directories of pyspark.zip, py4j.zip and the jars again. Started by Spark through
+``importlib.invalidate_caches()`` before a task reads the directories of pyspark.zip, py4j.zip and the jars again;
+``gc.collect()`` after it goes through everything that was ever imported. Started by Spark through
 ``spark.python.daemon.module``; nothing else imports it.
 """
 
+import gc
+import itertools
 import zipimport
 from socket import socket
+
+WARM_TASKS = 3
 
 
 def main() -> None:
@@ -15,14 +19,20 @@ def main() -> None:
     from pyspark import daemon
 
     worker = daemon.worker
+    served = itertools.count(1)  # every worker, being forked, has its own
 
-    def quiet(sock: socket, authenticated: bool) -> int:
+    def lean(sock: socket, authenticated: bool) -> int:
         try:
-            return worker(sock, authenticated)
+            code = worker(sock, authenticated)
         except BrokenPipeError:
             return 1  # Spark has hung up: the job was cancelled or the session has ended; nobody needs the traceback
+        if next(served) <= WARM_TASKS:
+            # What the first tasks have loaded stays for good; from now on collections leave it out.
+            gc.collect()
+            gc.freeze()
+        return code
 
-    daemon.worker = quiet
+    daemon.worker = lean
     daemon.manager()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import time
@@ -20,6 +19,7 @@ from txstorm.api.context import TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun, error_row
 from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.collector import Emitted, OutputCollector
+from txstorm.engine.digest import digest_of_rows
 from txstorm.engine.port import Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.routing import Router, check_target
@@ -223,15 +223,6 @@ class TxidRun:
         yield from (one for one in sent if not program.edges[one.edge].boundary)
         for one in boundary:
             yield spill(one, Path(program.spill_dir))
-
-
-def digest_of_rows(emitted: Iterable[Emitted]) -> str:
-    """blake2b over what a spout's task emitted, for spouts that give no digest of what they read."""
-    digest = hashlib.blake2b(digest_size=16)
-    for one in emitted:
-        digest.update(one.stream.encode())
-        digest.update(one.batch.serialize())
-    return digest.hexdigest()
 
 
 def spill(cargo: Cargo, directory: Path) -> Cargo:

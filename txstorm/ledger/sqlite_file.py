@@ -167,7 +167,7 @@ def translated(path: Path) -> Iterator[None]:
             raise _corrupt(path, str(error)) from error
         msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
         raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged text within SQLite's message
         raise _corrupt(path, str(error)) from error
 
 

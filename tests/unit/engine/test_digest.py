@@ -1,0 +1,89 @@
+"""The digest of what a spout emitted sees every row and nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from txstorm.engine.arrow import batch_of_rows
+from txstorm.engine.collector import Emitted
+from txstorm.engine.digest import digest_of_rows
+
+ROWS = [("a", 1, True, None), (None, 2, False, 0.5), ("c", None, None, 0.25), ("d", 4, True, 1.5)]
+NAMES = ["s", "i", "t", "f"]
+
+
+def batch(rows=ROWS) -> pa.RecordBatch:
+    return batch_of_rows(rows, NAMES)
+
+
+def pieces(table: pa.Table, *sizes: int) -> list[Emitted]:
+    out, start = [], 0
+    for size in sizes:
+        out += [Emitted("default", one) for one in table.slice(start, size).to_batches()]
+        start += size
+    return out
+
+
+def test_a_digest_does_not_see_pieces_or_what_lies_around_them() -> None:
+    table = pa.Table.from_batches([batch()])
+    once = digest_of_rows(pieces(table, 4))
+    assert digest_of_rows(pieces(table, 1, 2, 1)) == once
+    longer = pa.Table.from_batches([batch([*ROWS, ("x", 9, None, 9.0), (None, None, True, None)])])
+    assert digest_of_rows(pieces(longer, 4)) == once
+    before = pa.Table.from_batches([batch([("x", 9, None, 9.0), *ROWS])])
+    assert digest_of_rows([Emitted("default", one) for one in before.slice(1).to_batches()]) == once
+
+
+def test_a_digest_sees_every_other_difference() -> None:
+    plain = [Emitted("default", batch())]
+    others = [
+        [],
+        [Emitted("default", batch(ROWS[:3]))],
+        [Emitted("default", batch([*ROWS[1:], ROWS[0]]))],
+        [Emitted("default", batch([("a", 1, True, 0.0), *ROWS[1:]]))],
+        [Emitted("default", batch([("a", "1", True, None), *ROWS[1:]]))],
+        [Emitted("more", batch())],
+        [Emitted("default", batch(), 0)],
+        [Emitted("default", batch(), 1)],
+        [*plain, Emitted("more", batch())],
+        [Emitted("ticks", batch_of_rows([()], []))],
+        [Emitted("ticks", batch_of_rows([(), ()], []))],
+    ]
+    assert len({digest_of_rows(one) for one in [plain, *others]}) == len(others) + 1
+
+
+COLUMNS = {
+    "null": pa.nulls(20),
+    "string": pa.array(["a", None, "", "long text"] * 5),
+    "binary": pa.array([b"a", None, b"\0"] * 6 + [b"", b"x"]),
+    "large": pa.array(["a", None] * 10, pa.large_string()),
+    "dictionary": pa.array(["a", None, "b", "a"] * 5).dictionary_encode(),
+    "bool": pa.array([True, None, False, False] * 5),
+    "int8": pa.array([1, None, -3, 4] * 5, pa.int8()),
+    "float": pa.array([0.5, None, float("nan"), -0.0] * 5),
+    "time": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None] * 10, pa.timestamp("us", tz="UTC")),
+    "date": pa.array([dt.date(2026, 1, 1), None] * 10),
+    "decimal": pa.array([Decimal("1.50"), None] * 10),
+    "list": pa.array([[1, 2], None, [], [None]] * 5),
+    "struct": pa.array([{"x": 1}, None] * 10),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_all_types_in_random_pieces(name: str) -> None:
+    rng = random.Random(7)
+    column = COLUMNS[name]
+    whole = digest_of_rows([Emitted("default", pa.record_batch({"x": column}))])
+    more = pa.concat_arrays([column.take(pa.array([3, 2])), column, column.take(pa.array([1, 0]))])
+    cut = pa.record_batch({"x": more}).slice(2, 20)
+    cuts = sorted(rng.sample(range(1, 20), 4))
+    found = [cut.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, 20], strict=True)]
+    assert digest_of_rows([Emitted("default", one) for one in found]) == whole
+    if name != "null":
+        other = pa.record_batch({"x": column.take(pa.array([1, 0, *range(2, 20)]))})
+        assert digest_of_rows([Emitted("default", other)]) != whole
