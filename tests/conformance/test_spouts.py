@@ -10,8 +10,10 @@ import pytest
 from storm_world import Keep, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, Watch, World
 
 from txstorm import TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import MetadataError
+from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 from txstorm.state.read import read_sink
 
@@ -27,8 +29,10 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-@pytest.fixture
-def start(world: World, make_engine: Factory, tmp_path: Path):
+Start = Callable[..., RunHandle]
+
+
+def starting(world: World, data_dir: Path, make_engine: Factory) -> Start:
     """Starts spout → watch → keep; `kind` is a class of spouts over logs."""
 
     def begin(kind, *, tasks=1, settings=PENDING, **options):
@@ -36,10 +40,20 @@ def start(world: World, make_engine: Factory, tmp_path: Path):
         builder.set_bolt("watch", Watch(world), 1).shuffle_grouping("log")
         builder.set_committer_bolt("keep", Keep(world), 1).global_grouping("watch")
         builder.set_settings({"retry_backoff": 0.001, "compact_on_stop": False, **settings})
-        world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path / "data", **options)
+        world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
         return world.handle
 
     return begin
+
+
+@pytest.fixture
+def start(world: World, make_engine: Factory, tmp_path: Path) -> Start:
+    return starting(world, tmp_path / "data", make_engine)
+
+
+@pytest.fixture
+def start_on_threads(world: World, tmp_path: Path) -> Start:
+    return starting(world, tmp_path / "data", LocalEngine)
 
 
 @pytest.fixture
@@ -415,9 +429,18 @@ def committed_lines(batches, partition: int) -> list[str]:
     return [line for _, found in sorted(batches().items()) for line in found.get(partition, [])]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_fails_every_line_is_committed_once_and_in_order(kind, seed, start, world, batches) -> None:
+def test_whatever_fails_every_line_is_committed_once_and_in_order(kind, seed, start_on_threads, world, batches) -> None:
+    endure(kind, seed, start_on_threads, world, batches)
+
+
+@pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog])
+def test_the_same_on_both_engines(kind, start, world, batches) -> None:
+    endure(kind, 0, start, world, batches)
+
+
+def endure(kind, seed: int, start: Start, world: World, batches) -> None:
     rng = random.Random(f"{kind.__name__} {seed}")
     lines = storm(world, rng, kind)
     handle = start(kind, tasks=rng.randint(1, 3), settings={"max_spout_pending": rng.randint(1, 6)})

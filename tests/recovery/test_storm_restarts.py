@@ -134,13 +134,14 @@ def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_
         stored = {txid: meta.document["meta"] for txid, meta in books.metas().items() if txid >= 3}
     assert stored[3] == [5, 7]
     last = max(stored)
-    before, split = diary.read(), len(diary.read())
-    assert [txid for txid, _, _ in diary.of("emit")][:2] == [1, 2]
+    assert [txid for txid, _ in diary.of("initialize")] == list(range(1, last + 1))
+    split = len(diary.read())
 
     run(topology(), engine=make_engine(), data_dir=place / "data", until_txid=last + 2).awaitTermination()
 
     after = diary.read()[split:]
-    emitted = [entry[1:] for entry in after if entry[0] == "emit"]
+    # Cancelled tasks of the first run may still write; the coordinator's epoch is part of an attempt's id.
+    emitted = [entry[1:] for entry in after if entry[0] == "emit" and entry[2] >> 32 == 2]
     assert {txid: metadata for txid, _, metadata in emitted if txid <= last} == stored
     asked = [entry[1] for entry in after if entry[0] == "initialize"]
     assert asked == [last + 1, last + 2]
@@ -149,8 +150,7 @@ def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_
     first = next(index for index, entry in enumerate(after) if entry[0] == "is_ready")
     assert all(entry[0] != "initialize" for entry in after[:first])
     assert [entry[0] for entry in after].count("is_ready") == 2
-    old = {attempt for _, attempt, _ in (entry[1:] for entry in before if entry[0] == "emit")}
-    assert not old & {attempt for _, attempt, _ in emitted}
+    assert all(attempt >> 32 == 1 for _, attempt, _ in diary.of("emit")[:2])
     assert [txid for txid, _ in diary.of("commit")] == list(range(1, last + 3))
     check(place / "data", last + 2)
 

@@ -9,7 +9,7 @@ import pytest
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.bolts import CountBy, CountByKey, SumByKey
-from txstorm.errors import StateError, TopologyError
+from txstorm.errors import EmitError, StateError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout
 
 
@@ -69,7 +69,9 @@ def test_a_sum_that_leaves_its_range_fails_the_topology(tmp_path: Path):
 
 def test_keys_of_another_type_fail_the_topology(tmp_path: Path):
     with pytest.raises(StateError, match=r"keep.*'word'"):
-        result(built(CountByKey("word", "table"), "word", ["a", 1, 2, "b"], ["word"]), tmp_path)
+        result(built(CountByKey("word", "table"), "word", [1, 2], ["word"]), tmp_path / "numbers")
+    with pytest.raises(EmitError, match=r"keep.*'word'"):
+        result(built(CountByKey("word", "table"), "word", ["a", 1, 2, "b"], ["word"]), tmp_path / "mixed")
 
 
 def test_a_bad_table_name_is_a_fault_of_the_topology():
