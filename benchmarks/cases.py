@@ -75,11 +75,13 @@ WORKLOADS: Mapping[str, Make] = {
     "word count": topologies.word_count,
     "word count, columns": topologies.word_count_columns,
 }
+# Column by column a job has so little to do that its commit weighs as much as it can: shown, but nothing is promised.
+UNPROMISED = ("word count, columns",)
 # Tuples a batch → transactions of a run, of a quick run, and the highest ratio to the peer that is promised.
 SIZES: Mapping[int, tuple[int, int, float | None]] = {
-    1_000: (1500, 40, None),
-    20_000: (300, 8, 1.5),
-    200_000: (40, 2, 1.3),
+    1_000: (1000, 40, None),
+    20_000: (150, 8, 1.5),
+    200_000: (24, 2, 1.3),
 }
 
 
@@ -94,6 +96,7 @@ def _against_peer(
     bench: Bench, name: str, make: Make, tuples: int, full: int, quick: int, most: float | None
 ) -> Figure:
     last = quick if bench.quick else full
+    most = None if name in UNPROMISED else most
     pairs: list[tuple[Measured, Measured]] = []
     for number in range(bench.rounds + (not bench.quick)):
         bench.say(f"{name}, {tuples:,} a batch, {last} transactions, round {number}")
@@ -104,7 +107,11 @@ def _against_peer(
     return Figure(
         "throughput",
         f"{name}, {tuples:,} a batch",
-        {"ratio": ratio, **_summary([ours for ours, _ in pairs], [peer for _, peer in pairs])},
+        {
+            "ratio": ratio,
+            "cpu ratio": Spread.of([ours.all_cpu / peer.all_cpu for ours, peer in pairs]),
+            **_summary([ours for ours, _ in pairs], [peer for _, peer in pairs]),
+        },
         f"ratio ≤ {most}" if most else "",
         ratio.median <= most if most else None,
     )

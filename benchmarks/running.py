@@ -116,6 +116,11 @@ class Measured:
     groups: Sequence[Group] = ()
 
     @property
+    def all_cpu(self) -> float:
+        """CPU seconds of the whole tree of processes: hardly moved by what else the machine does."""
+        return self.cpu + self.cpu_below
+
+    @property
     def txids_s(self) -> float:
         return self.txids / self.seconds
 

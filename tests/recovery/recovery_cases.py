@@ -178,6 +178,9 @@ def check_tiling(data_dir: Path, txids: int) -> None:
     """The ranges of each table tile the history, the tables agree on attempts, the history table has every txid."""
     attempts: dict[int, set[tuple[int, str]]] = {txid: set() for txid in range(1, txids + 1)}
     for uri, ranges in table_ranges(data_dir).items():  # raises where they leave a gap or overlap
+        if txids == 0:  # ended before the first commit
+            assert not ranges, uri
+            continue
         assert ranges[0].first == 1, uri
         assert ranges[-1].last <= txids, uri
         for one in ranges:
