@@ -96,7 +96,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Pid → command line of all processes below `pid`."""
+    """Pid → command line of all living processes below `pid`."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -110,7 +110,7 @@ def descendants(pid: int) -> dict[int, str]:
         for child in parents.get(waiting.pop(), ()):
             found[child] = command(child)
             waiting.append(child)
-    return found
+    return {child: line for child, line in found.items() if line}
 
 
 def command(pid: int) -> str:

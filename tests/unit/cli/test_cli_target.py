@@ -96,9 +96,9 @@ def test_no_such_module(words: Path):
 
 
 def test_no_such_module_in_a_package(words: Path):
-    module("jobs.__init__", "")
-    module("jobs.count", "")
-    assert "no module 'jobs.coumt' in package 'jobs' (did you mean 'jobs.count'?)" in str(failure("jobs.coumt"))
+    module("parcel.__init__", "")  # no name of the project's: that may be imported already
+    module("parcel.count", "")
+    assert "no module 'parcel.coumt' in package 'parcel' (did you mean 'parcel.count'?)" in str(failure("parcel.coumt"))
 
 
 def test_a_module_with_its_ending(words: Path):
