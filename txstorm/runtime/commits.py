@@ -62,6 +62,21 @@ class Outcome:
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A group after P5.
+
+    Attributes:
+        tables: its rows, over the published ones.
+        outcome: which of its txids finished.
+        intent: what may be decided; None when no txid finished.
+    """
+
+    tables: CommitGroup
+    outcome: Outcome
+    intent: Intent | None
+
+
 class Committer:
     """Commits groups, one at a time, on the commit thread.
 
@@ -95,6 +110,10 @@ class Committer:
 
     def commit(self, group: Sequence[Ready], housekeeping: Callable[[int], list[Op]]) -> Outcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
+        return self.conclude(self.finish(group), housekeeping)
+
+    def finish(self, group: Sequence[Ready]) -> Finished:
+        """P5: committers finish in txid order, and what they wrote is staged; nothing refers to it yet."""
         outcome = Outcome()
         tables = self._store.group(group[0].attempt.txid)
         with _timed(outcome, "finish"):
@@ -102,12 +121,18 @@ class Committer:
             self._finish(group, tables, outcome)
             faults.point("p5.after")
         if not outcome.committed:
-            return outcome
+            return Finished(tables, outcome, None)
         records = [_record(one) for one in outcome.committed]
         with _timed(outcome, "stage"):
-            intent = self._intent(records, tables.stage(records, self._books.epoch))
+            return Finished(tables, outcome, self._intent(records, tables.stage(records, self._books.epoch)))
+
+    def conclude(self, finished: Finished, housekeeping: Callable[[int], list[Op]]) -> Outcome:
+        """P6 to P8 of what `finish` gave: decide, publish, complete."""
+        outcome, intent = finished.outcome, finished.intent
+        if intent is None:
+            return outcome
         versions = self._decide_and_publish(intent, outcome)
-        tables.apply(intent.last)
+        finished.tables.apply(intent.last)
         self._tables.update(dict.fromkeys((table.uri for table in intent.tables), intent.last))
         with _timed(outcome, "complete"):
             tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}

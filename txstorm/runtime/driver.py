@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,9 +22,10 @@ from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_of
 from txstorm.runtime.failure import batch_failure, spout_failure
+from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
 from txstorm.runtime.session import Session
-from txstorm.runtime.timers import Call, Timers
+from txstorm.runtime.timers import Call
 from txstorm.runtime.waiters import Waiters
 
 log = logging.getLogger("txstorm.driver")
@@ -43,8 +43,7 @@ class Driver:
         self._planning = session.planning
         self._gate = session.gate
         self._window = session.window
-        self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._timers = Timers(session.monotonic)
+        self._inbox = Inbox(session.monotonic)
         self._ready: dict[int, Ready] = {}
         self._idle_wait = IDLE_SHORTEST
         self._wake_set = False
@@ -86,7 +85,7 @@ class Driver:
             self._open()
             while not self._finished():
                 self._next()()
-                self._drain_inbox()
+                self._inbox.drain()
                 if self._failure is None:
                     self._feed(ev.Wake())
                     self._planning.save()
@@ -122,20 +121,10 @@ class Driver:
             self._idle_wait = min(IDLE_LONGEST, self._idle_wait * 2)
         else:
             self._idle_wait = IDLE_SHORTEST
-        try:
-            return self._inbox.get(timeout=self._timers.wait(longest))
-        except queue.Empty:
-            return self._run_timers
+        return self._inbox.next(longest) or self._on_time
 
-    def _drain_inbox(self) -> None:
-        while True:
-            try:
-                self._inbox.get_nowait()()
-            except queue.Empty:
-                return
-
-    def _run_timers(self) -> None:
-        self._timers.run_due()
+    def _on_time(self) -> None:
+        self._inbox.timers.run_due()
         self._expire(self._session.monotonic())
 
     # -- what other threads ask ---------------------------------------------------------------------------------
@@ -148,16 +137,7 @@ class Driver:
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
         """Have `question` answered on the driver thread, which alone may touch spout and planning."""
-        answer: Future[Any] = Future()
-
-        def call() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:  # noqa: BLE001 - handed to the asker
-                answer.set_exception(error)
-
-        self._inbox.put(call)
-        return answer
+        return self._inbox.ask(question)
 
     def wait_for_all(self) -> Future[None]:
         """Done once everything the source holds now is committed; from then on no empty transaction is started."""
@@ -229,7 +209,7 @@ class Driver:
         opens = opens and not self._monitor.is_blocked
         if not opens and self._gate.wait() > 0 and not self._wake_set:
             self._wake_set = True
-            self._timers.later(self._gate.wait(), self._woken)
+            self._inbox.timers.later(self._gate.wait(), self._woken)
         return opens
 
     def _woken(self) -> None:
@@ -325,7 +305,7 @@ class Driver:
         self._monitor.replayed()
         self._feed(ev.Failed(*attempt, resume=verdict.delay == 0))
         if verdict.delay > 0:
-            self._timers.later(verdict.delay, lambda: self._feed(ev.Resume(attempt.txid)))
+            self._inbox.timers.later(verdict.delay, lambda: self._feed(ev.Resume(attempt.txid)))
 
     # -- committing ---------------------------------------------------------------------------------------------
 
