@@ -268,6 +268,7 @@ class Driver:
                 inputs[outcome.attempt], outcome, batch_digest(outcome.digests), document, seconds, len(job.attempts)
             )
             self._monitor.processed(txid, input_bytes(outcome.cargo))
+        for outcome in reversed(good):  # the lowest txid last: its turn comes when all that can follow it are processed
             self._feed(ev.Processed(*outcome.attempt))
 
     def _job_failed(self, job: Job, cause: str) -> None:

@@ -37,11 +37,13 @@ class TaskState:
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
         writes: what this task has written: key → value, None for removed.
+        olds: the values before this txid of the keys it has read, so that nobody looks them up again.
     """
 
     def __init__(self, group: StateGroup, component: str, task: int, txid: int) -> None:
         self.active = False
         self.writes: Overlay = {}
+        self.olds: Overlay = {}
         self.task = task
         self._group = group
         self._keys = group.keys
@@ -124,6 +126,7 @@ class TaskState:
 
     def _now(self, keys: Sequence[Key]) -> list[Value | None]:
         rows = self._group.before(keys, self._txid)
+        self.olds.update(zip(keys, rows, strict=True))
         own = self.writes
         return list(map(own.get, keys, rows)) if own else rows
 
@@ -143,14 +146,17 @@ class _Ended:
     keys: list[Key]
     values: list[Value | None]
     before: list[Value | None]
+    removals: bool
 
-    def rows(self) -> Iterable[tuple[Key, Stored | None]]:
-        """Its rows as the index keeps them: None for a removal."""
-        if None not in self.values:
-            stored = cast("Iterable[Stored]", zip(self.values, repeat(self.txid), self.before))
-            return zip(self.keys, stored, strict=False)
-        rows = zip(self.keys, self.values, self.before, strict=True)
-        return [(key, None if value is None else (value, self.txid, old)) for key, value, old in rows]
+    def changed(self) -> Iterable[tuple[Key, Stored]]:
+        """The keys that have a value now, with their rows."""
+        rows = zip(self.keys, cast("Iterable[Stored]", zip(self.values, repeat(self.txid), self.before)), strict=False)
+        return (one for one in rows if one[1][0] is not None) if self.removals else rows
+
+    def removed(self) -> Iterable[Key]:
+        """The keys that have none any more."""
+        rows = zip(self.keys, self.values, strict=True) if self.removals else ()
+        return (key for key, value in rows if value is None)
 
 
 class StateGroup:
@@ -213,13 +219,15 @@ class StateGroup:
                 raise StateError(msg)
             tasks = self._open.get(txid, {})
             writes: Overlay = {}
+            olds: Overlay = {}
             for handle in tasks.values():
                 handle.active = False
                 writes = writes | handle.writes if writes else handle.writes
+                olds = olds | handle.olds if olds else handle.olds
             if len(writes) < sum(len(handle.writes) for handle in tasks.values()):
                 raise StateError(self._two_writers(txid, tasks))
             if writes:
-                self._take(txid, writes)
+                self._take(txid, writes, olds)
             self._open.pop(txid, None)
             self._last = txid
 
@@ -252,23 +260,29 @@ class StateGroup:
     def apply(self, last: int) -> None:
         """Move the txids up to `last` into the index; called once they are published."""
         with self._lock:
-            rows: dict[Key, Stored | None] = {}
             for ended in self._ended:
                 if ended.txid <= last:
-                    rows.update(ended.rows())
-            self._index.apply(rows)
+                    self._index.apply(ended.changed(), ended.removed(), ended.txid)
             self._keep([ended for ended in self._ended if ended.txid > last])
 
-    def _take(self, txid: int, writes: Overlay) -> None:
-        if None in writes.values():
+    def _take(self, txid: int, writes: Overlay, olds: Overlay) -> None:
+        removals = None in writes.values()
+        if removals:
             removed = [key for key, value in writes.items() if value is None]
-            before = zip(removed, self.before(removed, txid), strict=True)
+            before = zip(removed, self._known(removed, olds, txid), strict=True)
             unborn = {key for key, old in before if old is None}  # put and removed again: nothing happened
             writes = {key: value for key, value in writes.items() if key not in unborn}
         if writes:
             keys = list(writes)
-            self._ended.append(_Ended(txid, keys, list(writes.values()), self.before(keys, txid)))
+            self._ended.append(_Ended(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals))
             self._overlay.update(writes)
+
+    def _known(self, keys: Sequence[Key], olds: Overlay, txid: int) -> list[Value | None]:
+        """As `before`; `olds` are the values that are known already."""
+        unread = [key for key in keys if key not in olds]
+        if unread:
+            olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
+        return list(map(olds.get, keys))
 
     def _keep(self, ended: list[_Ended]) -> None:
         """A new overlay, never a changed one: readers of the old one may still be at work."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
-from typing import Protocol, cast
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -15,7 +14,6 @@ from txstorm.state.semantics import Row
 
 Stored = tuple[Value, int, Value | None]
 """The fields of a `semantics.Row` in a plain tuple: the garbage collector soon stops looking at those."""
-_txid: Callable[[Stored], int] = itemgetter(1)
 
 
 class KeyIndex(Protocol):
@@ -36,8 +34,8 @@ class KeyIndex(Protocol):
     def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
         """The row of each of `keys`, None where there is none."""
 
-    def apply(self, changes: Mapping[Key, Stored | None]) -> None:
-        """Take over published rows; None removes the key."""
+    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
+        """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
 
     def scan(self) -> Iterable[tuple[Key, Row[Value]]]:
         """All keys with their rows, in no particular order."""
@@ -70,18 +68,12 @@ class MemoryIndex:
         """All keys with their rows, as of the call."""
         return [(key, Row._make(row)) for key, row in list(self._rows.items())]
 
-    def apply(self, changes: Mapping[Key, Stored | None]) -> None:
-        """Take over published rows; None removes the key."""
-        removed = [key for key, row in changes.items() if row is None]
-        kept = (
-            {key: row for key, row in changes.items() if row is not None}
-            if removed
-            else cast("Mapping[Key, Stored]", changes)
-        )
-        self._rows.update(kept)
+    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
+        """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
+        self._rows.update(changed)
         for key in removed:
             self._rows.pop(key, None)
-        self._last_txid = max(self._last_txid, max(map(_txid, kept.values()), default=0))
+        self._last_txid = max(self._last_txid, last)
 
     def load(self, table: pa.Table) -> None:
         """Take over the rows of a state table, or of a changes table over it.

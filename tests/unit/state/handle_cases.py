@@ -1,6 +1,6 @@
 """What the tests of handles share: a state over a memory index, driven txid by txid."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstorm.api.state import KeyedState
@@ -8,6 +8,14 @@ from txstorm.state.handle import StateGroup, TaskState
 from txstorm.state.index import MemoryIndex
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
+
+
+def apply(index: MemoryIndex, rows: Mapping[Any, Any]) -> None:
+    """Have `index` take over published rows: key → row, None for a removal."""
+    changed = [(key, row) for key, row in rows.items() if row is not None]
+    index.apply(
+        changed, [key for key, row in rows.items() if row is None], max((row[1] for _, row in changed), default=0)
+    )
 
 
 class Bench:

@@ -1,6 +1,6 @@
 import pyarrow as pa
 import pytest
-from handle_cases import COUNTS, Bench, add
+from handle_cases import COUNTS, Bench, add, apply
 
 from txstorm.api.keys import key_group
 from txstorm.api.state import KeyedState
@@ -212,7 +212,7 @@ def test_asking_twice_gives_the_same_handle():
 
 def test_a_row_ahead_of_the_txid_is_named_with_its_key():
     bench = Bench()
-    bench.index.apply({"a": Row((1,), 5, None), "b": Row((1,), 2, None)})
+    apply(bench.index, {"a": Row((1,), 5, None), "b": Row((1,), 2, None)})
     handle = bench.open(3)
     assert handle.get("b") == 1
     with pytest.raises(StateError, match=r"state 'counts', key 'a': state is ahead.*txid 3 or earlier.*txid 5"):
@@ -221,7 +221,7 @@ def test_a_row_ahead_of_the_txid_is_named_with_its_key():
 
 def test_a_row_that_carries_the_txid_counts_from_before_it():
     bench = Bench()
-    bench.index.apply({"a": Row((8,), 5, (3,)), "new": Row((8,), 5, None)})
+    apply(bench.index, {"a": Row((8,), 5, (3,)), "new": Row((8,), 5, None)})
     assert bench.commit(5, lambda h: h.update_many({"a": 1, "new": 1}, add)) == {"a": 4, "new": 1}
     assert bench.index.rows(["a"]) == [Row((4,), 5, (3,))]
 

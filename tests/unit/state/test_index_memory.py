@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from handle_cases import COUNTS, Bench, add
+from handle_cases import COUNTS, Bench, add, apply
 
 from txstorm.api.keys import key_group
 from txstorm.api.state import KeyedState
@@ -15,8 +15,8 @@ from txstorm.state.semantics import Row
 
 def test_apply_takes_rows_over_and_removes_keys():
     index = MemoryIndex(COUNTS)
-    index.apply({"a": Row((1,), 1, None), "b": Row((2,), 1, None)})
-    index.apply({"a": Row((5,), 2, (1,)), "b": None, "never": None})
+    apply(index, {"a": Row((1,), 1, None), "b": Row((2,), 1, None)})
+    apply(index, {"a": Row((5,), 2, (1,)), "b": None, "never": None})
     assert index.rows(["a", "b", "c"]) == [Row((5,), 2, (1,)), None, None]
     assert (index.size, index.last_txid) == (1, 2)
     assert dict(index.scan()) == {"a": Row((5,), 2, (1,))}
@@ -46,7 +46,7 @@ def test_a_state_table_and_later_changes_make_the_index():
 
 def test_the_table_is_sorted_by_key_with_key_groups():
     index = MemoryIndex(COUNTS)
-    index.apply({"b": Row((2,), 3, (1,)), None: Row((0,), 1, None), "a": Row((None,), 2, (None,))})
+    apply(index, {"b": Row((2,), 3, (1,)), None: Row((0,), 1, None), "a": Row((None,), 2, (None,))})
     table = index.to_table(state_schema(COUNTS))
     assert table.schema == state_schema(COUNTS)
     assert table.to_pylist() == [
@@ -132,9 +132,9 @@ def test_loading_accepts_the_string_layouts_of_other_readers():
 def test_readers_see_each_key_before_or_after_an_apply():
     index = MemoryIndex(COUNTS)
     keys = [f"w{i}" for i in range(100)]
-    index.apply({key: Row((0,), 1, None) for key in keys})
+    apply(index, {key: Row((0,), 1, None) for key in keys})
     snapshot = index.scan()
-    index.apply(dict.fromkeys(keys[:50]))
+    apply(index, dict.fromkeys(keys[:50]))
     assert (len(list(snapshot)), index.size) == (100, 50)
 
 
@@ -142,5 +142,5 @@ def test_readers_see_each_key_before_or_after_an_apply():
 def test_the_table_does_not_depend_on_the_order_of_writes(order):
     index = MemoryIndex(COUNTS)
     for word in ["b", "a", "c"][::order]:
-        index.apply({word: Row((1,), 1, None)})
+        apply(index, {word: Row((1,), 1, None)})
     assert index.to_table(state_schema(COUNTS))["word"].to_pylist() == ["a", "b", "c"]
