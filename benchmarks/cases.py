@@ -80,7 +80,7 @@ UNPROMISED = ("word count, columns",)
 # Tuples a batch → transactions of a run, of a quick run, and the highest ratio to the peer that is promised.
 SIZES: Mapping[int, tuple[int, int, float | None]] = {
     1_000: (1000, 40, None),
-    20_000: (150, 8, 1.5),
+    20_000: (300, 8, 1.5),
     200_000: (24, 2, 1.3),
 }
 

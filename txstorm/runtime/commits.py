@@ -19,6 +19,7 @@ from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.collecting import seldom_collected
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
 from txstorm.state.store import CommitGroup, StateStore
 
@@ -110,7 +111,8 @@ class Committer:
 
     def commit(self, group: Sequence[Ready], housekeeping: Callable[[int], list[Op]]) -> Outcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
-        return self.conclude(self.finish(group), housekeeping)
+        with seldom_collected():
+            return self.conclude(self.finish(group), housekeeping)
 
     def finish(self, group: Sequence[Ready]) -> Finished:
         """P5: committers finish in txid order, and what they wrote is staged; nothing refers to it yet."""
