@@ -1,0 +1,79 @@
+"""Which rows and items of docs/conformance.md a test covers, as the tests say themselves.
+
+``python tests/docs/conformance_rows.py`` writes what it finds into the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "conformance.md"
+ROW = re.compile(r"^\| (T?\d+) \|")
+_ITEMS = re.compile(r"\b[Ii]tems? ((?:\d+(?:[,–-] ?| and | to )?)+)")
+_ROWS = re.compile(r"\bT(\d+)(?:[–-]T?(\d+))?\b")
+
+
+def rows(page: str) -> list[str]:
+    """The rows and items the page has, in order."""
+    return [found[1] for line in page.splitlines() if (found := ROW.match(line))]
+
+
+def covered() -> dict[str, list[str]]:
+    """Row or item → the tests that name it, as ``path::test``."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").glob("**/test_*.py")):
+        for name, said in _tests(ast.parse(path.read_text(encoding="utf-8"))):
+            for row in named(said):
+                found[row].append(f"{path.relative_to(ROOT)}::{name}")
+    return found
+
+
+def named(said: str) -> set[str]:
+    """The rows and items a test's name and docstring name."""
+    items = {str(one) for found in _ITEMS.finditer(said) for one in _numbers(found[1])}
+    spans = [range(int(first), int(last or first) + 1) for first, last in _ROWS.findall(said)]
+    return items | {f"T{one}" for span in spans for one in span}
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for first, last in re.findall(r"(\d+)(?:(?: to |[–-] ?)(\d+))?", text):
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            words = re.sub(r"(?<=\d)_(?=\d)", ", ", node.name)
+            words = re.sub(r"_t(\d+)(?=_|$)", r" T\1", words).replace("_", " ")
+            yield node.name, f"{words}\n{ast.get_docstring(node) or ''}"
+
+
+def filled(page: str) -> str:
+    """`page` with the tests of every row in its last column."""
+    found = covered()
+    return "\n".join(_filled(line, found) for line in page.splitlines()) + "\n"
+
+
+def _filled(line: str, found: dict[str, list[str]]) -> str:
+    row = ROW.match(line)
+    if row is None:
+        return line
+    kept = line.split(" | ")[: 3 if row[1].startswith("T") else 2]
+    return " | ".join([*(one.rstrip(" |") for one in kept), _links(found.get(row[1], []))]) + " |"
+
+
+def _links(tests: list[str]) -> str:
+    files: dict[str, list[str]] = defaultdict(list)
+    for test in tests:
+        path, _, name = test.partition("::")
+        files[path].append(name)
+    return ", ".join(f"[{Path(path).name}](../{path})" for path in files)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
