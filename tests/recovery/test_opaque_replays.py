@@ -146,7 +146,7 @@ def test_item_77_the_source_documents_example(make_engine, place, shelf, diary, 
         return [(txid, numbers[0], numbers[-1]) for txid, numbers in diary.of(what)]
 
     first = [(1, 1, 50), (2, 51, 100)] if kind == "planned" else [(1, 1, 50)]
-    assert sorted(spans("process")[: len(first)]) == first
+    assert set(first) <= set(spans("process"))
     assert spans("commit") == [(1, 1, 40), (2, 41, 90), (3, 91, 140)]
     assert rows_by_txid(place / "data") == {
         1: list(range(1, 41)),
