@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
+    from txstorm.testing.rules import CheckFailed
+    from txstorm.testing.transcript import run_transcript
 
 _HOME = {
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
+    "CheckFailed": "txstorm.testing.rules",
+    "run_transcript": "txstorm.testing.transcript",
 }
 
 __all__ = [*_HOME]  # noqa: PLE0604 - the names of _HOME, spelt once
