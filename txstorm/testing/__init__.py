@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
     from txstorm.testing.rules import CheckFailed
+    from txstorm.testing.spout_checks import check_opaque_spout, check_transactional_spout
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
@@ -24,6 +25,8 @@ _HOME = {
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
     "CheckFailed": "txstorm.testing.rules",
+    "check_opaque_spout": "txstorm.testing.spout_checks",
+    "check_transactional_spout": "txstorm.testing.spout_checks",
     "run_transcript": "txstorm.testing.transcript",
 }
 

@@ -1,0 +1,211 @@
+"""Checks of a spout of one's own: what transactional and opaque spouts promise, tried with failures and restarts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.spout import OpaquePartitionedTransactionalSpout, Spout
+from txstorm.errors import InputError
+from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
+from txstorm.testing.rules import CheckFailed, checking
+from txstorm.topology.builder import TransactionalTopologyBuilder
+from txstorm.topology.graph import Topology
+
+SPOUT = "spout"
+DRY = 3
+LIMIT = 100
+ACTIONS = 30
+SHOWN = 5
+Tuples = Counter[str]
+"""Tuples as text, with how often each came."""
+
+
+def check_transactional_spout(
+    make_spout: Callable[[], Spout],
+    *,
+    tasks: Sequence[int] = (1, 3),
+    expected: Iterable[Any] | None = None,
+    grow: Callable[[], object] | None = None,
+    seeds: Iterable[int] = range(3),
+) -> None:
+    """Raise `CheckFailed` unless the spout replays exactly and gives every tuple of its source once.
+
+    Runs it on the test driver, straight and with failures of either phase, restarts with a new object, and other
+    numbers of tasks: every attempt at a txid must emit the same tuples, and what is committed must be the whole
+    source, whatever happened.
+
+    Args:
+        make_spout: makes the spout, each time as another process would: over the same source, which holds at least
+            two transactions and runs dry.
+        tasks: the numbers of tasks to run it with.
+        expected: the tuples of the source, where they are known; those of the default stream.
+        grow: adds to the source; what it adds must not enter transactions that were planned before.
+        seeds: of the schedules; a failure names its own.
+
+    Raises:
+        CheckFailed: a rule is broken.
+        InputError: the spout is opaque, or its source cannot be used for this.
+    """
+    if is_opaque(make_spout()):
+        msg = "check_transactional_spout: this spout is opaque; use check_opaque_spout"
+        raise InputError(msg)
+    _Check("transactional spout", make_spout, tasks, replays_exactly=True).run(expected, grow, seeds)
+
+
+def check_opaque_spout(
+    make_spout: Callable[[], Spout],
+    *,
+    tasks: Sequence[int] = (1, 3),
+    expected: Iterable[Any] | None = None,
+    grow: Callable[[], object] | None = None,
+    seeds: Iterable[int] = range(3),
+) -> None:
+    """Raise `CheckFailed` unless every tuple of the spout's source is committed in exactly one transaction.
+
+    As `check_transactional_spout`, but a replay may emit another batch.
+
+    Raises:
+        CheckFailed: a rule is broken.
+        InputError: the spout is not opaque, or its source cannot be used for this.
+    """
+    if not is_opaque(make_spout()):
+        msg = "check_opaque_spout: this spout is not opaque; use check_transactional_spout, which demands more"
+        raise InputError(msg)
+    _Check("opaque spout", make_spout, tasks, replays_exactly=False).run(expected, grow, seeds)
+
+
+def is_opaque(spout: Spout) -> bool:
+    """Whether undecided batches of `spout` may change."""
+    return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
+
+
+class _Check:
+    def __init__(
+        self, kind: str, make_spout: Callable[[], Spout], tasks: Sequence[int], *, replays_exactly: bool
+    ) -> None:
+        if not tasks or min(tasks) < 1:
+            msg = f"tasks: expected numbers of at least 1, got {list(tasks)}"
+            raise InputError(msg)
+        self._kind = kind
+        self._make_spout = make_spout
+        self._tasks = list(tasks)
+        self._replays_exactly = replays_exactly
+        self._batches = 0
+
+    def run(self, expected: Iterable[Any] | None, grow: Callable[[], object] | None, seeds: Iterable[int]) -> None:
+        whole = self._straight(self._tasks[0])
+        if self._batches < 2:
+            msg = f"{self._kind}: the source gave {self._batches} batch(es) that are not empty, expected at least 2"
+            raise InputError(msg + "; let make_spout take smaller batches or hold more")
+        if expected is not None:
+            rows = (tuple(one) if isinstance(one, list | tuple) else (one,) for one in expected)
+            self._compare("gives its whole source", Counter(_text("default", row) for row in rows), whole)
+        for tasks in self._tasks[1:]:
+            rule = f"gives the same tuples with {tasks} tasks as with {self._tasks[0]}"
+            self._compare(rule, whole, self._straight(tasks))
+        for seed in seeds:
+            rule = f"gives every tuple once, with failures and restarts (seed {seed})"
+            got = self._scheduled(random.Random(seed), grow, rule)  # noqa: S311 - a schedule
+            self._compare(rule, whole if grow is None else self._straight(self._tasks[0]), got)
+
+    def _topology(self, tasks: int) -> Topology:
+        builder = TransactionalTopologyBuilder("check", SPOUT, self._make_spout(), tasks)
+        return builder.set_settings({"retry_backoff": 0}).build_topology()
+
+    def _straight(self, tasks: int) -> Tuples:
+        with (
+            checking(f"{self._kind}: runs with {tasks} task(s)"),
+            TopologyTestDriver(self._topology(tasks), pending=1) as driver,
+        ):
+            _drain(driver)
+            batches = [_batch(driver, txid) for txid in range(1, driver.committed + 1)]
+        self._batches = sum(1 for batch in batches if batch)
+        return sum(batches, Counter())
+
+    def _scheduled(self, rng: random.Random, grow: Callable[[], object] | None, rule: str) -> Tuples:
+        with (
+            checking(f"{self._kind}: {rule}"),
+            TopologyTestDriver(self._topology(rng.choice(self._tasks)), pending=3) as driver,
+        ):
+            _grown(driver, grow)
+            for _ in range(ACTIONS):
+                self._act(driver, rng)
+            _drain(driver)
+            txids = range(1, driver.committed + 1)
+            if self._replays_exactly:
+                for txid in txids:
+                    self._compare_attempts(driver, txid, rule)
+            return sum((_batch(driver, txid) for txid in txids), Counter())
+
+    def _act(self, driver: TopologyTestDriver, rng: random.Random) -> None:
+        waiting = [txid for txid, status in driver.active.items() if status in (PROCESSING, COMMITTING)]
+        action = rng.random()
+        if action < 0.1:
+            driver.restart(self._topology(rng.choice(self._tasks)))
+        elif not waiting:
+            driver.next_tuple()
+        elif action < 0.35:
+            driver.fail(rng.choice(list(driver.active)))
+        else:
+            driver.ack(rng.choice(waiting))
+
+    def _compare_attempts(self, driver: TopologyTestDriver, txid: int, rule: str) -> None:
+        first, *others = driver.attempts(txid)
+        for other in others:
+            self._compare(
+                f"every attempt at a txid emits the same ({rule}; txid {txid}, attempt {other} against {first})",
+                _batch_of(driver, first),
+                _batch_of(driver, other),
+            )
+
+    def _compare(self, rule: str, expected: Tuples, got: Tuples) -> None:
+        if expected == got:
+            return
+        lost, extra = _some(expected - got), _some(got - expected)
+        counts = f"expected {expected.total()} tuple(s), got {got.total()}"
+        msg = f"{self._kind}: {rule}: {counts}; missing: {lost}; too many: {extra}"
+        raise CheckFailed(msg)
+
+
+def _grown(driver: TopologyTestDriver, grow: Callable[[], object] | None) -> None:
+    """Everything that was planned before the source grew is emitted again after it did."""
+    if grow is not None and driver.active:
+        grow()
+        driver.fail(min(driver.active))
+
+
+def _drain(driver: TopologyTestDriver) -> None:
+    """Commit until the source has nothing more: none is started, or several are empty, one after the other."""
+    empty = 0
+    for _ in range(LIMIT):
+        driver.next_tuple()
+        if not driver.active or empty == DRY:
+            return
+        driver.commit()
+        empty = 0 if _batch(driver, driver.committed) else empty + 1
+    msg = (
+        f"the source runs dry: expected that within {LIMIT} transactions, got tuples in all; a spout must go on where "
+        "the metadata of the txid before end (or let make_spout hold less, or take larger batches)"
+    )
+    raise CheckFailed(msg)
+
+
+def _batch(driver: TopologyTestDriver, txid: int) -> Tuples:
+    return _batch_of(driver, driver.attempts(txid)[-1])
+
+
+def _batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples:
+    return Counter(_text(one.stream, one.values) for one in driver.emissions if one.attempt == attempt)
+
+
+def _text(stream: str, values: tuple[Any, ...]) -> str:
+    return f"{values!r}" if stream == "default" else f"{stream}: {values!r}"
+
+
+def _some(tuples: Tuples) -> str:
+    shown = [f"{text} ×{n}" if n > 1 else text for text, n in list(tuples.items())[:SHOWN]]
+    return ", ".join([*shown, "…"] if len(tuples) > SHOWN else shown) or "none"
