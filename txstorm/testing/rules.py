@@ -42,8 +42,9 @@ def checking(rule: str) -> Iterator[None]:
     """Whatever is raised inside is a `CheckFailed` that names `rule`."""
     try:
         yield
-    except CheckFailed:
-        raise
+    except CheckFailed as error:
+        msg = f"{rule}: {error}"
+        raise CheckFailed(msg) from error.__cause__
     except Exception as error:
         msg = f"{rule}: expected no error, got {type(error).__name__}: {error}"
         raise CheckFailed(msg) from error

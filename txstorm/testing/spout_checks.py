@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, Spout
 from txstorm.errors import InputError
 from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
@@ -97,20 +98,25 @@ class _Check:
         self._batches = 0
 
     def run(self, expected: Iterable[Any] | None, grow: Callable[[], object] | None, seeds: Iterable[int]) -> None:
-        whole = self._straight(self._tasks[0])
+        with checking(self._kind):
+            whole = self._straight(self._tasks[0])
         if self._batches < 2:
             msg = f"{self._kind}: the source gave {self._batches} batch(es) that are not empty, expected at least 2"
             raise InputError(msg + "; let make_spout take smaller batches or hold more")
-        if expected is not None:
-            rows = (tuple(one) if isinstance(one, list | tuple) else (one,) for one in expected)
-            self._compare("gives its whole source", Counter(_text("default", row) for row in rows), whole)
+        with checking(self._kind):
+            if expected is not None:
+                rows = (tuple(one) if isinstance(one, list | tuple) else (one,) for one in expected)
+                _compare("gives its whole source", Counter(_text(DEFAULT_STREAM, row) for row in rows), whole)
+            self._try(whole, grow, seeds)
+
+    def _try(self, whole: Tuples, grow: Callable[[], object] | None, seeds: Iterable[int]) -> None:
         for tasks in self._tasks[1:]:
             rule = f"gives the same tuples with {tasks} tasks as with {self._tasks[0]}"
-            self._compare(rule, whole, self._straight(tasks))
+            _compare(rule, whole, self._straight(tasks))
         for seed in seeds:
-            rule = f"gives every tuple once, with failures and restarts (seed {seed})"
-            got = self._scheduled(random.Random(seed), grow, rule)  # noqa: S311 - a schedule
-            self._compare(rule, whole if grow is None else self._straight(self._tasks[0]), got)
+            with checking(f"gives every tuple once, with failures and restarts (seed {seed})"):
+                got = self._scheduled(random.Random(seed), grow)  # noqa: S311 - a schedule
+                _compare("committed", whole if grow is None else self._straight(self._tasks[0]), got)
 
     def _topology(self, tasks: int) -> Topology:
         builder = TransactionalTopologyBuilder("check", SPOUT, self._make_spout(), tasks)
@@ -118,7 +124,7 @@ class _Check:
 
     def _straight(self, tasks: int) -> Tuples:
         with (
-            checking(f"{self._kind}: runs with {tasks} task(s)"),
+            checking(f"runs with {tasks} task(s)"),
             TopologyTestDriver(self._topology(tasks), pending=1) as driver,
         ):
             _drain(driver)
@@ -126,11 +132,8 @@ class _Check:
         self._batches = sum(1 for batch in batches if batch)
         return sum(batches, Counter())
 
-    def _scheduled(self, rng: random.Random, grow: Callable[[], object] | None, rule: str) -> Tuples:
-        with (
-            checking(f"{self._kind}: {rule}"),
-            TopologyTestDriver(self._topology(rng.choice(self._tasks)), pending=3) as driver,
-        ):
+    def _scheduled(self, rng: random.Random, grow: Callable[[], object] | None) -> Tuples:
+        with TopologyTestDriver(self._topology(rng.choice(self._tasks)), pending=3) as driver:
             _grown(driver, grow)
             for _ in range(ACTIONS):
                 self._act(driver, rng)
@@ -138,7 +141,7 @@ class _Check:
             txids = range(1, driver.committed + 1)
             if self._replays_exactly:
                 for txid in txids:
-                    self._compare_attempts(driver, txid, rule)
+                    _compare_attempts(driver, txid)
             return sum((_batch(driver, txid) for txid in txids), Counter())
 
     def _act(self, driver: TopologyTestDriver, rng: random.Random) -> None:
@@ -153,21 +156,19 @@ class _Check:
         else:
             driver.ack(rng.choice(waiting))
 
-    def _compare_attempts(self, driver: TopologyTestDriver, txid: int, rule: str) -> None:
-        first, *others = driver.attempts(txid)
-        for other in others:
-            self._compare(
-                f"every attempt at a txid emits the same ({rule}; txid {txid}, attempt {other} against {first})",
-                _batch_of(driver, first),
-                _batch_of(driver, other),
-            )
 
-    def _compare(self, rule: str, expected: Tuples, got: Tuples) -> None:
-        if expected == got:
-            return
+def _compare_attempts(driver: TopologyTestDriver, txid: int) -> None:
+    first, *others = driver.attempts(txid)
+    for other in others:
+        rule = f"every attempt at a txid emits the same (txid {txid}, attempt {other} against {first})"
+        _compare(rule, _batch_of(driver, first), _batch_of(driver, other))
+
+
+def _compare(rule: str, expected: Tuples, got: Tuples) -> None:
+    if expected != got:
         lost, extra = _some(expected - got), _some(got - expected)
         counts = f"expected {expected.total()} tuple(s), got {got.total()}"
-        msg = f"{self._kind}: {rule}: {counts}; missing: {lost}; too many: {extra}"
+        msg = f"{rule}: {counts}; missing: {lost}; too many: {extra}"
         raise CheckFailed(msg)
 
 
@@ -203,7 +204,7 @@ def _batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples
 
 
 def _text(stream: str, values: tuple[Any, ...]) -> str:
-    return f"{values!r}" if stream == "default" else f"{stream}: {values!r}"
+    return f"{values!r}" if stream == DEFAULT_STREAM else f"{stream}: {values!r}"
 
 
 def _some(tuples: Tuples) -> str:

@@ -46,7 +46,7 @@ def test_the_spouts_over_memory_and_files_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (spouts.PositionInMemory, r"every tuple once, with failures and restarts \(seed 0\): .* too many: "),
+        (spouts.PositionInMemory, r"every tuple once, with failures and restarts \(seed 0\): committed: .* too many: "),
         (spouts.ReadsOn, "another batch|every attempt at a txid emits the same"),
         (spouts.EveryTaskEmitsAll, "the same tuples with 3 tasks as with 1: expected 13 .* got 39"),
         (spouts.Unstorable, "MetadataError: spout 'spout', txid 1: metadata .* cannot be stored"),
@@ -62,7 +62,7 @@ def test_broken_transactional_spouts_are_refused(kind, says: str, source: spouts
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (spouts.Consumes, r"every tuple once, with failures and restarts \(seed 0\): expected 13 "),
+        (spouts.Consumes, r"every tuple once, with failures and restarts \(seed 0\): committed: expected 13 "),
         (spouts.Overlaps, "runs dry"),
         (spouts.ForgetsThePosition, "MetadataError: .*tuples were emitted but no metadata returned"),
         (spouts.OpaquePositionInMemory, "too many|missing"),
