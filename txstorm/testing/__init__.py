@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
+    from txstorm.testing.engine_checks import check_engine
     from txstorm.testing.ledger_checks import check_ledger
     from txstorm.testing.rules import CheckFailed
     from txstorm.testing.spout_checks import check_opaque_spout, check_transactional_spout
@@ -25,6 +26,7 @@ _HOME = {
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
+    "check_engine": "txstorm.testing.engine_checks",
     "check_ledger": "txstorm.testing.ledger_checks",
     "CheckFailed": "txstorm.testing.rules",
     "check_opaque_spout": "txstorm.testing.spout_checks",
