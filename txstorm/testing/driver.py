@@ -270,7 +270,7 @@ class TopologyTestDriver:
 
     def _check_stream(self, component: str, stream: str) -> None:
         streams = self.topology.component(component).streams
-        if stream not in streams:
+        if stream not in (*streams, DEFAULT_STREAM):
             hint = near(stream, list(streams))
             msg = f"{component}: stream {stream!r} is not declared{hint}; it declares {sorted(streams)}"
             raise InputError(msg)
