@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
 
 from txstorm.errors import ConflictError, HeldError
 from txstorm.ledger.store import ABSENT, Ledger, Put
 from txstorm.testing.ledger_rules import Another, Rule
 from txstorm.testing.rules import expect
+from txstorm.testing.threads import at_once
 
 ROUNDS = 20
 THREADS = 4
@@ -26,7 +26,7 @@ def one_wins_each_version(another: Another) -> None:
                 continue
             won.append(version)
 
-    _at_once(lambda me=me: compete(me) for me in range(THREADS))  # type: ignore[misc]
+    at_once(lambda me=me: compete(me) for me in range(THREADS))  # type: ignore[misc]
     # A thread may be late for every version; none is won twice, and what was won is stored.
     seat = handles[0].get("seat")
     expect("versions that were won", sorted(set(won)), sorted(won))
@@ -54,7 +54,7 @@ def readers_see_whole_commits(another: Another) -> None:
         finally:
             done.set()
 
-    _at_once([watch, write])
+    at_once([watch, write])
     expect("pairs of which a scan saw one half", [], torn)
 
 
@@ -73,27 +73,8 @@ def one_gets_the_lease(another: Another) -> None:
         else:
             outcomes.append("held")
 
-    _at_once(lambda handle=handle: compete(handle) for handle in handles)  # type: ignore[misc]
+    at_once(lambda handle=handle: compete(handle) for handle in handles)  # type: ignore[misc]
     expect("outcomes", ["held", *["refused"] * (len(handles) - 1)], sorted(outcomes))
-
-
-def _at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make all calls, each on a thread; raises the first error of one of them."""
-    errors: list[BaseException] = []
-
-    def guarded(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 - raised below, on the caller's thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 RACE_RULES: dict[str, Rule] = {

@@ -7,22 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, Spout
 from txstorm.errors import InputError
-from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
+from txstorm.testing.driver import TopologyTestDriver
 from txstorm.testing.rules import CheckFailed, checking
+from txstorm.testing.schedules import Tuples, batch, batch_of, drain, play, text
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
 SPOUT = "spout"
-DRY = 3
-LIMIT = 100
-ACTIONS = 30
 SHOWN = 5
-Tuples = Counter[str]
-"""Tuples as text, with how often each came."""
 
 
 def check_transactional_spout(
@@ -106,7 +101,7 @@ class _Check:
         with checking(self._kind):
             if expected is not None:
                 rows = (tuple(one) if isinstance(one, list | tuple) else (one,) for one in expected)
-                _compare("gives its whole source", Counter(_text(DEFAULT_STREAM, row) for row in rows), whole)
+                _compare("gives its whole source", Counter(text(DEFAULT_STREAM, row) for row in rows), whole)
             self._try(whole, grow, seeds)
 
     def _try(self, whole: Tuples, grow: Callable[[], object] | None, seeds: Iterable[int]) -> None:
@@ -127,41 +122,27 @@ class _Check:
             checking(f"runs with {tasks} task(s)"),
             TopologyTestDriver(self._topology(tasks), pending=1) as driver,
         ):
-            _drain(driver)
-            batches = [_batch(driver, txid) for txid in range(1, driver.committed + 1)]
+            drain(driver)
+            batches = [batch(driver, txid) for txid in range(1, driver.committed + 1)]
         self._batches = sum(1 for batch in batches if batch)
         return sum(batches, Counter())
 
     def _scheduled(self, rng: random.Random, grow: Callable[[], object] | None) -> Tuples:
         with TopologyTestDriver(self._topology(rng.choice(self._tasks)), pending=3) as driver:
             _grown(driver, grow)
-            for _ in range(ACTIONS):
-                self._act(driver, rng)
-            _drain(driver)
+            play(driver, rng, lambda: driver.restart(self._topology(rng.choice(self._tasks))))
             txids = range(1, driver.committed + 1)
             if self._replays_exactly:
                 for txid in txids:
                     _compare_attempts(driver, txid)
-            return sum((_batch(driver, txid) for txid in txids), Counter())
-
-    def _act(self, driver: TopologyTestDriver, rng: random.Random) -> None:
-        waiting = [txid for txid, status in driver.active.items() if status in (PROCESSING, COMMITTING)]
-        action = rng.random()
-        if action < 0.1:
-            driver.restart(self._topology(rng.choice(self._tasks)))
-        elif not waiting:
-            driver.next_tuple()
-        elif action < 0.35:
-            driver.fail(rng.choice(list(driver.active)))
-        else:
-            driver.ack(rng.choice(waiting))
+            return sum((batch(driver, txid) for txid in txids), Counter())
 
 
 def _compare_attempts(driver: TopologyTestDriver, txid: int) -> None:
     first, *others = driver.attempts(txid)
     for other in others:
         rule = f"every attempt at a txid emits the same (txid {txid}, attempt {other} against {first})"
-        _compare(rule, _batch_of(driver, first), _batch_of(driver, other))
+        _compare(rule, batch_of(driver, first), batch_of(driver, other))
 
 
 def _compare(rule: str, expected: Tuples, got: Tuples) -> None:
@@ -179,34 +160,6 @@ def _grown(driver: TopologyTestDriver, grow: Callable[[], object] | None) -> Non
         driver.fail(min(driver.active))
 
 
-def _drain(driver: TopologyTestDriver) -> None:
-    """Commit until the source has nothing more: none is started, or several are empty, one after the other."""
-    empty = 0
-    for _ in range(LIMIT):
-        driver.next_tuple()
-        if not driver.active or empty == DRY:
-            return
-        driver.commit()
-        empty = 0 if _batch(driver, driver.committed) else empty + 1
-    msg = (
-        f"the source runs dry: expected that within {LIMIT} transactions, got tuples in all; a spout must go on where "
-        "the metadata of the txid before end (or let make_spout hold less, or take larger batches)"
-    )
-    raise CheckFailed(msg)
-
-
-def _batch(driver: TopologyTestDriver, txid: int) -> Tuples:
-    return _batch_of(driver, driver.attempts(txid)[-1])
-
-
-def _batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples:
-    return Counter(_text(one.stream, one.values) for one in driver.emissions if one.attempt == attempt)
-
-
-def _text(stream: str, values: tuple[Any, ...]) -> str:
-    return f"{values!r}" if stream == DEFAULT_STREAM else f"{stream}: {values!r}"
-
-
 def _some(tuples: Tuples) -> str:
-    shown = [f"{text} ×{n}" if n > 1 else text for text, n in list(tuples.items())[:SHOWN]]
+    shown = [f"{one} ×{n}" if n > 1 else one for one, n in list(tuples.items())[:SHOWN]]
     return ", ".join([*shown, "…"] if len(tuples) > SHOWN else shown) or "none"
