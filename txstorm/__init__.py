@@ -2,7 +2,7 @@
 
 Layers, an upper one imports lower ones only::
 
-    cli | notebook → runtime → monitor | engine → bolts | spouts | sinks | state → ledger → clients
+    cli | notebook → testing → runtime → monitor | engine → bolts | spouts | sinks | state → ledger → clients
     → plan | coordinator → topology → api → errors | faults
 
 The names below are loaded when they are first used, so that ``import txstorm`` needs neither Java nor Spark and

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import StreamDeclaration
 from txstorm.engine.arrow import batch_of_columns, batch_of_rows, conform
@@ -21,6 +22,10 @@ class Emitted(NamedTuple):
     stream: str
     batch: pa.RecordBatch
     direct: int | None = None
+
+
+Observe = Callable[[str, int, TransactionAttempt, Sequence[Emitted]], None]
+"""Told what a task of a component has emitted for an attempt, once it has finished, also when that is nothing."""
 
 
 class _Buffer:

@@ -10,7 +10,7 @@ from typing import Protocol
 from txstorm.api.context import CommitResources, TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun, error_row
 from txstorm.engine.cargo import Cargo, Kind
-from txstorm.engine.collector import Emitted, OutputCollector
+from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.routing import Router, check_target
@@ -39,8 +39,16 @@ class CommitRun:
     committer after it, all in this one commit phase (storm.md, items 37–40).
     """
 
-    def __init__(self, program: Program, txid_input: TxidInput, cargo: Sequence[Cargo], resources: Resources) -> None:
+    def __init__(
+        self,
+        program: Program,
+        txid_input: TxidInput,
+        cargo: Sequence[Cargo],
+        resources: Resources,
+        observe: Observe | None = None,
+    ) -> None:
         self._program = program
+        self._observe = observe
         self._input = txid_input
         self._resources = resources
         self._arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
@@ -74,9 +82,12 @@ class CommitRun:
                 run.finish()
             finally:
                 self._resources.activate(False)
-            self._send(spec, task, collector.take())
+            emitted = collector.take()
+            self._send(spec, task, emitted)
         except (Exception, SystemExit) as error:
             raise CommitFailed(error_row(spec.id, task, len(self._program.stages), error)) from error
+        if self._observe is not None:
+            self._observe(spec.id, task, self._input.attempt, emitted)
         self.counts[spec.id] = self.counts.get(spec.id, 0) + collector.count
         self.reported += [f"{spec.id}[{task}]: {error!r}" for error in collector.errors]
 

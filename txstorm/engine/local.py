@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from txstorm.engine.cargo import Cargo
+from txstorm.engine.collector import Observe
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import Pack, Processed
 from txstorm.engine.program import Program
@@ -22,11 +23,15 @@ class LocalEngine:
 
     The interpreter lock makes more threads per pack pointless; what this engine is for is tests, the test driver
     and batches that are smaller than a Spark job is worth.
+
+    Args:
+        observe: told what every task of the processing phase emitted, on the thread that runs it.
     """
 
     name = "local"
 
-    def __init__(self) -> None:
+    def __init__(self, observe: Observe | None = None) -> None:
+        self._observe = observe
         self._program: Program | None = None
         self._cancelled: dict[Future[list[Processed]], threading.Event] = {}
 
@@ -66,13 +71,14 @@ class LocalEngine:
 
     def _body(self, pack: Pack, cancelled: threading.Event, future: Future[list[Processed]]) -> None:
         try:
-            outcome = self._run(pack, cancelled)
+            outcome = self.run(pack, cancelled)
         except BaseException as error:  # noqa: BLE001 - handed to who waits for the pack
             future.set_exception(error)
         else:
             future.set_result(outcome)
 
-    def _run(self, pack: Pack, cancelled: threading.Event) -> list[Processed]:
+    def run(self, pack: Pack, cancelled: threading.Event | None = None) -> list[Processed]:
+        """Process `pack` on the caller's thread; raises `EngineError` when `cancelled` is set meanwhile."""
         assert self._program is not None
         program = self._program
         arrived: dict[int, list[Cargo]] = {}
@@ -80,8 +86,8 @@ class LocalEngine:
             sent: dict[int, list[Cargo]] = defaultdict(list)
             last = stage.level == len(program.stages) - 1
             for task in range(stage.tasks):
-                for cargo in StageTask(program, stage.level, task, pack).run(arrived.get(task, ())):
-                    if cancelled.is_set():
+                for cargo in StageTask(program, stage.level, task, pack, self._observe).run(arrived.get(task, ())):
+                    if cancelled is not None and cancelled.is_set():
                         msg = "the job was cancelled"
                         raise EngineError(msg)
                     targets = (0,) if last else destinations(program, stage.level, task, cargo)

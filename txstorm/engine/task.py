@@ -18,7 +18,7 @@ from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun, error_row
 from txstorm.engine.cargo import Cargo, Kind, split
-from txstorm.engine.collector import Emitted, OutputCollector
+from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.digest import digest_of_rows
 from txstorm.engine.port import Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
@@ -37,8 +37,9 @@ class StageTask:
     that failed and the later ones of the pack are skipped, here and, by way of ERROR cargo, in the later stages.
     """
 
-    def __init__(self, program: Program, level: int, task: int, pack: Pack) -> None:
+    def __init__(self, program: Program, level: int, task: int, pack: Pack, observe: Observe | None = None) -> None:
         self.program = program
+        self.observe = observe
         self.stage = program.stages[level]
         self.task = task
         self.pack = pack
@@ -165,6 +166,8 @@ class TxidRun:
             run.execute(self._arrivals.pop(spec.id, ()))
             run.finish()
         emitted = collector.take()
+        if self._task.observe is not None:
+            self._task.observe(spec.id, self._task.task, self._input.attempt, emitted)
         if spec.kind == "spout" and not collector.digests:
             collector.digest(f"task {self._task.task} of {spec.parallelism}", digest_of_rows(emitted))
         self._send(spec, emitted)

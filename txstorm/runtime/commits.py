@@ -11,6 +11,7 @@ from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.collector import Observe
 from txstorm.engine.commit import CommitFailed, CommitRun
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.engine.program import Program
@@ -84,6 +85,7 @@ class Committer:
     Args:
         blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
         sleep: waits between tries; returns True when the run is to stop.
+        observe: told what every task of the commit phase emitted.
     """
 
     TRIES = 8
@@ -98,8 +100,10 @@ class Committer:
         keep_intents: int,
         blocked: Callable[[str | None], None],
         sleep: Callable[[float], bool],
+        observe: Observe | None = None,
     ) -> None:
         self._program = program
+        self._observe = observe
         self._store = store
         self._books = books
         self._identity = identity
@@ -155,7 +159,7 @@ class Committer:
 
     def _finish_txid(self, ready: Ready, tables: CommitGroup) -> CommittedTxid:
         resources = tables.begin_txid(ready.attempt.txid)
-        run = CommitRun(self._program, ready.txid_input, ready.processed.cargo, resources)
+        run = CommitRun(self._program, ready.txid_input, ready.processed.cargo, resources, self._observe)
         run.run()
         try:
             tables.end_txid(ready.attempt.txid)

@@ -87,10 +87,7 @@ class Driver:
                 self._next()()
                 self._inbox.drain()
                 if self._failure is None:
-                    self._feed(ev.Wake())
-                    self._planning.save()
-                    self.jobs.submit()
-                    self._waiters.answer(self.state)
+                    self._look()
                     self._maintain()
         finally:
             self.jobs.give_up_all()
@@ -102,9 +99,14 @@ class Driver:
     def _open(self) -> None:
         currtx = self._session.currtx
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
+        self._look()
+
+    def _look(self) -> None:
+        """Ask the source again; what is planned is stored before it is processed."""
         self._feed(ev.Wake())
         self._planning.save()
         self.jobs.submit()
+        self._waiters.answer(self.state)
 
     def _finished(self) -> bool:
         if self._doom is not None and self.state.idle:
@@ -269,7 +271,11 @@ class Driver:
             )
             self._monitor.processed(txid, input_bytes(outcome.cargo))
         for outcome in reversed(good):  # the lowest txid last: its turn comes when all that can follow it are processed
-            self._feed(ev.Processed(*outcome.attempt))
+            self._processed(outcome.attempt)
+
+    def _processed(self, attempt: TransactionAttempt) -> None:
+        """P4 of `attempt` is done."""
+        self._feed(ev.Processed(*attempt))
 
     def _job_failed(self, job: Job, cause: str) -> None:
         """A worker died, or the batch timed out: again at half size, down to the txid that does it (R11, R12)."""

@@ -45,10 +45,13 @@ class Inbox:
         except queue.Empty:
             return None
 
-    def drain(self) -> None:
-        """Make all calls that are there now."""
+    def drain(self) -> int:
+        """Make all calls that are there now; returns how many there were."""
+        made = 0
         while True:
             try:
-                self._calls.get_nowait()()
+                call = self._calls.get_nowait()
             except queue.Empty:
-                return
+                return made
+            call()
+            made += 1

@@ -6,12 +6,13 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
 from txstorm.api.context import TaskContext
+from txstorm.engine.collector import Observe
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
@@ -40,18 +41,37 @@ from txstorm.topology.settings import Settings
 log = logging.getLogger("txstorm.open")
 
 
+def now_micros() -> int:
+    """The wall clock, UTC microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run takes its times from.
+
+    Attributes:
+        now: UTC microseconds since 1970, for the stamps of transactions.
+        monotonic: seconds, for timers and timeouts.
+    """
+
+    now: Callable[[], int] = now_micros
+    monotonic: Callable[[], float] = time.monotonic
+
+
 @dataclass(frozen=True)
 class RunOptions:
-    """How one run goes on and ends; see `txstorm.run`."""
+    """How one run goes on and ends; see `txstorm.run`.
+
+    Attributes:
+        observe: told what every task of the commit phase emitted.
+    """
 
     available_now: bool = False
     until_txid: int | None = None
     journal: Path | None = None
-
-
-def now_micros() -> int:
-    """The wall clock, UTC microseconds since 1970."""
-    return time.time_ns() // 1000
+    clock: Clock = field(default_factory=Clock)
+    observe: Observe | None = None
 
 
 def open_session(
@@ -185,12 +205,19 @@ def _assemble(
 ) -> Session:
     settings = topology.settings
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
-    planning = Planning(books, planner(topology.spout.object, context), now_micros)
+    planning = Planning(books, planner(topology.spout.object, context), options.clock.now)
     window = Window(
         None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
     )
     committer = Committer(
-        program, store, books, identity, keep_intents=settings.keep_intents, blocked=monitor.blocked, sleep=sleep
+        program,
+        store,
+        books,
+        identity,
+        keep_intents=settings.keep_intents,
+        blocked=monitor.blocked,
+        sleep=sleep,
+        observe=options.observe,
     )
     failures = {txid: int(one["count"]) for txid, one in books.failures().items()}
     return Session(
@@ -207,7 +234,7 @@ def _assemble(
         committer=committer,
         retry=RetryPolicy(settings, books.write_failure, failures),
         currtx=books.currtx(),
-        monotonic=time.monotonic,
+        monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
     )
 
@@ -215,7 +242,7 @@ def _assemble(
 def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Gate:
     gate = Gate(
         source,
-        monotonic=time.monotonic,
+        monotonic=options.clock.monotonic,
         min_interval=settings.min_interval,
         until_txid=options.until_txid,
         max_bytes=settings.max_in_flight_bytes,

@@ -7,12 +7,18 @@ a committer, puts into a sink. Data tuples are ``(key, n, id)``; `id` is unique 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from txstorm import BasicBolt, BatchBolt, KeyedState, SinkTable, TransactionalSpout
-from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.api.context import TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.tuples import Tuple
 
 DATA = ("key", "n", "id")
 LOG = ("kind", "seq", "other", "stream", "peer", "id", "key")
@@ -20,14 +26,19 @@ KEYS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 MOST = 150
 """Data tuples a task emits on one stream in one transaction: graphs of all-groupings must not explode."""
 
+Row = tuple[str, int | None, tuple[str, int, str]]
+"""Stream, receiving task of a direct stream, data."""
+
 
 class EvenAndZero:
     """A custom grouping: by the number in the tuple; every fifth tuple goes to task 0 as well."""
 
-    def prepare(self, component, stream, targets):
+    def prepare(self, component: str, stream: str, targets: int) -> None:
+        """Keep the number of tasks."""
         self.targets = targets
 
-    def choose_tasks(self, source_task, values):
+    def choose_tasks(self, source_task: int, values: Sequence[Any]) -> list[int]:
+        """The tasks a tuple goes to."""
         _, n, _ = values
         chosen = {(n + source_task) % self.targets}
         return sorted(chosen | {0} if n % 5 == 0 else chosen)
@@ -40,22 +51,36 @@ class Probe:
         streams: stream → number of tasks of its direct subscribers, 0 when it is not direct.
     """
 
-    def __init__(self, streams: Mapping[str, int]):
+    def __init__(self, streams: Mapping[str, int]) -> None:
         self.out = dict(streams)
 
-    def declare_output_fields(self, declarer):
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the log and the data streams."""
         declarer.declare_stream("log", LOG)
         for stream, targets in self.out.items():
             declarer.declare_stream(stream, DATA, direct=targets > 0)
 
-    def begin(self, context):
-        self.context, self.seq, self.emitted = context, 0, Counter()
+    def begin(self, context: TaskContext) -> None:
+        """A task begins a batch."""
+        self.context = context
+        self.seq = 0
+        self.emitted = Counter[str]()
 
-    def note(self, collector, kind, other="", stream="", peer=-1, id="", key=""):
+    def note(
+        self,
+        collector: Collector,
+        kind: str,
+        other: str = "",
+        stream: str = "",
+        peer: int = -1,
+        id: str = "",
+        key: str = "",
+    ) -> None:
+        """Tell the witness something."""
         self.seq += 1
         collector.emit(kind, self.seq, other, stream, peer, id, key, stream="log")
 
-    def send(self, collector, number: int) -> None:
+    def send(self, collector: Collector, number: int) -> None:
         """Emit the `number`-th thing this task has to say on every stream, but for gaps."""
         for row in self.rows(number):
             stream, target, values = row
@@ -65,25 +90,33 @@ class Probe:
             else:
                 collector.emit_direct(target, *values, stream=stream)
 
-    def send_batch(self, collector, numbers) -> None:
+    def send_batch(self, collector: Collector, numbers: Iterable[int]) -> None:
         """The same as record batches, one a stream."""
         rows = [row for number in numbers for row in self.rows(number)]
         for stream, targets in self.out.items():
             mine = [row for row in rows if row[0] == stream]
             for row in mine:
                 self.note_sent(collector, row)
-                if targets:
+                if row[1] is not None:
                     collector.emit_direct(row[1], *row[2], stream=stream)
             if mine and not targets:
                 columns = zip(*(values for _, _, values in mine), strict=True)
                 batch = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=DATA)
                 collector.emit_batch(batch, stream=stream)
 
-    def note_sent(self, collector, row) -> None:
+    def note_sent(self, collector: Collector, row: Row) -> None:
+        """Tell of a tuple that is emitted."""
         stream, target, (key, n, id) = row
         self.note(collector, "emit", str(n), stream, -1 if target is None else target, id, key)
 
-    def rows(self, number: int) -> Iterator[tuple[str, int | None, tuple[str, int, str]]]:
+    def note_rows(self, collector: Collector, batch: Any) -> None:
+        """Tell of the rows of a record batch that came."""
+        assert self.context.source is not None
+        for row in batch.to_pylist():
+            self.note(collector, "see", *self.context.source, row["id"], row["key"])
+
+    def rows(self, number: int) -> Iterator[Row]:
+        """What the `number`-th thing is, per stream."""
         for index, (stream, targets) in enumerate(self.out.items()):
             if (number + index) % 4 == 3 or self.emitted[stream] >= MOST:
                 continue
@@ -95,10 +128,14 @@ class Probe:
 
 
 class ProbeBasic(Probe, BasicBolt):
-    def prepare(self, context):
+    """A basic bolt."""
+
+    def prepare(self, context: TaskContext) -> None:
+        """Begin."""
         self.begin(context)
 
-    def execute(self, tuple, collector):
+    def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
+        """Tell of the tuple and pass it on."""
         key, n, id = tuple
         self.note(collector, "see", tuple.source_component, tuple.source_stream, tuple.source_task, id, key)
         self.send(collector, n + 1)
@@ -107,19 +144,23 @@ class ProbeBasic(Probe, BasicBolt):
 class ProbeBasicRows(ProbeBasic):
     """Works on record batches."""
 
-    def execute_batch(self, batch, collector):
-        for row in batch.to_pylist():
-            self.note(collector, "see", *self.context.source, row["id"], row["key"])
+    def execute_batch(self, batch: Any, collector: Collector) -> None:
+        """Tell of the rows and pass them on."""
+        self.note_rows(collector, batch)
         self.send_batch(collector, [n + 1 for n in batch.column("n").to_pylist()])
 
 
 class ProbeBatch(Probe, BatchBolt):
-    def prepare(self, context, collector, attempt):
+    """A batch bolt, or a committer."""
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Begin."""
         self.begin(context)
         self.collector = collector
-        self.numbers = []
+        self.numbers: list[int] = []
 
-    def execute(self, tuple):
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Tell of the tuple; pass every other one on."""
         assert tuple.attempt == self.context.attempt
         key, n, id = tuple
         self.note(self.collector, "see", tuple.source_component, tuple.source_stream, tuple.source_task, id, key)
@@ -128,7 +169,8 @@ class ProbeBatch(Probe, BatchBolt):
         else:
             self.numbers.append(n + 1)
 
-    def finish_batch(self):
+    def finish_batch(self) -> None:
+        """Tell so, and pass on what was kept."""
         self.note(self.collector, "finish")
         for number in self.numbers:
             self.send(self.collector, number)
@@ -138,12 +180,13 @@ class ProbeBatch(Probe, BatchBolt):
 class ProbeBatchRows(ProbeBatch):
     """Works on record batches."""
 
-    def execute_batch(self, batch):
-        for row in batch.to_pylist():
-            self.note(self.collector, "see", *self.context.source, row["id"], row["key"])
+    def execute_batch(self, batch: Any) -> None:
+        """Tell of the rows, and keep them."""
+        self.note_rows(self.collector, batch)
         self.numbers += [n + 1 for n in batch.column("n").to_pylist()]
 
-    def finish_batch(self):
+    def finish_batch(self) -> None:
+        """Tell so, and pass on what was kept."""
         self.note(self.collector, "finish")
         self.send_batch(self.collector, [*self.numbers, self.seq])
 
@@ -154,13 +197,17 @@ class Witness(BatchBolt):
     log = SinkTable("log", {"component": str, "task": int, **dict.fromkeys(LOG, str), "seq": int, "peer": int})
     totals = KeyedState("totals", {"component": str, "task": int, "kind": str}, {"n": int})
 
-    def prepare(self, context, collector, attempt):
-        self.context, self.rows = context, []
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Begin."""
+        self.context = context
+        self.rows: list[tuple[Any, ...]] = []
 
-    def execute(self, tuple):
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Keep what a probe tells."""
         self.rows.append((tuple.source_component, tuple.source_task, *tuple))
 
-    def finish_batch(self):
+    def finish_batch(self) -> None:
+        """Write it down."""
         sink = self.context.sink("log")
         for row in self.rows:
             sink.append(*row)
@@ -172,42 +219,54 @@ class Numbers(Probe, TransactionalSpout):
     """A spout over several streams: transaction t has ``sizes[t - 1]`` numbers, divided over the tasks.
 
     Args:
-        rows: whether it emits record batches.
+        streams: as for all probes.
+        sizes: of the transactions.
+        rows_mode: whether it emits record batches.
     """
 
-    def __init__(self, streams, sizes, rows):
+    def __init__(self, streams: Mapping[str, int], sizes: Sequence[int], rows_mode: bool) -> None:
         super().__init__(streams)
-        self.sizes, self.rows_mode = sizes, rows
+        self.sizes, self.rows_mode = sizes, rows_mode
 
-    def coordinator(self, context):
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        """Plans by the sizes."""
         return NumbersCoordinator(self.sizes)
 
-    def emitter(self, context):
+    def emitter(self, context: TaskContext) -> Emitter:
+        """Emits this task's numbers."""
         return NumbersEmitter(self, context)
 
 
 class NumbersCoordinator(SpoutCoordinator):
-    def __init__(self, sizes):
+    """Plans transactions of the given sizes, and no more."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = sizes
 
-    def initialize_transaction(self, txid, prev_metadata):
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        """From where the previous one ends."""
         if txid > len(self.sizes):
             return NOT_READY
         start = 0 if prev_metadata is None else prev_metadata["end"]
         return {"txid": txid, "start": start, "end": start + self.sizes[txid - 1]}
 
-    def latest(self):
+    def latest(self) -> Any:
+        """The last txid there will be."""
         return len(self.sizes)
 
-    def reached(self, metadata, mark):
+    def reached(self, metadata: Any, mark: Any) -> bool:
+        """Whether that was the last."""
         return metadata is not None and metadata["txid"] >= mark
 
 
 class NumbersEmitter(Emitter):
-    def __init__(self, spout, context):
+    """Emits every n-th number."""
+
+    def __init__(self, spout: Numbers, context: TaskContext) -> None:
         self.spout, self.context = spout, context
 
-    def emit_batch(self, attempt, metadata, collector):
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
+        """Emit this task's numbers."""
         self.spout.begin(self.context)
         all_of_it = range(metadata["start"], metadata["end"])
         mine = [n for n in all_of_it if n % self.context.parallelism == self.context.task]

@@ -1,0 +1,180 @@
+"""The topologies of Storm's own tests, and of the worked examples of its documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    KeyedState,
+    OpaquePartitionedEmitter,
+    OpaquePartitionedTransactionalSpout,
+    TransactionalTopologyBuilder,
+)
+from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+
+
+class Identity(BasicBolt):
+    fields = ("word", "amount")
+
+    def execute(self, tuple, collector):
+        collector.emit(*tuple)
+
+
+class CountAll(BatchBolt):
+    """Emits how many tuples its task got."""
+
+    fields = ("n",)
+
+    def prepare(self, context, collector, attempt):
+        self.collector, self.n = collector, 0
+
+    def execute(self, tuple):
+        self.n += 1
+
+    def finish_batch(self):
+        self.collector.emit(self.n)
+
+
+class SumByWord(BatchBolt):
+    """Emits per word the sum of the amounts, or how often it came."""
+
+    fields = ("word", "n")
+
+    def __init__(self, amount=False):
+        self.amount = amount
+
+    def prepare(self, context, collector, attempt):
+        self.collector, self.sums = collector, Counter()
+
+    def execute(self, tuple):
+        self.sums[tuple["word"]] += tuple[1] if self.amount else 1
+
+    def finish_batch(self):
+        for word, n in self.sums.items():
+            self.collector.emit(word, n)
+
+
+class Keep(BatchBolt, Committer):
+    """Counts every number in a state."""
+
+    seen = KeyedState("seen", key={"n": int}, value={"times": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.numbers = context, Counter()
+
+    def execute(self, tuple):
+        self.numbers[tuple["n"]] += 1
+
+    def finish_batch(self):
+        self.context.state("seen").update_many(self.numbers, lambda old, n: (old or 0) + n)
+
+
+class Sum(Keep):
+    """Keeps one sum, and emits how many tuples it got."""
+
+    fields = ("n",)
+    seen = KeyedState("total", key={}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        super().prepare(context, collector, attempt)
+        self.collector = collector
+
+    def finish_batch(self):
+        total = sum(n * times for n, times in self.numbers.items())
+        self.context.state("total").update((), lambda old: (old or 0) + total)
+        self.collector.emit(sum(self.numbers.values()))
+
+
+class OpaqueNumbers(OpaqueMemoryTransactionalSpout):
+    """Numbers of one partition, so many for each transaction as a transcript says."""
+
+    def amounts(self, usual, by_txid):
+        self.set_take(lambda txid: by_txid.get(str(txid), usual))
+
+
+class NumbersFromTasks(OpaquePartitionedTransactionalSpout):
+    """The numbers 1 to 4, two a batch, planned in the tasks."""
+
+    fields = ("n",)
+
+    def emitter(self, context):
+        return _NumbersEmitter()
+
+
+class _NumbersEmitter(OpaquePartitionedEmitter):
+    def num_partitions(self):
+        return 1
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        start = last_metadata["next"] if last_metadata else 1
+        numbers = range(start, min(start + 2, 5))
+        for number in numbers:
+            collector.emit(number)
+        return {"next": start + len(numbers)}
+
+
+def transactional_topology(more=None):
+    """test-transactional-topology; `more` is called with the builder."""
+    tuples = {
+        0: [("dog", 3), ("cat", 4), ("apple", 1), ("dog", 3)],
+        1: [("cat", 1), ("mango", 4)],
+        2: [("happy", 11), ("mango", 2), ("zebra", 1)],
+    }
+    builder = TransactionalTopologyBuilder("storm", "spout", MemoryTransactionalSpout(tuples, ["word", "amount"], 2), 2)
+    builder.set_bolt("id1", Identity(), 3).shuffle_grouping("spout")
+    builder.set_bolt("id2", Identity(), 3).shuffle_grouping("spout")
+    builder.set_bolt("global", CountAll()).global_grouping("spout")
+    builder.set_committer_bolt("gcommit", CountAll()).global_grouping("spout")
+    builder.set_bolt("sum", SumByWord(amount=True), 2).fields_grouping("id1", ["word"])
+    builder.set_committer_bolt("count", SumByWord(), 2).fields_grouping("id2", ["word"])
+    second = builder.set_committer_bolt("count2", SumByWord(), 2)
+    second.fields_grouping("sum", ["word"]).fields_grouping("count", ["word"])
+    if more is not None:
+        more(builder)
+    return builder.build_topology()
+
+
+def opaque_topology():
+    """test-opaque-transactional-topology."""
+    spout = OpaqueMemoryTransactionalSpout({0: ["dog", "cat", "apple", "dog"]}, ["word"], take=2)
+    builder = TransactionalTopologyBuilder("opaque", "spout", spout, 2)
+    builder.set_committer_bolt("count", SumByWord(), 2).fields_grouping("spout", ["word"])
+    return builder.build_topology()
+
+
+def restart_topology():
+    """test-transactional-topology-restart."""
+    spout = MemoryTransactionalSpout({0: ["a", "b", "c", "d"], 1: ["d", "c"]}, ["word"], take=3)
+    builder = TransactionalTopologyBuilder("restart", "spout", spout, 2)
+    builder.set_committer_bolt("count", CountAll(), 2).global_grouping("spout")
+    return builder.build_topology()
+
+
+def numbers_topology(spout, committer):
+    """A spout of numbers with a committer directly below."""
+    builder = TransactionalTopologyBuilder("numbers", "spout", spout)
+    builder.set_bolt("keep", committer).global_grouping("spout")
+    return builder.build_topology()
+
+
+def source_document():
+    return numbers_topology(OpaqueNumbers([list(range(1, 151))], ["n"], take=50), Keep())
+
+
+def stale_failure():
+    return numbers_topology(OpaqueNumbers([list(range(1, 31))], ["n"], take=10), Keep())
+
+
+def late_commit():
+    return numbers_topology(NumbersFromTasks(), Sum())
+
+
+def no_phantom_batch():
+    """Opaque spout → batch bolt → committer, and a batch bolt below it."""
+    builder = TransactionalTopologyBuilder("phantom", "spout", NumbersFromTasks())
+    builder.set_bolt("P", CountAll()).global_grouping("spout")
+    builder.set_bolt("F", Sum()).global_grouping("P")
+    return builder.build_topology()

@@ -1,0 +1,202 @@
+"""Spouts over a list in a file, one of each kind that is right, and what users get wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from txstorm import (
+    Emitter,
+    OpaquePartitionedEmitter,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    PartitionedTransactionalSpout,
+    SpoutCoordinator,
+    TransactionalSpout,
+)
+
+TAKE = 3
+
+
+class Source:
+    """Numbers in partitions, in a file, and cursors that survive a process, which no spout should have."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_text(json.dumps([list(range(8)), list(range(10, 15))]))
+
+    def read(self) -> list[list[int]]:
+        return json.loads(self.path.read_text())
+
+    def grow(self) -> None:
+        partitions = self.read()
+        for number, rows in enumerate(partitions):
+            rows.append(1000 * (number + 1) + len(rows))
+        self.path.write_text(json.dumps(partitions))
+
+    def take_next(self, partition: int) -> list[int]:
+        """Consume tuples, as a queue does."""
+        cursor = self.path.with_suffix(f".{partition}")
+        start = int(cursor.read_text()) if cursor.exists() else 0
+        rows = self.read()[partition][start : start + TAKE]
+        cursor.write_text(str(start + len(rows)))
+        return rows
+
+
+# --- planned in the driver --------------------------------------------------------------------------------------------
+
+
+class Plain(TransactionalSpout, SpoutCoordinator, Emitter):
+    fields = ("n",)
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def coordinator(self, context):
+        return self
+
+    def emitter(self, context):
+        self.context = context
+        return self
+
+    def initialize_transaction(self, txid, prev_metadata):
+        starts = prev_metadata["ends"] if prev_metadata else [0, 0]
+        ends = [min(start + TAKE, len(rows)) for start, rows in zip(starts, self.source.read(), strict=True)]
+        return {"starts": starts, "ends": ends}
+
+    def emit_batch(self, attempt, metadata, collector):
+        for number, rows in enumerate(self.source.read()):
+            if number % self.context.parallelism == self.context.task:
+                for row in rows[metadata["starts"][number] : metadata["ends"][number]]:
+                    collector.emit(row)
+
+
+class PositionInMemory(Plain):
+    """The coordinator counts for itself, and begins at 0 again after a restart."""
+
+    ends = [0, 0]
+
+    def initialize_transaction(self, txid, prev_metadata):
+        metadata = super().initialize_transaction(txid, {"ends": self.ends})
+        self.ends = metadata["ends"]
+        return metadata
+
+
+class ReadsOn(Plain):
+    """The metadata do not say where the batch ends: a replay has what has come since."""
+
+    def emit_batch(self, attempt, metadata, collector):
+        ends = [start + TAKE for start in metadata["starts"]]
+        super().emit_batch(attempt, {**metadata, "ends": ends}, collector)
+
+
+class EveryTaskEmitsAll(Plain):
+    def emit_batch(self, attempt, metadata, collector):
+        for rows, start, end in zip(self.source.read(), metadata["starts"], metadata["ends"], strict=True):
+            for row in rows[start:end]:
+                collector.emit(row)
+
+
+class Unstorable(Plain):
+    def initialize_transaction(self, txid, prev_metadata):
+        return {"starts": {0, 1}}
+
+
+class SkipsOne(Plain):
+    def initialize_transaction(self, txid, prev_metadata):
+        metadata = super().initialize_transaction(txid, prev_metadata)
+        starts = [min(start + 1, end) for start, end in zip(metadata["starts"], metadata["ends"], strict=True)]
+        return {**metadata, "starts": starts if txid == 2 else metadata["starts"]}
+
+
+class OpaquePlain(Plain):
+    opaque = True
+
+
+class OpaquePositionInMemory(PositionInMemory):
+    opaque = True
+
+
+# --- planned in the tasks ---------------------------------------------------------------------------------------------
+
+
+class Partitioned(PartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter):
+    fields = ("n",)
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def coordinator(self, context):
+        return self
+
+    def emitter(self, context):
+        return self
+
+    def num_partitions(self):
+        return len(self.source.read())
+
+    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
+        start = last_metadata["end"] if last_metadata else 0
+        end = min(start + TAKE, len(self.source.read()[partition]))
+        self.emit_partition_batch(attempt, collector, partition, {"start": start, "end": end})
+        return {"start": start, "end": end}
+
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        for row in self.source.read()[partition][metadata["start"] : metadata["end"]]:
+            collector.emit(row)
+
+
+class ReplaysTooLittle(Partitioned):
+    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
+        metadata = super().emit_partition_batch_new(attempt, collector, partition, last_metadata)
+        return {**metadata, "start": metadata["start"] + 1} if metadata["end"] > TAKE else metadata
+
+
+class Opaque(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
+    fields = ("n",)
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def emitter(self, context):
+        return self
+
+    def num_partitions(self):
+        return len(self.source.read())
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        start = last_metadata or 0
+        rows = self.source.read()[partition][start : start + TAKE]
+        for row in rows:
+            collector.emit(row)
+        return start + len(rows)
+
+
+class Consumes(Opaque):
+    """Takes its tuples from a queue, so those of a failed attempt are gone."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        for cursor in source.path.parent.glob(f"{source.path.stem}.[0-9]"):
+            cursor.unlink()
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        rows = self.source.take_next(partition)
+        for row in rows:
+            collector.emit(row)
+        return (last_metadata or 0) + len(rows)
+
+
+class Overlaps(Opaque):
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        end = super().emit_partition_batch(attempt, collector, partition, last_metadata)
+        return max(end - 1, last_metadata or 0)
+
+
+class ForgetsThePosition(Opaque):
+    """Says null, which means "no position", although tuples were emitted."""
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        end = super().emit_partition_batch(attempt, collector, partition, last_metadata)
+        return None if end == TAKE else end

@@ -1,0 +1,110 @@
+"""The check of ledgers refuses what is wrong. That it accepts the shipped ones is in tests/unit/ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from txstorm.errors import ConflictError, HeldError, InputError
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.store import Check, Delete, Entry, Op, Put
+from txstorm.testing import CheckFailed, check_ledger
+
+
+class OneByOne(MemoryLedger):
+    """Carries operations out one after the other, until one is refused."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            super().commit([op])
+
+
+class LastWins(MemoryLedger):
+    """Does not look at the expected versions of puts."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        super().commit([Put(op.path, op.value) if isinstance(op, Put) else op for op in ops])
+
+
+class NoChecks(MemoryLedger):
+    def commit(self, ops: Sequence[Op]) -> None:
+        super().commit([op for op in ops if not isinstance(op, Check)])
+
+
+class NeverForgets(MemoryLedger):
+    """A deleted entry is an empty one."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        super().commit([Put(op.path, b"", op.expect) if isinstance(op, Delete) else op for op in ops])
+
+
+class NamesAsText(MemoryLedger):
+    def children(self, path: str) -> list[str]:
+        return sorted(super().children(path))
+
+
+class Everybody(MemoryLedger):
+    """Gives its lease to all who ask."""
+
+    def acquire(self, owner: str) -> None:
+        try:
+            super().acquire(owner)
+        except HeldError:
+            pass
+
+
+class KeepsTheLease(MemoryLedger):
+    """Does not give it back when closed."""
+
+    def close(self) -> None:
+        self._open = False
+
+
+class OutOfDate(MemoryLedger):
+    """Reads what it has read before."""
+
+    def get(self, path: str) -> Entry | None:
+        seen = self.__dict__.setdefault("seen", {})
+        return seen.setdefault(path, super().get(path))
+
+
+class LooksThenPuts(MemoryLedger):
+    """Compares versions at one time and writes at another."""
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            found = self.get(op.path)
+            if op.expect not in (None, -1 if found is None else found.version):
+                raise ConflictError(f"ledger path {op.path!r}")
+        super().commit([Put(op.path, op.value) if isinstance(op, Put) else op for op in ops])
+
+
+BROKEN = [
+    (OneByOne, "a wrong expectation fails the whole commit"),
+    (LastWins, "a wrong expectation fails the whole commit: commit of .* expected a ConflictError, got no error"),
+    (NoChecks, "a wrong expectation"),
+    (NeverForgets, "expected"),
+    (NamesAsText, "children of 'm': expected .'9', '10'.*, got .'10', '100'"),
+    (Everybody, "one handle has the lease: acquire while 'one' has the lease: expected a HeldError"),
+    (KeepsTheLease, "lease"),
+    (OutOfDate, "versions count puts"),
+    (LooksThenPuts, "operations see the earlier ones"),
+]
+
+
+@pytest.mark.parametrize(("kind", "says"), BROKEN)
+def test_broken_ledgers_are_refused(kind: Callable[..., MemoryLedger], says: str) -> None:
+    first = kind()
+    with pytest.raises(CheckFailed, match=f"^ledger: .*{says}"):
+        check_ledger(lambda: kind(first))
+
+
+def test_handles_on_different_ledgers_are_refused() -> None:
+    with pytest.raises(CheckFailed, match="a put is seen by every handle"):
+        check_ledger(MemoryLedger)
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(InputError, match="did you mean"):
+        check_ledger(MemoryLedger, rules=["a new ledger is emty"])

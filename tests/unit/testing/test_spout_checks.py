@@ -1,0 +1,90 @@
+"""The checks of spouts accept what is right and refuse what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import spouts_to_check as spouts
+
+from txstorm.errors import InputError
+from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from txstorm.testing import CheckFailed, check_opaque_spout, check_transactional_spout
+
+EXPECTED = [*range(8), *range(10, 15)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> spouts.Source:
+    return spouts.Source(tmp_path / "source.json")
+
+
+@pytest.mark.parametrize("kind", [spouts.Plain, spouts.Partitioned])
+def test_transactional_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
+    check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
+
+
+@pytest.mark.parametrize("kind", [spouts.OpaquePlain, spouts.Opaque])
+def test_opaque_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
+    check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
+
+
+def test_the_spouts_over_memory_and_files_pass(tmp_path: Path) -> None:
+    rows = {0: [("a", 1), ("b", 2), ("c", 3)], 2: [("d", 4)] * 5}
+    expected = [row for partition in rows.values() for row in partition]
+    for check, kind in (
+        (check_transactional_spout, MemoryTransactionalSpout),
+        (check_opaque_spout, OpaqueMemoryTransactionalSpout),
+    ):
+        check(lambda kind=kind: kind(rows, ["word", "n"], take=2), expected=expected, seeds=[1])
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name} {number}\n" for number in range(7)))
+    check_transactional_spout(lambda: FileSpout(str(tmp_path / "*.txt"), max_batch_rows=3), seeds=[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (spouts.PositionInMemory, r"every tuple once, with failures and restarts \(seed 0\): committed: .* too many: "),
+        (spouts.ReadsOn, "another batch|every attempt at a txid emits the same"),
+        (spouts.EveryTaskEmitsAll, "the same tuples with 3 tasks as with 1: expected 13 .* got 39"),
+        (spouts.Unstorable, "MetadataError: spout 'spout', txid 1: metadata .* cannot be stored"),
+        (spouts.SkipsOne, r"gives its whole source: expected 13 tuple\(s\), got 11; missing: \(3,\), \(13,\)"),
+        (spouts.ReplaysTooLittle, "another batch|every attempt at a txid emits the same"),
+    ],
+)
+def test_broken_transactional_spouts_are_refused(kind, says: str, source: spouts.Source) -> None:
+    with pytest.raises(CheckFailed, match=says):
+        check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (spouts.Consumes, r"every tuple once, with failures and restarts \(seed 0\): committed: expected 13 "),
+        (spouts.Overlaps, "runs dry"),
+        (spouts.ForgetsThePosition, "MetadataError: .*tuples were emitted but no metadata returned"),
+        (spouts.OpaquePositionInMemory, "too many|missing"),
+    ],
+)
+def test_broken_opaque_spouts_are_refused(kind, says: str, source: spouts.Source) -> None:
+    with pytest.raises(CheckFailed, match=says):
+        check_opaque_spout(lambda: kind(source), expected=EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda source: check_transactional_spout(lambda: spouts.Opaque(source)), "this spout is opaque"),
+        (lambda source: check_opaque_spout(lambda: spouts.Plain(source)), "this spout is not opaque"),
+        (lambda source: check_opaque_spout(lambda: spouts.Opaque(source), tasks=[0]), "at least 1"),
+        (
+            lambda source: check_transactional_spout(lambda: MemoryTransactionalSpout([[1]], ["n"])),
+            r"gave \d+ batch\(es\) that are not empty, expected at least 2",
+        ),
+    ],
+)
+def test_what_cannot_be_checked_is_said(call: Callable, says: str, source: spouts.Source) -> None:
+    with pytest.raises(InputError, match=says):
+        call(source)

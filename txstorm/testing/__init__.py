@@ -1,0 +1,51 @@
+"""Testing topologies, and implementations of txstorm's ports.
+
+`TopologyTestDriver` puts a topology into the hands of a test; `run_transcript` plays a file of steps against it; the
+``check_…`` functions try a spout, ledger or engine of one's own. The pytest plugin
+`txstorm.testing.plugin` offers fixtures.
+
+The names are loaded when they are first used: pytest imports the plugin in every project it is installed for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txstorm.testing.clock import ManualClock
+    from txstorm.testing.driver import TopologyTestDriver
+    from txstorm.testing.emissions import Emission
+    from txstorm.testing.engine_checks import check_engine
+    from txstorm.testing.ledger_checks import check_ledger
+    from txstorm.testing.rules import CheckFailed
+    from txstorm.testing.spout_checks import check_opaque_spout, check_transactional_spout
+    from txstorm.testing.transcript import run_transcript
+
+_HOME = {
+    "ManualClock": "txstorm.testing.clock",
+    "TopologyTestDriver": "txstorm.testing.driver",
+    "Emission": "txstorm.testing.emissions",
+    "check_engine": "txstorm.testing.engine_checks",
+    "check_ledger": "txstorm.testing.ledger_checks",
+    "CheckFailed": "txstorm.testing.rules",
+    "check_opaque_spout": "txstorm.testing.spout_checks",
+    "check_transactional_spout": "txstorm.testing.spout_checks",
+    "run_transcript": "txstorm.testing.transcript",
+}
+
+__all__ = [*_HOME]  # noqa: PLE0604 - the names of _HOME, spelt once
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        msg = f"module 'txstorm.testing' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

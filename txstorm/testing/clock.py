@@ -1,0 +1,42 @@
+"""A clock that only moves when it is told to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from txstorm.errors import InputError
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class ManualClock:
+    """The time of a test: stands still but for `advance`.
+
+    Args:
+        start: what it shows first; must have a time zone.
+
+    Raises:
+        InputError: `start` is naive.
+    """
+
+    def __init__(self, start: datetime = START) -> None:
+        if start.tzinfo is None:
+            msg = f"ManualClock: start {start} has no time zone, expected one; add tzinfo=UTC"
+            raise InputError(msg)
+        self._start = round(start.timestamp() * 1_000_000)
+        self._passed = 0
+
+    def now(self) -> int:
+        """UTC microseconds since 1970: what transactions planned now are stamped with."""
+        return self._start + self._passed
+
+    def monotonic(self) -> float:
+        """Seconds since the clock was made."""
+        return self._passed / 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass; raises `InputError` when they are negative."""
+        if not seconds >= 0:
+            msg = f"ManualClock: advance by {seconds!r} seconds, expected a number >= 0; time does not run backwards"
+            raise InputError(msg)
+        self._passed += round(seconds * 1_000_000)

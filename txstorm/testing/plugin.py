@@ -1,0 +1,63 @@
+"""The pytest plugin: fixtures for testing topologies. Installed with txstorm; needs neither Spark nor Java.
+
+Fixtures: `txstorm_data_dir`, `txstorm_local`, `topology_test_driver`. Nothing of txstorm is loaded before one of them
+is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from txstorm.runtime.handle import RunHandle
+    from txstorm.testing.driver import TopologyTestDriver
+    from txstorm.topology.graph import Topology
+
+
+@pytest.fixture
+def txstorm_data_dir(tmp_path: Path) -> Path:
+    """An empty data directory; the runs and drivers of one test that use the fixtures below share it."""
+    return tmp_path / "txstorm-data"
+
+
+@pytest.fixture
+def txstorm_local(txstorm_data_dir: Path) -> Iterator[Callable[..., RunHandle]]:
+    """``txstorm_local(topology, …)``: run to the end of the source on the local engine; returns the handle.
+
+    Takes what `txstorm.run` takes. With ``available_now=False`` the run goes on and is stopped after the test.
+    Raises what ended the run.
+    """
+    from txstorm.runtime.run import run
+
+    handles: list[RunHandle] = []
+
+    def start(topology: Topology, **options: Any) -> RunHandle:
+        options = {"engine": "local", "data_dir": txstorm_data_dir, "available_now": True, **options}
+        handles.append(run(topology, **options))
+        if options["available_now"] or options.get("until_txid"):
+            handles[-1].awaitTermination()
+        return handles[-1]
+
+    yield start
+    for handle in handles:
+        handle.stop()
+
+
+@pytest.fixture
+def topology_test_driver(txstorm_data_dir: Path) -> Iterator[Callable[..., TopologyTestDriver]]:
+    """``topology_test_driver(topology, …)``: a `txstorm.testing.TopologyTestDriver`, closed after the test."""
+    from txstorm.testing.driver import TopologyTestDriver
+
+    drivers: list[TopologyTestDriver] = []
+
+    def make(topology: Topology, **options: Any) -> TopologyTestDriver:
+        drivers.append(TopologyTestDriver(topology, **{"data_dir": txstorm_data_dir, **options}))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        driver.close()

@@ -1,0 +1,72 @@
+"""Random schedules of acks, failures and restarts, and the way to the end of a source."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
+from txstorm.testing.rules import CheckFailed
+
+ACTIONS = 30
+DRY = 3
+LIMIT = 100
+Tuples = Counter[str]
+"""Tuples as text, with how often each came."""
+
+
+def play(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], None]) -> None:
+    """Ack, fail and restart at random, and then commit all that the source holds."""
+    for _ in range(ACTIONS):
+        _act(driver, rng, restart)
+    drain(driver)
+
+
+def _act(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], None]) -> None:
+    waiting = [txid for txid, status in driver.active.items() if status in (PROCESSING, COMMITTING)]
+    action = rng.random()
+    if action < 0.1:
+        restart()
+    elif not waiting:
+        driver.next_tuple()
+    elif action < 0.35:
+        driver.fail(rng.choice(list(driver.active)))
+    else:
+        driver.ack(rng.choice(waiting))
+
+
+def drain(driver: TopologyTestDriver) -> None:
+    """Commit until the source has nothing more: none is started, or several are empty, one after the other."""
+    empty = 0
+    for _ in range(LIMIT):
+        driver.next_tuple()
+        if not driver.active or empty == DRY:
+            return
+        driver.commit()
+        empty = 0 if batch(driver, driver.committed) else empty + 1
+    msg = (
+        f"the source runs dry: expected that within {LIMIT} transactions, got tuples in all; a spout must go on where "
+        "the metadata of the txid before end (or let make_spout hold less, or take larger batches)"
+    )
+    raise CheckFailed(msg)
+
+
+def batch(driver: TopologyTestDriver, txid: int) -> Tuples:
+    """What the spout emitted in the last attempt at `txid`, which is the committed one if any is."""
+    return batch_of(driver, driver.attempts(txid)[-1])
+
+
+def batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples:
+    """What the spout emitted in `attempt`."""
+    spout = driver.topology.spout.id
+    emissions = (one for one in driver.emissions if one.attempt == attempt and one.component == spout)
+    return Counter(text(one.stream, one.values) for one in emissions)
+
+
+def text(stream: str, values: tuple[Any, ...]) -> str:
+    """A tuple as text, with its stream unless it is the default one."""
+    return f"{values!r}" if stream == DEFAULT_STREAM else f"{stream}: {values!r}"
