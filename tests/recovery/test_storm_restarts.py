@@ -134,7 +134,8 @@ def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_
         stored = {txid: meta.document["meta"] for txid, meta in books.metas().items() if txid >= 3}
     assert stored[3] == [5, 7]
     last = max(stored)
-    assert [txid for txid, _ in diary.of("initialize")] == list(range(1, last + 1))
+    # The run may have ended between a question and the ledger: what was never stored is asked for again.
+    assert [txid for txid, _ in diary.of("initialize")][:last] == list(range(1, last + 1))
     split = len(diary.read())
 
     run(topology(), engine=make_engine(), data_dir=place / "data", until_txid=last + 2).awaitTermination()
