@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     )
     from txstorm.api.state import KeyedState, SinkTable
     from txstorm.api.tuples import Fields, Tuple
-    from txstorm.clients.sql import SqlAlchemyBackend
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.plan.explain import explain
     from txstorm.runtime.run import run
@@ -71,7 +70,6 @@ _HOME = {
     "SinkTable": "txstorm.api.state",
     "Fields": "txstorm.api.tuples",
     "Tuple": "txstorm.api.tuples",
-    "SqlAlchemyBackend": "txstorm.clients.sql",
     "FailedException": "txstorm.errors",
     "ReportedFailedException": "txstorm.errors",
     "TxstormError": "txstorm.errors",

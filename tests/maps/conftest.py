@@ -8,22 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres_server import Postgres
 
-from txstorm import MemoryBackend, SqlAlchemyBackend
+from txstorm import MemoryBackend
+from txstorm.clients.sql import SqlAlchemyBackend
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A running server; a test that stops it starts it again."""
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.integration)])

@@ -13,6 +13,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import psycopg
+
 NOBODY = "nobody"
 
 
@@ -66,6 +68,11 @@ class Postgres:
             for child in children:
                 os.kill(int(child), how)
         process.wait()
+
+    def sql(self, statement: str) -> None:
+        """Run one statement."""
+        with psycopg.connect(f"host=127.0.0.1 port={self.port} user=txstorm dbname=postgres") as connection:
+            connection.execute(statement)
 
     def close(self) -> None:
         """Stop it and remove its files."""
