@@ -16,6 +16,7 @@ from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.runtime.books import Books
+from txstorm.state.read import read_state
 from txstorm.state.staging import STAGED
 
 ROWS = [[("a", 1), ("b", 1)], [("a", 2), ("c", 5)], [("b", 0), ("d", 1)], [("a", 3), ("b", 4)]]
@@ -101,6 +102,8 @@ def test_parallel_tasks_and_two_maps_continue_over_starts(make_backend, tmp_path
     for until in (1, 2, 4):
         ends(topology(Source(ROWS), *maps, parallelism=3), tmp_path / "data", until_txid=until)
     assert values(one) == values(two) == AS_PLANNED
+    with pytest.raises(StateError, match="'one' is a map in a store of the user's own; read it there"):
+        read_state(tmp_path / "data", "one")
     assert one.mark().txid == two.mark().txid == 4
     ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
     assert Books(ledger, tmp_path / "data/intents").tables() == {"maps/one": 4, "maps/two": 4}
