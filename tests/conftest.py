@@ -57,6 +57,19 @@ def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     return lambda: SparkEngine(session)
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A running PostgreSQL server (`postgres_server.Postgres`); a test that stops it starts it again."""
+    from postgres_server import Postgres
+
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
     """A test that arms fault points leaves none behind."""

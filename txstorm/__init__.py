@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txstorm.api.attempt import TransactionAttempt
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
     from txstorm.api.context import TaskContext
+    from txstorm.api.maps import MapState
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
         NOT_READY,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.plan.explain import explain
     from txstorm.runtime.run import run
+    from txstorm.state.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
 
@@ -51,6 +53,7 @@ _HOME = {
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",
     "TaskContext": "txstorm.api.context",
+    "MapState": "txstorm.api.maps",
     "Collector": "txstorm.api.output",
     "OutputFieldsDeclarer": "txstorm.api.output",
     "NOT_READY": "txstorm.api.spout",
@@ -72,6 +75,7 @@ _HOME = {
     "TxstormError": "txstorm.errors",
     "explain": "txstorm.plan.explain",
     "run": "txstorm.runtime.run",
+    "MemoryBackend": "txstorm.state.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
 }

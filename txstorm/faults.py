@@ -3,7 +3,8 @@
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
 where *action* is ``kill`` (SIGKILL to this process), ``raise`` (`InjectedFault`) or ``hang`` (sleep for an hour)
 and *nth* counts the passages of that point from 1. ``*`` for the point matches every point. A number in the name of
-a point counts tables from 1. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
+a point counts tables from 1, and maps after them. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point
+to FILE.
 """
 
 from __future__ import annotations

@@ -14,11 +14,22 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, faults, run
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    KeyedState,
+    MapState,
+    TransactionalTopologyBuilder,
+    faults,
+    run,
+)
+from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
@@ -69,6 +80,28 @@ class Totals(BatchBolt, Committer):
         self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
 
 
+class Maps(BatchBolt, Committer):
+    """Counts in two maps of a database; words that begin with z are removed from one of them by even txids."""
+
+    def __init__(self, url: str) -> None:
+        words, lengths = SqlAlchemyBackend(url, "words"), SqlAlchemyBackend(url, "lengths")
+        self.maps = [MapState("words", words), MapState("lengths", lengths, "transactional", allow_opaque_spout=True)]
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.attempt, self.words = context, attempt, Counter()
+
+    def execute(self, tuple):
+        self.words[tuple["word"]] += 1
+
+    def finish_batch(self):
+        words, lengths = self.context.state("words"), self.context.state("lengths")
+        words.update_many(self.words, lambda old, n: (old or 0) + n)
+        for word, n in self.words.items():
+            lengths.update(len(word), lambda old, n=n: (old or 0) + n)
+            if word.startswith("z") and self.attempt.txid % 2 == 0:
+                words.remove(word)
+
+
 def spout(kind: str, txids: int, data_dir: Path) -> Any:
     rows = lines(txids)
     if kind == "file":
@@ -81,13 +114,15 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
     return made(partitions, ["line"], take=2)
 
 
-def topology(source: Any, tables: int) -> Any:
+def topology(source: Any, tables: int, maps: str | None = None) -> Any:
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
     if tables == 3:
         builder.set_committer_bolt("totals", Totals()).global_grouping("split")
         builder.set_bolt("words", DeltaSink("words", {"word": str}), 2).shuffle_grouping("split")
+    if maps:
+        builder.set_bolt("maps", Maps(maps)).global_grouping("split")
     return builder.build_topology()
 
 
@@ -96,6 +131,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--spout", choices=SPOUTS, default="memory")
     parser.add_argument("--tables", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--maps", metavar="URL")
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--txids", type=int, default=TXIDS)
     parser.add_argument("--set", action="append", default=[])
@@ -103,7 +139,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
     settings |= dict(one.split("=", 1) for one in options.set)
     handle = run(
-        topology(spout(options.spout, options.txids, options.data_dir), options.tables),
+        topology(spout(options.spout, options.txids, options.data_dir), options.tables, options.maps),
         engine=options.engine,
         data_dir=options.data_dir,
         settings=settings,

@@ -203,7 +203,8 @@ def _check_ledger(data_dir: Path, txids: int, intents: int) -> None:
         assert books.failures() == {}
         assert books.history() == {}
         assert list(books.metas()) == [txids]
-        assert {name: ranges[-1].last for name, ranges in table_ranges(data_dir).items()} == books.tables()
+        tables = {name: last for name, last in books.tables().items() if not name.startswith("maps/")}
+        assert {name: ranges[-1].last for name, ranges in table_ranges(data_dir).items()} == tables
         assert len(books.intents()) <= intents
         assert books.ledger.holder() is None
 

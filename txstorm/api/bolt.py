@@ -57,7 +57,14 @@ class BatchBolt(Component):
 
     Order of calls: `prepare`, then `execute` for each tuple (or `execute_batch` for each record batch), then
     `finish_batch` once, also when no tuple came.
+
+    Attributes:
+        external: True for a committer whose `finish_batch` writes where no transaction of txstorm can hold it back (a
+            database, a queue, a mail). Transactions are then decided one by one, and its `finish_batch` waits until
+            the one before is decided. Replays happen: it must ignore, by its txid, what it has done already.
     """
+
+    external: ClassVar[bool] = False
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",

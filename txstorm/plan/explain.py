@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import KeyedState
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.view import KIND_WORDS, plural, printable
+from txstorm.topology.view import kind_word, plural, printable
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def _commit(plan: Plan) -> Branch:
     if not plan.commit:
         return Branch("commit phase: nothing finishes here; a txid commits when it is processed")
     steps = [_step(plan, place, name) for place, name in enumerate(plan.commit, 1)]
-    return Branch("commit phase: finishes one txid after the other, in the driver, in this order", steps)
+    decided = ", each decided before the next" if plan.topology.external else ""
+    return Branch(f"commit phase: finishes one txid after the other, in the driver, in this order{decided}", steps)
 
 
 def _step(plan: Plan, place: int, name: str) -> Branch:
@@ -78,7 +80,13 @@ def _step(plan: Plan, place: int, name: str) -> Branch:
 def _tables(topology: Topology, name: str) -> list[Branch]:
     states = [Branch(f"state {one.name}: {_columns(one)}") for one in topology.states.get(name, ())]
     sinks = [Branch(f"sink {one.name}: sinks/{one.name}") for one in topology.sinks.get(name, ())]
-    return states + sinks
+    return states + sinks + [Branch(f"map {one.name}: {_store(one)}") for one in topology.maps.get(name, ())]
+
+
+def _store(one: MapState) -> str:
+    """What a map keeps, where, and how often a transaction counts in it."""
+    often = "exactly once" if one.marked else "at least once"
+    return f"{one.kind}, in {type(one.backend).__name__}, {often}"
 
 
 def _columns(state: KeyedState) -> str:
@@ -86,7 +94,7 @@ def _columns(state: KeyedState) -> str:
 
 
 def _headline(component: Component) -> str:
-    about = f"{KIND_WORDS[component.kind]}, {plural(component.parallelism, 'task')}"
+    about = f"{kind_word(component.kind, external=component.external)}, {plural(component.parallelism, 'task')}"
     return f"{printable(component.id)}: {about}"
 
 

@@ -139,11 +139,13 @@ class Committer:
             return outcome
         versions = self._decide_and_publish(intent, outcome)
         finished.tables.apply(intent.last)
-        self._tables.update(dict.fromkeys((table.uri for table in intent.tables), intent.last))
+        touched = (table.uri for table in intent.tables if table.uri in self._tables)  # some maps are not recorded
+        self._tables.update(dict.fromkeys(touched, intent.last))
         with _timed(outcome, "complete"):
             tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
             ops = [*housekeeping(intent.last), *(self._old_intents(intent.last) if intent.tables else [])]
             self._books.complete(intent.last, self._tables, history_rows(intent, versions, tuples), ops)
+            self._store.maps.forget(before=self._kept[0] if self._kept else intent.last)
         return outcome
 
     def _finish(self, group: Sequence[Ready], tables: CommitGroup, outcome: Outcome) -> None:

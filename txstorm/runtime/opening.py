@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -31,6 +31,7 @@ from txstorm.runtime.session import Session
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
 from txstorm.state.intent import Intent
+from txstorm.state.mapstore import check_declared, has_maps
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
 from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
@@ -39,6 +40,7 @@ from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.open")
+Decided = tuple[Intent, Mapping[str, int]]
 
 
 def now_micros() -> int:
@@ -136,6 +138,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
     books.check()
     _check(data_dir, books, identity, None)
     _check_kept(data_dir, books)
+    check_declared([one.name for maps in topology.maps.values() for one in maps], books.live_intents())
     write_format(data_dir)
     books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
     epoch = books.raise_epoch()
@@ -144,8 +147,8 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
     raise_epochs(data_dir, books.tables(), owner, epoch)
     _check(data_dir, books, identity, epoch)
     faults.point("p0.raised")
-    for intent in books.live_intents():
-        _roll_forward(data_dir, books, intent, identity)
+    waiting = _roll_tables_forward(data_dir, books)
+    committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(
         data_dir,
         topology=topology.id,
@@ -153,11 +156,13 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         timeline=identity.timeline,
         states=topology.states,
         sinks=topology.sinks,
+        maps=topology.maps,
         create=known is None,
-        committed=books.currtx() - 1,
+        committed=committed,
         recorded=books.tables(),
     )
     store.raise_epoch(epoch)
+    _lead_maps(store, books, committed, waiting)
     books.write_tables(store.last_txids())
     faults.point("p0.after")
     return store, identity
@@ -183,11 +188,34 @@ def _check(data_dir: Path, books: Books, identity: Identity, epoch: int | None) 
     check_history(data_dir)
 
 
-def _roll_forward(data_dir: Path, books: Books, intent: Intent, identity: Identity) -> None:
-    """Publish and complete a decided group: no spout, no bolt, no second look at the source (R1)."""
-    log.info("rolling txids %s-%s forward", intent.first, intent.last)
-    versions = roll_forward(data_dir, intent, books.epoch)
-    tables = {**books.tables(), **dict.fromkeys((table.uri for table in intent.tables), intent.last)}
+def _lead_maps(store: StateStore, books: Books, committed: int, waiting: Sequence[Decided]) -> None:
+    """Take over the maps, and complete the groups that `waiting` for them."""
+    store.lead_maps(books.epoch, committed, books.tables(), [intent for intent, _ in waiting])
+    for intent, versions in waiting:
+        store.maps.roll_forward(intent, books.epoch)
+        _complete(books, intent, versions)
+
+
+def _roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
+    """Publish decided groups: no spout, no bolt, no second look at the source (R1).
+
+    Groups are completed up to the first one with maps. It and later ones are returned, with the versions of their
+    tables: their maps come when the topology's stores are known.
+    """
+    waiting: list[Decided] = []
+    for intent in books.live_intents():
+        log.info("rolling txids %s-%s forward", intent.first, intent.last)
+        versions = roll_forward(data_dir, intent, books.epoch)
+        if waiting or has_maps(intent):
+            waiting.append((intent, versions))
+        else:
+            _complete(books, intent, versions)
+    return waiting
+
+
+def _complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None:
+    known = books.tables()
+    tables = {**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}
     old = [Delete(meta_path(txid)) for txid in books.metas() if txid < intent.last]
     books.complete(intent.last, tables, history_rows(intent, versions), old)
 
@@ -204,6 +232,8 @@ def _assemble(
     sleep: Callable[[float], bool],
 ) -> Session:
     settings = topology.settings
+    if topology.external:  # one txid is decided before the next one's effects begin
+        settings = settings.updated({"max_group_txids": 1})
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
     planning = Planning(books, planner(topology.spout.object, context), options.clock.now)
     window = Window(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -13,9 +14,10 @@ from txstorm.api.names import near
 from txstorm.errors import StateError
 from txstorm.state.handle import StateGroup, TaskState
 from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
+from txstorm.state.maps import MapGroup, TaskMap
 from txstorm.state.sink import SinkGroup, TaskSink
 from txstorm.state.staging import StagedName, stage
-from txstorm.state.table import DeltaTableState
+from txstorm.state.table import TableRef
 
 G = TypeVar("G")
 
@@ -62,21 +64,24 @@ class Rows(Protocol):
 
 
 class Member:
-    """One table that groups write to: its rows in memory, and what is staged of them.
+    """One table or map that groups write to: its rows in memory, and what is staged of them.
 
     Attributes:
         component: who declares it.
-        delta: the table.
+        path: its directory; `ref`: what it is.
         rows: what is not published yet.
         applied: the last txid whose rows have entered the index, or were not there.
     """
 
-    def __init__(self, component: str, delta: DeltaTableState, rows: StateGroup | SinkGroup, last: int) -> None:
+    def __init__(
+        self, component: str, path: Path, ref: TableRef, rows: StateGroup | SinkGroup | MapGroup, last: int
+    ) -> None:
         self.component = component
-        self.delta = delta
+        self.path = path
+        self.ref = ref
         self.rows: Rows = rows
         self.applied = last
-        self._take = rows.changes if isinstance(rows, StateGroup) else rows.rows
+        self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = Lasts(last)
         self._staged: dict[str, int] = {}
 
@@ -87,10 +92,10 @@ class Member:
         if rows is None or not rows.num_rows:
             return None
         previous = self._lasts.before(first.txid)
-        staged = stage(self.delta.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
+        staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
         self._lasts.staged(last.txid)
         self._staged[staged.path] = last.txid
-        ref = self.delta.ref
+        ref = self.ref
         return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(rows.schema), previous, staged)
 
     def unpublished(self) -> set[str]:
@@ -116,15 +121,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one run.
+    """The tables and maps of one run.
 
     Attributes:
-        states: name → the component that declares it, and its unpublished rows.
+        states: name of a state or map → the component that declares it, and its unpublished rows.
         sinks: the same of the sinks.
         members: all tables that groups write to, in the order in which they are published.
     """
 
-    states: Mapping[str, tuple[str, StateGroup]]
+    states: Mapping[str, tuple[str, StateGroup | MapGroup]]
     sinks: Mapping[str, tuple[str, SinkGroup]]
     members: Sequence[Member]
 
@@ -135,11 +140,11 @@ class Resources:
     def __init__(self, txid: int, tables: Tables) -> None:
         self.txid = txid
         self._tables = tables
-        self._handles: list[TaskState | TaskSink] = []
+        self._handles: list[TaskState | TaskMap | TaskSink] = []
         self._active = False
 
-    def state(self, component: str, task: int, name: str) -> TaskState:
-        """The handle of the state `name` declared by `component`; raises `StateError` when it declares none such."""
+    def state(self, component: str, task: int, name: str) -> TaskState | TaskMap:
+        """The handle of the state or map `name` of `component`; raises `StateError` when it declares none such."""
         handle = _declared("state", component, name, self._tables.states).handle(component, task, self.txid)
         self._give(handle)
         return handle
@@ -156,7 +161,7 @@ class Resources:
         for handle in self._handles:
             handle.active = active
 
-    def _give(self, handle: TaskState | TaskSink) -> None:
+    def _give(self, handle: TaskState | TaskMap | TaskSink) -> None:
         handle.active = self._active
         self._handles.append(handle)
 

@@ -14,8 +14,8 @@ from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.state.staging import Staged
 
 FORMAT, VERSION = "txstorm-intent", 1
-CHANGES, STATE, SINK = "changes", "state", "sink"
-DIRECTORIES = {CHANGES: "changes", STATE: "state", SINK: "sinks"}
+CHANGES, STATE, SINK, MAP = "changes", "state", "sink", "map"
+DIRECTORIES = {CHANGES: "changes", STATE: "state", SINK: "sinks", MAP: "maps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class TxidRecord:
 
 @dataclass(frozen=True, slots=True)
 class IntentTable:
-    """One table that an intent touches.
+    """One table, or map in a store of the user's own, that an intent touches.
 
     Attributes:
-        kind: ``changes`` or ``sink``.
-        name: the state's or sink's name.
-        uri: the table's directory, relative to the data directory.
+        kind: ``changes``, ``sink`` or ``map``.
+        name: the state's, sink's or map's name.
+        uri: the directory of the table, or of the map's staged rows, relative to the data directory.
         schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
         previous: the last txid of the table before this group.
         staged: the rows.

@@ -18,7 +18,7 @@ from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
 from txstorm.state.declared import KEYS, VALUES
-from txstorm.state.intent import CHANGES, DIRECTORIES, SINK, STATE
+from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, in_order
 from txstorm.state.table import COMPACTED, CREATED, DeltaTableState, Owner, TableRef
 
@@ -116,6 +116,9 @@ def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
     known = _names(data_dir, kind)
     if name not in known:
         what = "sink" if kind == SINK else "state"
+        if (data_dir / DIRECTORIES[MAP] / name).is_dir():
+            msg = f"{data_dir}: {name!r} is a map in a store of the user's own; read it there"
+            raise StateError(msg)
         msg = f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}"
         raise StateError(msg)
     return open_table(data_dir, TableRef(kind, name))

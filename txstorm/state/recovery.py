@@ -8,7 +8,7 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.state.intent import CHANGES, DIRECTORIES, STATE, Intent, IntentTable
+from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, STATE, Intent, IntentTable
 from txstorm.state.staging import check_digest
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
@@ -16,14 +16,14 @@ _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 
 
 def table_ref(uri: str) -> TableRef:
-    """The table that the ledger and intents call ``changes/…`` or ``sinks/…``."""
+    """The table that the ledger and intents call ``changes/…``, ``sinks/…`` or ``maps/…``."""
     directory, _, name = uri.partition("/")
     return TableRef(_KINDS[directory], name)
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:
-    """All tables behind the `recorded` names: a state has two."""
-    refs = [table_ref(uri) for uri in recorded]
+    """All tables behind the `recorded` names: a state has two, a map none."""
+    refs = [ref for ref in map(table_ref, recorded) if ref.kind != MAP]
     return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]
 
 
@@ -73,6 +73,8 @@ def raise_epochs(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch: i
 def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
     """Publish a decided group from its intent alone: no user code, no source; returns table → version.
 
+    Maps are left out: their stores are known when the topology's code is loaded.
+
     Called in P0 by the coordinator of `epoch` for every live intent in txid order; doing it again changes nothing.
 
     Raises:
@@ -84,6 +86,7 @@ def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
     return {
         table.uri: _publish(data_dir, owner, number, table, intent, epoch)
         for number, table in enumerate(intent.tables, start=1)
+        if table.kind != MAP
     }
 
 

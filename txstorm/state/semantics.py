@@ -61,17 +61,6 @@ def opaque(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Ro
     return Row(change(before), txid, before)
 
 
-def withdrawn(row: Row[V], txid: int) -> Row[V] | None:
-    """What becomes of a row that an earlier attempt of `txid` wrote and the new attempt does not mention.
-
-    It goes back to the value before, or away (None). Storm forgets this, which only external stores need: a framework
-    table never holds an attempt that was not decided.
-    """
-    if not is_applied(row, txid):
-        return row
-    return None if row.prev is None else Row(row.prev, txid, row.prev)
-
-
 def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
     """The row after `txid` when every replay is equal: a row that carries `txid` is left as it is.
 

@@ -150,10 +150,17 @@ def data_file(table: Path, staged: Staged) -> DataFile:
 
 def check_digest(table: Path, staged: Staged) -> None:
     """Raise `TableCorrupt` unless the staged file has the bytes it was staged with."""
+    checked_bytes(table, staged)
+
+
+def checked_bytes(table: Path, staged: Staged) -> bytes:
+    """The bytes of the staged file; raises `TableCorrupt` unless they are those it was staged with."""
     data_file(table, staged)
-    found = digest((table / staged.path).read_bytes())
+    data = (table / staged.path).read_bytes()
+    found = digest(data)
     if found != staged.digest:
         raise _damaged(table / staged.path, f"expected digest {staged.digest[:16]}…, found {found[:16]}…")
+    return data
 
 
 def _damaged(file: Path, what: str) -> TableCorrupt:

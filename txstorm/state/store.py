@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
+from txstorm.api.maps import MapState
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
@@ -17,22 +18,34 @@ from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.history import HISTORY
 from txstorm.state.index import MemoryIndex
-from txstorm.state.intent import CHANGES, STATE, Intent
+from txstorm.state.intent import CHANGES, MAP, STATE, Intent
+from txstorm.state.maps import MapGroup
+from txstorm.state.mapstore import MapStore
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
+from txstorm.state.recovery import table_ref
 from txstorm.state.sink import SinkGroup
 from txstorm.state.sweep import kept_by, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
 
 class StateStore:
-    """The tables of one run. Used by one thread at a time, but for the handles that groups give out."""
+    """The tables and maps of one run. Used by one thread at a time, but for the handles that groups give out.
+
+    Attributes:
+        maps: those in stores of the user's own.
+    """
 
     def __init__(
-        self, data_dir: Path, declared: Sequence[Declaration], tables: Mapping[TableRef, DeltaTableState]
+        self,
+        data_dir: Path,
+        declared: Sequence[Declaration],
+        tables: Mapping[TableRef, DeltaTableState],
+        maps: MapStore,
     ) -> None:
         self.data_dir = data_dir
+        self.maps = maps
         self._declared = declared
         self._delta = tables
         self._epoch = 0
@@ -50,6 +63,7 @@ class StateStore:
         timeline: int,
         states: Mapping[str, Sequence[KeyedState]],
         sinks: Mapping[str, Sequence[SinkTable]],
+        maps: Mapping[str, Sequence[MapState]] | None = None,
         create: bool,
         committed: int = 0,
         recorded: Collection[str] = (),
@@ -65,6 +79,7 @@ class StateStore:
             timeline: the current one.
             states: component → the states it declares.
             sinks: component → the sinks it declares.
+            maps: component → the maps it declares; nothing is asked of their stores yet.
             create: whether this is the first run; later only tables that are not `recorded` may be missing.
             committed: the last committed txid; the range of a new table starts after it.
             recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
@@ -89,7 +104,7 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
-        return cls(data_dir, declared, found)
+        return cls(data_dir, declared, found, MapStore(data_dir, owner, maps or {}))
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table; called in P0, and again for tables made by `open`.
@@ -102,6 +117,10 @@ class StateStore:
             faults.point(f"p0.{number}.raised")
         self._epoch = epoch
 
+    def lead_maps(self, epoch: int, committed: int, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+        """Take over every map, once the tables are; see `txstorm.state.mapstore.StoredMap.lead`."""
+        self.maps.lead(epoch, committed, recorded, live, len(self._delta) + 1)
+
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.
 
@@ -111,18 +130,21 @@ class StateStore:
             return
         for table in self._delta.values():
             table.refresh()
-        states: dict[str, tuple[str, StateGroup]] = {}
+        states: dict[str, tuple[str, StateGroup | MapGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         for one in self._declared:
             if isinstance(one.table, KeyedState):
                 states[one.table.name] = one.component, self._load_state(one, one.table)
             else:
                 sinks[one.table.name] = one.component, self._load_sink(one, one.table)
-        self._tables = Tables(states, sinks, list(self._members.values()))
+        maps = self.maps.groups()
+        self._members.update(self.maps.members(maps))
+        self._tables = Tables({**states, **maps}, sinks, list(self._members.values()))
 
     def last_txids(self) -> dict[str, int]:
-        """Table (``changes/…``, ``sinks/…``) → the last txid published to it."""
-        return {ref.uri: self._delta[ref].last_txid() for ref in self._published_refs()}
+        """Table (``changes/…``, ``sinks/…``) or map with a mark (``maps/…``) → the last txid published to it."""
+        tables = {ref.uri: self._delta[ref].last_txid() for ref in self._published_refs()}
+        return {**tables, **self.maps.last_txids()}
 
     def versions(self) -> dict[str, int]:
         """Table (``changes/…``, ``sinks/…``) → its version, as last read."""
@@ -135,7 +157,7 @@ class StateStore:
         return CommitGroup(first, self._tables)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to all its tables in order; returns table → version.
+        """Publish a decided group to all its tables and maps in order; returns table → version.
 
         May be called again after any failure. Then call `CommitGroup.apply`.
 
@@ -146,12 +168,15 @@ class StateStore:
         """
         versions = {}
         for number, table in enumerate(intent.tables, start=1):
-            delta = self._delta[TableRef(table.kind, table.name)]
-            versions[table.uri] = delta.publish(number, table, intent, epoch)
+            if table.kind == MAP:
+                self.maps.publish(number, table, intent, epoch)
+            else:
+                delta = self._delta[TableRef(table.kind, table.name)]
+                versions[table.uri] = delta.publish(number, table, intent, epoch)
             if table.uri in self._members:  # else nothing is loaded yet
                 self._members[table.uri].published(intent.last)
-        for table in intent.tables:
-            self._delta[TableRef(table.kind, table.name)].tidy()
+        for uri in versions:
+            self._delta[table_ref(uri)].tidy()
         return versions
 
     def compact(
@@ -190,6 +215,7 @@ class StateStore:
             member = self._members.get(ref.uri)
             kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
+        removed += self.maps.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY
         if is_table(history):
             swept = sweep_table(history, self._epoch, set(), DeltaHandle.open(history))
@@ -221,14 +247,14 @@ class StateStore:
             index.load(changes.handle.read(low=("_txid", as_of)))
         group = StateGroup(state, index)
         self._indexes[state.name] = index
-        self._members[changes.ref.uri] = Member(one.component, changes, group, last)
+        self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, last)
         return group
 
     def _load_sink(self, one: Declaration, sink: SinkTable) -> SinkGroup:
         group = SinkGroup(sink)
         (ref,) = one.refs
         table = self._delta[ref]
-        self._members[ref.uri] = Member(one.component, table, group, table.last_txid())
+        self._members[ref.uri] = Member(one.component, table.path, ref, group, table.last_txid())
         return group
 
     def _compact(self, name: str, index: MemoryIndex, now: int) -> bool:

@@ -16,17 +16,30 @@ def sweep_table(table: Path, epoch: int, kept: set[str], handle: DeltaHandle) ->
     Called by the coordinator of `epoch`; files of a newer one are left alone, as is what txstorm did not name.
     `kept` holds paths relative to the table. Returns what was removed.
     """
-    found = [f"{STAGED}/{file.name}" for file in sorted((table / STAGED).glob("*.parquet"))]
-    candidates = [path for path in found if path not in kept and _is_older(path, epoch)]
+    candidates = _candidates(table, epoch, kept)
     if candidates:
         current = {file.path for file in handle.files()}
         candidates = [path for path in candidates if path not in current]
     if candidates:  # only now the log is read: usually there is nothing to do
         logged = handle.logged_paths()
         candidates = [path for path in candidates if path not in logged]
-    for path in candidates:
+    return _removed(table, candidates)
+
+
+def sweep_unlogged(path: Path, epoch: int, kept: set[str]) -> list[str]:
+    """The same below a `path` that is no table: no log refers to what is staged there."""
+    return _removed(path, _candidates(path, epoch, kept))
+
+
+def _candidates(table: Path, epoch: int, kept: set[str]) -> list[str]:
+    found = [f"{STAGED}/{file.name}" for file in sorted((table / STAGED).glob("*.parquet"))]
+    return [path for path in found if path not in kept and _is_older(path, epoch)]
+
+
+def _removed(table: Path, paths: list[str]) -> list[str]:
+    for path in paths:
         (table / path).unlink(missing_ok=True)
-    return candidates
+    return paths
 
 
 def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:

@@ -45,9 +45,15 @@ class TransactionalTopologyBuilder:
         """Add a bolt; a batch bolt with the `Committer` marker is a committer. Returns the declarer of its inputs."""
         return self._add(id, bolt, parallelism, "bolt")
 
-    def set_committer_bolt(self, id: str, bolt: BatchBolt, parallelism: int | None = None) -> BoltDeclarer:
-        """Add a batch bolt as a committer: its `finish_batch` runs in strong txid order."""
-        return self._add(id, bolt, parallelism, "committer")
+    def set_committer_bolt(
+        self, id: str, bolt: BatchBolt, parallelism: int | None = None, *, external: bool | None = None
+    ) -> BoltDeclarer:
+        """Add a batch bolt as a committer: its `finish_batch` runs in strong txid order.
+
+        `external` says whether that has effects which no transaction holds; by default its class says so
+        (`txstorm.api.bolt.BatchBolt`).
+        """
+        return self._add(id, bolt, parallelism, "committer", external)
 
     def get_spout_declarer(self) -> SpoutDeclarer:
         """The declarer of the spout."""
@@ -87,8 +93,10 @@ class TransactionalTopologyBuilder:
         _, faults = Settings.read(self._settings)
         return Report((*report.faults, *faults), report.warnings)
 
-    def _add(self, id: str, bolt: Any, parallelism: int | None, role: Role) -> BoltDeclarer:
-        declaration = Declaration(id, bolt, parallelism, role)
+    def _add(
+        self, id: str, bolt: Any, parallelism: int | None, role: Role, external: bool | None = None
+    ) -> BoltDeclarer:
+        declaration = Declaration(id, bolt, parallelism, role, external=external)
         self._declarations.append(declaration)
         return BoltDeclarer(declaration)
 

@@ -21,6 +21,7 @@ class Declaration:
         role: which call it was: the constructor, `set_bolt` or `set_committer_bolt`.
         inputs: the groupings declared so far.
         configuration: the component's own configuration.
+        external: whether it has effects of its own; None stands for what its class says.
     """
 
     id: Any
@@ -29,3 +30,4 @@ class Declaration:
     role: Role
     inputs: list[Input] = field(default_factory=list)
     configuration: dict[str, Any] = field(default_factory=dict)
+    external: bool | None = None

@@ -93,6 +93,7 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
         "id": component.id,
         "kind": component.kind,
         "class": type(component.object).__name__,
+        "external": component.external,
         "parallelism": component.parallelism,
         "phase": "commit" if component.id in topology.commit_phase else "processing",
         "inputs": [
@@ -110,6 +111,10 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
         "states": [
             {"name": one.name, "key": list(one.key), "value": list(one.value)}
             for one in topology.states.get(component.id, ())
+        ],
+        "maps": [
+            {"name": one.name, "kind": one.kind, "backend": type(one.backend).__name__, "exactly_once": one.marked}
+            for one in topology.maps.get(component.id, ())
         ],
         "sinks": [{"name": one.name, "columns": list(one.columns)} for one in topology.sinks.get(component.id, ())],
     }

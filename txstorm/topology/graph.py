@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from txstorm.api.grouping import Grouping
+from txstorm.api.maps import MapState
 from txstorm.api.names import near
 from txstorm.api.output import StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable, arrow_type
@@ -41,6 +42,7 @@ class Component:
         inputs: its subscriptions, in the order they were declared; empty for the spout.
         streams: the streams it emits, name → declaration.
         configuration: what `add_configuration` set for this component only.
+        external: whether its `finish_batch` has effects that no transaction holds.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Component:
     inputs: tuple[Input, ...]
     streams: Mapping[str, StreamDeclaration]
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    external: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +104,16 @@ class Topology:
         """Committer → the sinks it declares; committers without one are left out."""
         return {owner: found for owner, found in self._tables(SinkTable).items() if found}
 
+    @cached_property
+    def maps(self) -> dict[str, tuple[MapState, ...]]:
+        """Committer → the maps it declares; committers without one are left out."""
+        return {owner: found for owner, found in self._tables(MapState).items() if found}
+
+    @property
+    def external(self) -> bool:
+        """Whether a component has effects of its own, so that transactions are decided one by one."""
+        return any(component.external for component in self.components)
+
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """The same graph with some settings changed; raises `SettingError` as `Settings.parse` does."""
         return replace(self, settings=self.settings.updated(changes))
@@ -108,7 +121,8 @@ class Topology:
     def fingerprint(self) -> str:
         """A digest of the graph's shape: equal for two builds of one topology, in any process.
 
-        Covers ids, kinds, parallelism, inputs, groupings, streams, states and sinks; not the code and not the settings.
+        Covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks and maps; not the code and not the
+        settings.
         """
         shape = {"topology": self.id, "components": [self._shape(component) for component in self.components]}
         return blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -141,7 +155,9 @@ class Topology:
         return {component.id: found_tables(component.object, kind) for component in committers}
 
     def _shape(self, component: Component) -> dict[str, Any]:
+        maps = [[one.name, one.kind] for one in self.maps.get(component.id, ())]
         return {
+            **({"maps": maps} if maps else {}),  # those without keep the fingerprint they had before there were maps
             "id": component.id,
             "kind": component.kind,
             "parallelism": component.parallelism,

@@ -7,6 +7,7 @@ from typing import Any
 
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
+from txstorm.api.maps import MapState
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
 from txstorm.api.state import KeyedState, SinkTable
@@ -36,7 +37,9 @@ class Inspected:
     streams: dict[str, StreamDeclaration] | None
     states: tuple[KeyedState, ...]
     sinks: tuple[SinkTable, ...]
+    maps: tuple[MapState, ...]
     configuration: dict[str, Any]
+    external: bool
     faults: list[str] = field(default_factory=list)
 
     def component(self) -> Component:
@@ -44,7 +47,14 @@ class Inspected:
         assert self.kind is not None
         streams = dict(self.streams or {})
         return Component(
-            self.id, self.kind, self.object, self.parallelism, self.inputs, streams, dict(self.configuration)
+            id=self.id,
+            kind=self.kind,
+            object=self.object,
+            parallelism=self.parallelism,
+            inputs=self.inputs,
+            streams=streams,
+            configuration=dict(self.configuration),
+            external=self.external,
         )
 
 
@@ -63,9 +73,16 @@ def inspect(declaration: Declaration) -> Inspected:
         streams=_streams(declaration, faults) if usable else None,
         states=found_tables(declaration.object, KeyedState) if usable else (),
         sinks=found_tables(declaration.object, SinkTable) if usable else (),
+        maps=found_tables(declaration.object, MapState) if usable else (),
         configuration=declaration.configuration,
+        external=_external(declaration),
         faults=faults,
     )
+
+
+def _external(declaration: Declaration) -> bool:
+    given = declaration.external
+    return bool(getattr(declaration.object, "external", False) if given is None else given)
 
 
 def _spout_kind(declaration: Declaration, faults: list[str]) -> Kind | None:

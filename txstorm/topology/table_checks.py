@@ -33,7 +33,8 @@ def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
             yield from _state_faults(one.id, state)
         for sink in one.sinks:
             yield from _sink_faults(one.id, sink)
-    yield from _clashes("state", [(one.id, state.name) for one in components for state in one.states])
+    maps = [(one.id, state.name) for one in components for state in one.maps]
+    yield from _clashes("state", [*((one.id, state.name) for one in components for state in one.states), *maps])
     yield from _clashes("sink", [(one.id, sink.name) for one in components for sink in one.sinks])
 
 
@@ -81,14 +82,14 @@ def _advice(given: Input, key: Sequence[str], known: Mapping[str, Inspected]) ->
 def _owner_faults(one: Inspected) -> Iterator[str]:
     if one.kind == "committer" or one.kind is None:
         return
-    for kind, tables in (("state", one.states), ("sink", one.sinks)):
-        for table in tables:
-            cure = (
-                "move it to a committer behind it"
-                if one.kind in ("spout", "basic")
-                else "mark the bolt with Committer or add it with set_committer_bolt"
-            )
-            yield f"component {one.id!r} declares {kind} {table.name!r} but is no committer; {cure}"
+    declared = [("state", state.name) for state in one.states] + [("sink", sink.name) for sink in one.sinks]
+    for kind, name in declared + [("map", state.name) for state in one.maps]:
+        cure = (
+            "move it to a committer behind it"
+            if one.kind in ("spout", "basic")
+            else "mark the bolt with Committer or add it with set_committer_bolt"
+        )
+        yield f"component {one.id!r} declares {kind} {name!r} but is no committer; {cure}"
 
 
 def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:

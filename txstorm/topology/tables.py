@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
+from txstorm.api.maps import MapState
 from txstorm.api.state import KeyedState, SinkTable
 
-Table = TypeVar("Table", KeyedState, SinkTable)
+Table = TypeVar("Table", KeyedState, SinkTable, MapState)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:

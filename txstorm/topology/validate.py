@@ -8,6 +8,7 @@ from typing import Any
 
 from txstorm.api.names import name_fault
 from txstorm.topology.inspected import Inspected
+from txstorm.topology.map_checks import map_faults, map_warnings
 from txstorm.topology.order import cycles
 from txstorm.topology.shipping import shipping_faults
 from txstorm.topology.subscriptions import subscription_faults
@@ -40,9 +41,11 @@ def validate(topology: Any, components: Sequence[Inspected]) -> Report:
         *(fault for one in components for fault in subscription_faults(one, known)),
         *_cycle_faults(known),
         *table_faults(components),
+        *map_faults(components),
         *(fault for one in components for fault in shipping_faults(one)),
     ]
     warnings = [warning for one in components for warning in key_warnings(one, known)]
+    warnings += map_warnings(components)
     return Report(tuple(dict.fromkeys(faults)), tuple(dict.fromkeys(warnings)))
 
 

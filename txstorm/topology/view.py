@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.graph import Component, Input, Kind, Topology
@@ -20,9 +21,9 @@ KIND_WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A state or sink: its name, and its columns as text such as ``word → n``."""
+    """A state, sink or map: its name, and its columns as text such as ``word → n``; of a map its kind and store."""
 
-    kind: Literal["state", "sink"]
+    kind: Literal["state", "sink", "map"]
     name: str
     columns: str
 
@@ -38,11 +39,12 @@ class Node:
     commits: bool
     emits: tuple[str, ...]
     tables: tuple[Table, ...]
+    external: bool = False
 
     @property
     def kind_word(self) -> str:
         """The kind in words."""
-        return KIND_WORDS[self.kind]
+        return kind_word(self.kind, external=self.external)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
 
 
+def kind_word(kind: Kind, *, external: bool) -> str:
+    """The kind in words, and whether it has effects of its own."""
+    return KIND_WORDS[kind] + (", external" if external else "")
+
+
 def plural(count: int, word: str) -> str:
     """``1 task``, ``2 tasks``."""
     return f"{count} {word}{'' if count == 1 else 's'}"
@@ -106,11 +113,13 @@ def _node(topology: Topology, component: Component) -> Node:
         commits=component.id in topology.commit_phase,
         emits=tuple(_stream(name, one.fields, one.direct) for name, one in component.streams.items()),
         tables=tuple(_table(one) for one in _declared(topology, component.id)),
+        external=component.external,
     )
 
 
-def _declared(topology: Topology, component: str) -> tuple[KeyedState | SinkTable, ...]:
-    return (*topology.states.get(component, ()), *topology.sinks.get(component, ()))
+def _declared(topology: Topology, component: str) -> tuple[KeyedState | SinkTable | MapState, ...]:
+    tables = topology.states.get(component, ()), topology.sinks.get(component, ()), topology.maps.get(component, ())
+    return tuple(one for declared in tables for one in declared)
 
 
 def _link(topology: Topology, target: Component, one: Input) -> Link:
@@ -124,7 +133,9 @@ def _stream(name: str, fields: tuple[str, ...], direct: bool) -> str:
     return printable(f"{prefix}{', '.join(fields)}{' (direct)' if direct else ''}")
 
 
-def _table(one: KeyedState | SinkTable) -> Table:
+def _table(one: KeyedState | SinkTable | MapState) -> Table:
+    if isinstance(one, MapState):
+        return Table("map", printable(one.name), printable(f"{one.kind}, {type(one.backend).__name__}"))
     if isinstance(one, SinkTable):
         return Table("sink", printable(one.name), _columns(one.columns))
     arrow = f"{_columns(one.key)} → " if one.key else ""

@@ -1,11 +1,9 @@
 """The update rules, with the values of Storm's own tests and documents."""
 
-import random
-
 import pytest
 
 from txstorm.errors import StateError
-from txstorm.state.semantics import Row, base, is_applied, opaque, transactional, withdrawn
+from txstorm.state.semantics import Row, base, is_applied, opaque, transactional
 
 
 def adding(n):
@@ -18,7 +16,7 @@ def test_opaque_value_reads_before_a_txid(txid, expected):
 
 
 def test_a_row_ahead_of_the_txid_is_an_error_that_names_both():
-    for rule in (base, is_applied, withdrawn):
+    for rule in (base, is_applied):
         with pytest.raises(StateError, match=r"state is ahead.*txid 7 or earlier.*txid 8"):
             rule(Row("v1", 8, "v0"), 7)
     with pytest.raises(StateError, match="state is ahead"):
@@ -54,28 +52,3 @@ def test_one_retry_skips_the_states_already_at_its_txid_and_applies_the_others()
     first, second = Row(7, 4, None), Row(7, 3, None)
     assert transactional(first, 4, adding(1)) is first
     assert transactional(second, 4, adding(1)) == Row(8, 4, None)
-
-
-def test_a_row_of_a_lost_attempt_goes_back_to_what_it_was():
-    assert withdrawn(Row(9, 5, 4), 5) == Row(4, 5, 4)
-    assert withdrawn(Row(9, 5, None), 5) is None
-    assert withdrawn(Row(9, 4, 3), 5) == Row(9, 4, 3)
-
-
-def test_replays_with_other_content_end_as_the_last_attempt_alone_would():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    draw = random.Random(seed)
-    for _ in range(300):
-        rows, expected = {}, {}
-        for txid in range(1, 6):
-            for _attempt in range(draw.randint(1, 3)):
-                batch = {key: draw.randint(1, 9) for key in "abcd" if draw.random() < 0.5}
-                for key in [key for key, row in rows.items() if row.txid == txid and key not in batch]:
-                    row = withdrawn(rows.pop(key), txid)
-                    rows.update({key: row} if row else {})
-                for key, n in batch.items():
-                    rows[key] = opaque(rows.get(key), txid, adding(n))
-            for key, n in batch.items():
-                expected[key] = expected.get(key, 0) + n
-        assert {key: row.value for key, row in rows.items()} == expected

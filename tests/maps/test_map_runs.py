@@ -1,0 +1,378 @@
+"""Maps in whole runs: the guarantees, a store that goes away, one that is not what the ledger expects."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+import sqlalchemy as sa
+from map_nets import TROUBLE, Plain, Source, Sums, topology, values
+
+from txstorm import FailedException, MapState, MemoryBackend, TransactionalTopologyBuilder, run
+from txstorm.clients.sql import SqlAlchemyBackend
+from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime.books import Books
+from txstorm.state.read import read_state
+from txstorm.state.staging import STAGED
+
+ROWS = [[("a", 1), ("b", 1)], [("a", 2), ("c", 5)], [("b", 0), ("d", 1)], [("a", 3), ("b", 4)]]
+CHANGED = {2: [("a", 3), ("d", 7)]}
+AS_PLANNED = {"a": 6, "b": 4, "c": 5, "d": 1}
+AS_CHANGED = {"a": 7, "b": 4, "d": 8}
+
+
+@pytest.fixture(autouse=True)
+def _no_trouble():
+    yield
+    TROUBLE.clear()
+
+
+def ends(built, data_dir, **options):
+    options = options or {"available_now": True}
+    handle = run(built, engine="local", data_dir=data_dir, **options)
+    handle.awaitTermination()
+    return handle
+
+
+# --- the guarantee table ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("kind", ["opaque", "transactional", "non_transactional"])
+@pytest.mark.parametrize("group", [1, 64])
+def test_a_batch_that_fails_after_its_writes_counts_once(backend, tmp_path, opaque, kind, group):
+    TROUBLE[2] = 2
+    source = Source(ROWS, CHANGED, opaque=opaque)
+    handle = ends(topology(source, MapState("sums", backend, kind, opaque), group=group), tmp_path / "data")
+    assert handle.snapshot.replays >= 2
+    assert values(backend) == (AS_CHANGED if opaque else AS_PLANNED)
+
+
+@pytest.mark.parametrize(
+    ("opaque", "kind", "expected"),
+    [
+        (False, "transactional", {"a": 3, "b": 1, "c": 5}),
+        (False, "opaque", {"a": 3, "b": 1, "c": 5}),
+        (False, "non_transactional", {"a": 5, "b": 1, "c": 10}),
+        (True, "opaque", {"a": 4, "b": 1, "c": 6}),
+        (True, "transactional", {"a": 3, "b": 1, "c": 5}),  # what the first attempt wrote stays: not exactly once
+        (True, "non_transactional", {"a": 6, "b": 1, "c": 11}),
+    ],
+)
+def test_a_txid_that_comes_again_over_its_own_rows(tmp_path, opaque, kind, expected):
+    """Only a data directory that is older than its database brings that about, and only where there is no mark."""
+    backend, data_dir = Plain(), tmp_path / "data"
+    source = Source(ROWS, {2: [("a", 3), ("c", 6)]}, opaque=opaque)
+    built = topology(source, MapState("sums", backend, kind, opaque))
+    ends(built, data_dir, until_txid=1)
+    shutil.copytree(data_dir, tmp_path / "copy")
+    ends(built, data_dir, until_txid=2)
+    shutil.rmtree(data_dir)
+    shutil.copytree(tmp_path / "copy", data_dir)
+    if not opaque:  # it replays what it emitted
+        source.changed = {}
+    ends(built, data_dir, until_txid=2)
+    assert values(backend) == expected
+
+
+def test_a_data_directory_older_than_its_marked_map_is_refused(backend, tmp_path):
+    built, data_dir = topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data"
+    ends(built, data_dir, until_txid=1)
+    shutil.copytree(data_dir, tmp_path / "copy")
+    ends(built, data_dir)
+    with pytest.raises(TableCorrupt, match=r"map 'sums': the ledger expects it at txid 1 .*found 4.*restore both"):
+        run(built, engine="local", data_dir=tmp_path / "copy", available_now=True)
+    assert values(backend) == AS_PLANNED
+
+
+def test_maps_on_both_engines(make_engine, tmp_path):
+    backend = MemoryBackend()
+    built = topology(Source(ROWS), MapState("sums", backend), parallelism=2)
+    run(built, engine=make_engine(), data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    assert values(backend) == AS_PLANNED
+
+
+def test_parallel_tasks_and_two_maps_continue_over_starts(make_backend, tmp_path):
+    one, two = make_backend(), make_backend()
+    maps = MapState("one", one), MapState("two", two, "transactional")
+    for until in (1, 2, 4):
+        ends(topology(Source(ROWS), *maps, parallelism=3), tmp_path / "data", until_txid=until)
+    assert values(one) == values(two) == AS_PLANNED
+    with pytest.raises(StateError, match="'one' is a map in a store of the user's own; read it there"):
+        read_state(tmp_path / "data", "one")
+    assert one.mark().txid == two.mark().txid == 4
+    ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
+    assert Books(ledger, tmp_path / "data/intents").tables() == {"maps/one": 4, "maps/two": 4}
+    ledger.close()
+
+
+def test_staged_rows_are_removed_with_their_intents(tmp_path):
+    built = topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1)
+    ends(built, tmp_path / "data")
+    staged = list((tmp_path / "data/maps/sums" / STAGED).iterdir())
+    assert len(staged) == 3  # keep_intents
+
+
+def test_a_group_of_many_txids_is_one_get_for_each_and_one_put(tmp_path):
+    backend = MemoryBackend()
+    rows = [[(f"k{i}", 1) for i in range(1000)] for _ in range(4)]
+    ends(topology(Source(rows), MapState("sums", backend)), tmp_path / "data")
+    assert backend.calls["multi_get"] <= 4
+    assert backend.calls["put_marked"] <= 1 + 4  # one to lead, then one a group
+    assert backend.multi_get(['"k7"'])[0].value == 4
+
+
+# --- a store that goes away -------------------------------------------------------------------------------------------
+
+
+class Cut(SqlAlchemyBackend):
+    """Loses its database in the middle of a put, once: rows are written, nothing is committed."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.cut = None
+
+    def _put(self, connection, rows):
+        super()._put(connection, rows)
+        if rows and self.cut is not None:
+            cut, self.cut = self.cut, None
+            cut(connection)
+
+
+def waits_for(condition):
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.integration
+def test_a_database_that_is_killed_in_the_middle_of_a_put_blocks_until_it_is_back(postgres, tmp_path):
+    backend = Cut(postgres.url, "cut_kill")
+    backend.cut = lambda _: postgres.stop(signal.SIGKILL)
+    handle = run(
+        topology(Source(ROWS), MapState("sums", backend), group=1),
+        engine="local",
+        data_dir=tmp_path / "data",
+        available_now=True,
+    )
+    try:
+        waits_for(lambda: handle.snapshot.blocked)
+        assert "map 'sums': cannot put txids 1-1: ConnectionError: table 'cut_kill'" in handle.snapshot.blocked
+    finally:
+        postgres.start()
+    handle.awaitTermination()
+    assert handle.snapshot.blocked is None
+    assert values(backend) == AS_PLANNED
+    backend.dispose()
+
+
+@pytest.mark.integration
+def test_a_connection_that_is_terminated_in_the_middle_of_a_put_loses_and_doubles_nothing(postgres, tmp_path):
+    backend = Cut(postgres.url, "cut_terminate")
+
+    def terminate(connection):
+        pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar()
+        other = sa.create_engine(postgres.url)
+        with other.begin() as second:
+            second.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        other.dispose()
+
+    backend.cut = terminate
+    ends(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
+    assert values(backend) == AS_PLANNED
+    backend.dispose()
+
+
+@pytest.mark.integration
+def test_a_database_that_is_away_when_it_is_read_fails_the_batch_quietly_until_it_is_back(postgres, tmp_path):
+    backend = SqlAlchemyBackend(postgres.url, "away")
+    built = topology(Source(ROWS), MapState("sums", backend), group=1)
+    ends(built, tmp_path / "data", until_txid=1)
+    gone = threading.Event()
+    get = backend.multi_get
+
+    def cut(keys):
+        if not gone.is_set():
+            gone.set()
+            postgres.stop()
+        return get(keys)
+
+    backend.multi_get = cut
+    handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
+    try:
+        waits_for(lambda: handle.snapshot.last_failure)
+        assert "map 'sums' (sums[0], txid 2): the store cannot be read" in handle.snapshot.last_failure
+    finally:
+        postgres.start()
+    handle.awaitTermination()
+    assert values(backend) == AS_PLANNED
+    backend.dispose()
+
+
+@pytest.mark.integration
+def test_a_database_that_is_away_at_the_start_is_named_and_nothing_is_changed(postgres, tmp_path):
+    backend = SqlAlchemyBackend(postgres.url, "not_there")
+    built = topology(Source(ROWS), MapState("sums", backend))
+    postgres.stop()
+    try:
+        with pytest.raises(BlockedError, match="map 'sums': cannot take it over: ConnectionError"):
+            run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
+    finally:
+        postgres.start()
+    ends(built, tmp_path / "data")
+    assert values(backend) == AS_PLANNED
+    backend.dispose()
+
+
+class Mute(MemoryBackend):
+    """Every second answer to a put is lost, before or after the put was made."""
+
+    def __init__(self, *, made):
+        super().__init__()
+        self.made, self.number = made, 0
+
+    def put_marked(self, rows, expected, mark):
+        self.number += 1
+        if self.number % 2 == 0:
+            if self.made:
+                super().put_marked(rows, expected, mark)
+            raise ConnectionError("no answer")
+        return super().put_marked(rows, expected, mark)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_answer_that_is_lost_is_looked_up_and_never_repeated_blindly(tmp_path, made):
+    backend = Mute(made=made)
+    ends(topology(Source(ROWS), MapState("sums", backend), group=1), tmp_path / "data")
+    assert values(backend) == AS_PLANNED
+
+
+class Broken(MemoryBackend):
+    def put_marked(self, rows, expected, mark):
+        if rows:
+            raise ValueError("value too long for type character varying(3)")
+        return super().put_marked(rows, expected, mark)
+
+
+def test_a_store_that_refuses_the_rows_blocks_and_the_next_start_goes_on(tmp_path):
+    backend = Broken()
+    built = topology(Source(ROWS), MapState("sums", backend))
+    handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
+    waits_for(lambda: handle.snapshot.blocked)
+    assert "ValueError: value too long" in handle.snapshot.blocked
+    handle.stop()
+    mended = MemoryBackend()
+    mended._mark = backend.mark()
+    ends(topology(Source(ROWS), MapState("sums", mended)), tmp_path / "data")
+    assert values(mended) == AS_PLANNED
+
+
+# --- a store that is not what the ledger expects ----------------------------------------------------------------------
+
+
+def stuck(backend, data_dir):
+    """A directory with a decided group whose rows are not in the map yet."""
+    handle = run(
+        topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=data_dir, available_now=True
+    )
+    waits_for(lambda: handle.snapshot.blocked)
+    handle.stop()
+
+
+def test_a_map_with_decided_rows_that_the_code_no_longer_declares_is_named(tmp_path):
+    stuck(Broken(), tmp_path / "data")
+    renamed = topology(Source(ROWS), MapState("others", MemoryBackend()))
+    with pytest.raises(StateError, match=r"map 'sums': txids 1-\d are decided .*no longer declares it"):
+        run(renamed, engine="local", data_dir=tmp_path / "data", available_now=True)
+
+
+def test_another_or_an_emptied_store_is_named(make_backend, tmp_path):
+    ends(topology(Source(ROWS), MapState("sums", make_backend())), tmp_path / "data")
+    with pytest.raises(TableCorrupt, match=r"map 'sums': the ledger knows it at txid 4, but the store has no mark"):
+        run(topology(Source(ROWS), MapState("sums", make_backend())), engine="local", data_dir=tmp_path / "data")
+
+
+def test_a_map_of_another_data_directory_is_named(backend, tmp_path):
+    built = topology(Source(ROWS), MapState("sums", backend))
+    ends(built, tmp_path / "data")
+    with pytest.raises(StateError, match=r"its store belongs to topology 'own', incarnation .*a map has one owner"):
+        run(built, engine="local", data_dir=tmp_path / "other", available_now=True)
+
+
+def test_a_coordinator_with_an_older_epoch_is_fenced(backend, tmp_path):
+    built = topology(Source(ROWS), MapState("sums", backend), group=1)
+    ends(built, tmp_path / "data", until_txid=1)
+    from dataclasses import replace
+
+    assert backend.put_marked({}, backend.mark(), replace(backend.mark(), epoch=99))
+    with pytest.raises(
+        FencedError, match="map 'sums': a coordinator with epoch 99 has taken over from this one with epoch 2"
+    ):
+        run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
+
+
+def test_damaged_staged_rows_are_never_put(tmp_path):
+    backend = Broken()
+    stuck(backend, tmp_path / "data")
+    (staged,) = (tmp_path / "data/maps/sums" / STAGED).iterdir()
+    staged.write_bytes(staged.read_bytes().replace(b"PAR1", b"PAR2"))
+    with pytest.raises(TableCorrupt, match=r"staged file .*cannot be published"):
+        run(topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=tmp_path / "data")
+
+
+def test_a_map_that_joins_and_leaves_a_topology_goes_on_where_it_was(backend, tmp_path):
+    rows, kept = ROWS + ROWS, MapState("sums", backend)
+    ends(topology(Source(rows), MapState("first", MemoryBackend())), tmp_path / "data", until_txid=2)
+    for maps, until in (([kept], 4), ([MapState("other", MemoryBackend())], 6), ([kept], 8)):
+        ends(topology(Source(rows), *maps), tmp_path / "data", until_txid=until)
+    assert values(backend) == {"a": 6, "b": 4, "d": 2}
+
+
+# --- effects of one's own ---------------------------------------------------------------------------------------------
+
+
+class Effects(Sums):
+    """Notes, outside every transaction, which txids were decided when it finished."""
+
+    seen: list[tuple[int, int]] = []
+
+    def __init__(self, data_dir):
+        super().__init__()
+        self.data_dir = data_dir
+
+    def finish_batch(self):
+        ledger = open_ledger(self.data_dir, create=False, read_only=True)
+        decided = Books(ledger, self.data_dir / "intents").currtx() - 1
+        ledger.close()
+        Effects.seen.append((self.attempt.txid, decided))
+        if self.attempt.txid == 3 and len(Effects.seen) < 4:
+            raise FailedException("after its effect, before the decision")
+
+
+def test_with_effects_of_its_own_each_txid_is_decided_before_the_next_one_finishes(tmp_path):
+    Effects.seen.clear()
+    builder = TransactionalTopologyBuilder("own", "source", Source(ROWS * 2))
+    builder.set_committer_bolt("effects", Effects(tmp_path / "data"), external=True).global_grouping("source")
+    builder.set_settings({"max_spout_pending": 8, "retry_backoff": 0})
+    built = builder.build_topology()
+    assert built.external
+    ends(built, tmp_path / "data")
+    assert Effects.seen == [(1, 0), (2, 1), (3, 2), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (8, 7)]
+
+
+class Failing(Sums):
+    def finish_batch(self):
+        self.context.state("sums").get(object())
+
+
+def test_a_wrong_key_ends_the_topology_with_its_place(tmp_path):
+    builder = TransactionalTopologyBuilder("own", "source", Source(ROWS))
+    builder.set_committer_bolt("sums", Failing(MapState("sums", MemoryBackend()))).global_grouping("source")
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
+    with pytest.raises(StateError, match=r"map 'sums' \(sums\[0\], txid 1\): key .*cannot be part of a key"):
+        handle.awaitTermination()

@@ -1,0 +1,235 @@
+"""Maps in any database that SQLAlchemy speaks to. The only module that imports `sqlalchemy`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import blake2b
+from threading import Lock
+from typing import Any
+
+from txstorm.api.maps import MapMark, MapRow
+from txstorm.errors import InputError, MissingDependency, StateError
+
+try:
+    import sqlalchemy as sa
+    from sqlalchemy import exc
+except ModuleNotFoundError:
+    raise MissingDependency("sqlalchemy", "sql") from None
+
+MARKS = "txstorm_marks"
+CHUNK = 500
+_ID_BYTES = 20
+
+
+class SqlAlchemyBackend:
+    """A `txstorm.api.maps.MarkedMapBackend` in one table of a database; rows and mark change in one transaction.
+
+    The table and ``txstorm_marks`` are made when they are first needed. Statements take at most `CHUNK` keys.
+
+    Args:
+        source: a database URL, or a function that makes the `sqlalchemy.Engine` when it is first needed.
+        table: the map's table; one map each.
+
+    Raises:
+        InputError: a URL that is none, or of a SQLite database in memory, which every thread would see empty.
+        MissingDependency: SQLAlchemy, or the driver that the URL names, is not installed.
+    """
+
+    def __init__(self, source: str | Callable[[], sa.Engine], table: str) -> None:
+        self._make = _maker(source) if isinstance(source, str) else source
+        self._engine: sa.Engine | None = None
+        self._lock = Lock()
+        self._name = table
+        self._tables = sa.MetaData()
+        self._rows = _rows_table(table, self._tables)
+        self._marks = _marks_table(self._tables)
+
+    @classmethod
+    def from_env(cls, variable: str, table: str) -> SqlAlchemyBackend:
+        """The database whose URL stands in the environment variable; it is read when it is first needed."""
+
+        def make() -> sa.Engine:
+            url = os.environ.get(variable)
+            if not url:
+                msg = f"map table {table!r}: expected a database URL in the environment variable {variable}; set it"
+                raise InputError(msg)
+            return _maker(url)()
+
+        return cls(make, table)
+
+    def multi_get(self, keys: Sequence[str]) -> list[MapRow | None]:
+        """See `txstorm.api.maps.MapBackend`."""
+        found: dict[str, MapRow] = {}
+        rows = self._rows.c
+        columns = [rows.id, rows.value, rows.txid, rows.timeline, rows.prev]
+        ids = [_id(key) for key in keys]
+        with self._transaction() as connection:
+            for chunk in _chunks(ids):
+                for row in connection.execute(sa.select(*columns).where(rows.id.in_(chunk))):
+                    found[row.id] = MapRow(_value(row.value), row.txid, row.timeline, _value(row.prev))
+        return [found.get(one) for one in ids]
+
+    def multi_put(self, rows: Mapping[str, MapRow | None]) -> None:
+        """See `txstorm.api.maps.MapBackend`."""
+        with self._transaction() as connection:
+            self._put(connection, rows)
+
+    def mark(self) -> MapMark | None:
+        """See `txstorm.api.maps.MarkedMapBackend`."""
+        marks = self._marks.c
+        columns = [marks[name] for name in MapMark.__slots__]
+        with self._transaction() as connection:
+            found = connection.execute(sa.select(*columns).where(marks.map == self._name)).one_or_none()
+        return None if found is None else MapMark(*found)
+
+    def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
+        """See `txstorm.api.maps.MarkedMapBackend`. The mark comes first: its row is locked until the end."""
+        with self._transaction() as connection:
+            if not self._move_mark(connection, expected, mark):
+                connection.rollback()
+                return False
+            self._put(connection, rows)
+        return True
+
+    def dispose(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _move_mark(self, connection: sa.Connection, expected: MapMark | None, mark: MapMark) -> bool:
+        if expected is None:
+            try:
+                connection.execute(sa.insert(self._marks).values(map=self._name, **asdict(mark)))
+            except exc.IntegrityError:  # somebody else was first
+                return False
+            return True
+        same = [self._marks.c[name] == value for name, value in asdict(expected).items()]
+        found = connection.execute(
+            sa.update(self._marks).where(self._marks.c.map == self._name, *same).values(**asdict(mark))
+        )
+        return found.rowcount == 1
+
+    def _put(self, connection: sa.Connection, rows: Mapping[str, MapRow | None]) -> None:
+        """Delete and insert: the one way to overwrite that all databases have in common."""
+        columns = self._rows.c
+        newest = max((row.txid for row in rows.values() if row), default=0)
+        connection.execute(sa.delete(self._rows).where(columns.removed < newest))
+        for chunk in _chunks([_id(key) for key in rows]):
+            connection.execute(sa.delete(self._rows).where(columns.id.in_(chunk)))
+        for part in _chunks([_columns(key, row) for key, row in rows.items() if row]):
+            connection.execute(sa.insert(self._rows), part)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """One transaction; raises `ConnectionError` while the database cannot be reached."""
+        try:
+            with self._opened().begin() as connection:
+                yield connection
+        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+            msg = f"table {self._name!r}: {getattr(error, 'orig', None) or error}"
+            raise ConnectionError(msg) from error
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            msg = f"table {self._name!r}: the connection was lost: {error.orig}"
+            raise ConnectionError(msg) from error
+
+    def _opened(self) -> sa.Engine:
+        with self._lock:
+            if self._engine is None:
+                engine = self._make()
+                self._tables.create_all(engine)
+                self._check_columns(engine)
+                self._engine = engine
+            return self._engine
+
+    def _check_columns(self, engine: sa.Engine) -> None:
+        for table in self._tables.sorted_tables:
+            found = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
+            missing = [column.name for column in table.columns if column.name not in found]
+            if missing:
+                msg = (
+                    f"table {table.name!r} is there, but has no columns {', '.join(missing)}: it was not made by "
+                    "txstorm; give the map another table"
+                )
+                raise StateError(msg)
+
+
+def _maker(url: str) -> Callable[[], sa.Engine]:
+    try:
+        parsed = sa.make_url(url)
+    except exc.ArgumentError:
+        msg = "expected a database URL such as 'postgresql+psycopg://user@host/database', got something else"
+        raise InputError(msg) from None
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        msg = f"{url}: a SQLite database in memory is another one in every thread; name a file, or use MemoryBackend"
+        raise InputError(msg)
+
+    def make() -> sa.Engine:
+        try:
+            return sa.create_engine(parsed, pool_pre_ping=True)
+        except ModuleNotFoundError as error:
+            raise MissingDependency(str(error.name), "sql") from error
+
+    return make
+
+
+def _rows_table(name: str, metadata: sa.MetaData) -> sa.Table:
+    """Keys are found by a digest: databases differ in how long an indexed text may be, and in what equals what."""
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("id", sa.String(2 * _ID_BYTES), primary_key=True),
+        sa.Column("key", sa.Text, nullable=False),
+        sa.Column("value", sa.Text),
+        sa.Column("prev", sa.Text),
+        sa.Column("timeline", sa.BigInteger, nullable=False),
+        sa.Column("txid", sa.BigInteger, nullable=False),
+        sa.Column("removed", sa.BigInteger, index=True),
+    )
+
+
+def _marks_table(metadata: sa.MetaData) -> sa.Table:
+    return sa.Table(
+        MARKS,
+        metadata,
+        sa.Column("map", sa.String(128), primary_key=True),
+        sa.Column("topology", sa.String(64), nullable=False),
+        sa.Column("incarnation", sa.String(64), nullable=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False),
+        sa.Column("timeline", sa.BigInteger, nullable=False),
+        sa.Column("txid", sa.BigInteger, nullable=False),
+        sa.Column("content", sa.String(64), nullable=False),
+    )
+
+
+def _id(key: str) -> str:
+    return blake2b(key.encode(), digest_size=_ID_BYTES).hexdigest()
+
+
+def _columns(key: str, row: MapRow) -> dict[str, Any]:
+    return {
+        "id": _id(key),
+        "key": key,
+        "value": _text(row.value),
+        "prev": _text(row.prev),
+        "timeline": row.timeline,
+        "txid": row.txid,
+        "removed": row.txid if row.value is None else None,
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[i : i + CHUNK] for i in range(0, len(values), CHUNK))
