@@ -1,7 +1,7 @@
 """Testing topologies, and implementations of txstorm's ports.
 
 `TopologyTestDriver` puts a topology into the hands of a test; `run_transcript` plays a file of steps against it; the
-``check_…`` functions try a spout, ledger or engine of one's own. The pytest plugin
+``check_…`` functions try a spout, state backend, ledger or engine of one's own. The pytest plugin
 `txstorm.testing.plugin` offers fixtures.
 
 The names are loaded when they are first used: pytest imports the plugin in every project it is installed for.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from txstorm.testing.ledger_checks import check_ledger
     from txstorm.testing.rules import CheckFailed
     from txstorm.testing.spout_checks import check_opaque_spout, check_transactional_spout
+    from txstorm.testing.state_checks import check_state
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
@@ -31,6 +32,7 @@ _HOME = {
     "CheckFailed": "txstorm.testing.rules",
     "check_opaque_spout": "txstorm.testing.spout_checks",
     "check_transactional_spout": "txstorm.testing.spout_checks",
+    "check_state": "txstorm.testing.state_checks",
     "run_transcript": "txstorm.testing.transcript",
 }
 
