@@ -83,6 +83,7 @@ METADATA = {
 
 @pytest.mark.parametrize("name", METADATA)
 def test_metadata_that_is_not_json(name, tmp_path):
+    """Row T42."""
     value, found, cure = METADATA[name]
 
     def initialize(self, txid, prev_metadata):

@@ -172,6 +172,7 @@ def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, s
 
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, batches) -> None:
+    """Rows T17, T31."""
     world.append(0, "a", "b", "c")
     world.ticket(f"{place}-2-failed")
     (world.directory / "hold-1").touch()
@@ -235,6 +236,7 @@ def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, 
 
 @pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog, PlainLog])
 def test_item_52_another_number_of_tasks_moves_partitions_and_changes_no_batch(kind, start, world, batches) -> None:
+    """Rows T31, T37."""
     for partition in range(3):
         world.append(partition, *(f"{partition}.{n}" for n in range(8)))
     finished(start(kind, tasks=1, until_txid=2))
@@ -278,6 +280,7 @@ def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_
 @pytest.mark.parametrize("kind", [OpaqueLog, OpaquePlainLog])
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind, place, start, world, batches) -> None:
+    """Rows T32, T36."""
     world.append(0, *map(str, range(12)))
     (world.directory / "hold-1").touch()
     world.ticket(f"{place}-2-failed")
@@ -321,6 +324,7 @@ def test_item_58_what_was_processed_but_not_decided_is_processed_again_after_a_s
 
 
 def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world, batches) -> None:
+    """Row T32."""
     world.append(0, "a", "b", "c", "d")
     (world.directory / "hold-2").touch()
     world.ticket("after-hold-2-failed")
@@ -362,6 +366,7 @@ def test_item_61_no_metadata_means_the_last_there_was(stop_at, start, world, bat
 
 
 def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
+    """Rows T30, T43."""
     world.append(0, *map(str, range(8)))
     (world.directory / "hold-2").touch()
     handle = start(PlainLog, settings={"max_spout_pending": 4, "max_group_txids": 1})

@@ -34,6 +34,7 @@ def run_page(page: Path, *options: str, **environment: str) -> None:
 
 @pytest.mark.parametrize("page", LOCAL, ids=name)
 def test_page(page: Path):
+    """Row T50 among them: the pages for who comes from Storm or Trident."""
     run_page(page)
 
 

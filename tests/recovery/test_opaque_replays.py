@@ -126,6 +126,7 @@ def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_dec
 
 @both_kinds
 def test_item_77_the_source_documents_example(make_engine, place, shelf, diary, kind):
+    """Row T35."""
     shelf.write(list(range(1, 141)), take=50)
 
     def trouble(txid, nth):

@@ -18,6 +18,7 @@ def play(bench: Bench, step: dict) -> list[str]:
 
 
 def test_items_1_to_12_transcript():
+    """Rows T2, T13, T38, T39."""
     bench = Bench(GOLDEN["max_pending"])
     got = [{**step, "emits": play(bench, step)} for step in GOLDEN["steps"]]
     assert got == GOLDEN["steps"]
@@ -25,6 +26,7 @@ def test_items_1_to_12_transcript():
 
 def test_item_13_every_emission_carries_an_attempt_of_its_own():
     # The bench checks at each Process and Commit that the attempt is the one planned last for that txid.
+    """Row T3."""
     bench = Bench(GOLDEN["max_pending"])
     batches = sum(emitted.startswith("batch") for step in GOLDEN["steps"] for emitted in play(bench, step))
     assert batches == len(bench.used) == len(set(bench.used)) > 0

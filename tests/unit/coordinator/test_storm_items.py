@@ -16,6 +16,7 @@ def started(count: int, **kwargs) -> Bench:
 
 
 def test_item_14_one_pending_starts_the_next_only_after_the_commit():
+    """Rows T6, T45."""
     bench = Bench(max_pending=1)
     assert bench.wake() == ["batch 1(always)"]
     assert bench.ack(1) == ["commit 1"]
@@ -119,6 +120,7 @@ def test_item_21_only_the_lowest_uncommitted_commits():
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 1, 3)])
 def test_item_22_commits_in_txid_order_whatever_the_order_of_processing(order):
+    """Row T7."""
     bench = started(3)
     bench.value = None
     emitted = [text for txid in order for text in bench.ack(txid)]
@@ -161,6 +163,7 @@ def test_failed_exception_in_the_processing_phase_replays_at_once(item):
 
 
 def test_item_44_failed_exception_in_the_commit_phase_runs_both_phases_again():
+    """Rows T8, T29."""
     bench = started(2)
     bench.ack(1)
     assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
@@ -185,6 +188,7 @@ def test_item_48_retries_have_no_limit():
 
 
 def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
+    """Row T35."""
     bench = started(3, opaque=True)
     bench.value = "other"
     assert bench.fail(2) == ["batch 2(other)", "batch 3(other)"]

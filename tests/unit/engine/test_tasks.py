@@ -211,6 +211,7 @@ class Told(samples.BatchBolt):
 
 
 def test_a_task_is_told_who_it_is_and_when_and_draws_the_same_numbers_again() -> None:
+    """Row T4."""
     builder = samples.TransactionalTopologyBuilder("told", "numbers", samples.Rows())
     builder.set_bolt("told", Told(), 2).all_grouping("numbers").add_configuration("mine", 5)
     topology = builder.build_topology()

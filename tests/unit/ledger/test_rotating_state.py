@@ -36,6 +36,7 @@ def loose(ledger: Ledger) -> RotatingState:
 
 
 def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
+    """Row T41."""
     init, state = Variable(10), strict(ledger)
     assert state.get_state(1, init) == 10
     assert state.get_state(2, init) == 10
@@ -57,6 +58,7 @@ def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
 
 
 def test_item_27_not_strict(ledger: Ledger) -> None:
+    """Row T41."""
     init, state = Variable(10), loose(ledger)
     for value, txid, expected in [
         (20, 10, 20),
@@ -74,6 +76,7 @@ def test_item_27_not_strict(ledger: Ledger) -> None:
 
 
 def test_item_28_the_metadata_of_the_committed_txid_stays(ledger: Ledger) -> None:
+    """Item 29 too: what the next batch is planned from is there until that one is decided."""
     state = strict(ledger)
     for txid in (1, 2, 3, 4):
         state.get_state(txid, Variable(txid * 10))

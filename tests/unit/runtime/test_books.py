@@ -99,6 +99,7 @@ def test_a_decision_is_made_once(books: Books) -> None:
 
 
 def test_a_completed_group_moves_on_in_one_write(books: Books) -> None:
+    """Row T12."""
     books.write_metas({txid: Meta({}, 1) for txid in (1, 2)})
     books.decide(intent(1, 2))
     books.complete(2, {"changes/a": 2}, [{"txid": 1}, {"txid": 2}], [Delete(names.meta_path(1))])

@@ -68,6 +68,7 @@ def test_what_an_engine_gets(desk: Desk) -> None:
 
 
 def test_a_replay_uses_what_is_stored_and_asks_nobody(desk: Desk) -> None:
+    """Row T43."""
     source = Source(5)
     planning = desk.planning(source)
     for txid in (1, 2):

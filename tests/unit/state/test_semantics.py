@@ -32,12 +32,14 @@ def test_opaque_update_at_the_same_and_a_later_txid():
 
 
 def test_opaque_update_of_the_documents_example():
+    """Row T34."""
     assert opaque(Row(4, 2, 1), 3, adding(2)) == Row(6, 3, 4)
     assert opaque(Row(4, 2, 1), 2, adding(2)) == Row(3, 2, 1)
     assert opaque(None, 1, adding(5)) == Row(5, 1, None)
 
 
 def test_transactional_update_of_the_documents_example():
+    """Row T9."""
     rows = {"man": Row(3, 1, None), "dog": Row(4, 3, None), "apple": Row(10, 2, None)}
     for word, n in {"man": 2, "dog": 1}.items():
         rows[word] = transactional(rows[word], 3, adding(n))
@@ -49,6 +51,7 @@ def test_transactional_update_of_the_documents_example():
 
 
 def test_one_retry_skips_the_states_already_at_its_txid_and_applies_the_others():
+    """Row T10."""
     first, second = Row(7, 4, None), Row(7, 3, None)
     assert transactional(first, 4, adding(1)) is first
     assert transactional(second, 4, adding(1)) == Row(8, 4, None)

@@ -28,6 +28,7 @@ def inputs_of(declare):
 
 
 def test_the_topology_of_the_design_is_built():
+    """Rows T18, T20."""
     topology = word_count()
     assert [(one.id, one.kind, one.parallelism) for one in topology.components] == [
         ("lines", "spout", 2),
@@ -47,6 +48,7 @@ def test_parallelism_is_one_when_nothing_is_said():
 
 
 def test_marker_and_set_committer_bolt_are_equal():
+    """Row T24."""
     made = builder()
     made.set_bolt("marked", Keep()).global_grouping("lines")
     made.set_committer_bolt("added", Plain()).global_grouping("lines")
@@ -91,6 +93,7 @@ def test_declared_before_its_source_a_bolt_still_comes_after_it_and_ties_keep_th
     ],
 )
 def test_every_grouping_is_declared_in_both_spellings(declare, stream, grouping):
+    """Row T20."""
     (given,) = inputs_of(declare)
     assert (given.component, given.stream, given.grouping) == ("p", stream, grouping)
 

@@ -35,6 +35,7 @@ def test_text_from_the_command_line_is_read(name, text, value):
 
 
 def test_storm_keys_are_read_in_storm_units():
+    """Row T45."""
     settings = Settings.parse(
         {
             "topology.max.spout.pending": 7,
@@ -91,6 +92,7 @@ def test_all_faults_come_at_once_and_unknown_keys_name_the_near_ones():
 
 @pytest.mark.parametrize("key", ["transactional.zookeeper.root", "transactional.zookeeper.servers"])
 def test_keys_of_the_zookeeper_ledger_are_refused_with_a_reason(key):
+    """Row T44."""
     with pytest.raises(SettingError, match="the ledger is kept in the data directory"):
         Settings.parse({key: "x"})
 
