@@ -1,0 +1,37 @@
+"""docs/conformance.md lists every row and item, each with tests that name it."""
+
+from __future__ import annotations
+
+import conformance_rows
+import pytest
+
+WANTED = [*(f"T{row}" for row in range(1, 51)), *(str(item) for item in range(1, 84))]
+
+
+def test_every_row_and_item_is_listed_once():
+    assert conformance_rows.rows(conformance_rows.PAGE.read_text(encoding="utf-8")) == WANTED
+
+
+def test_every_row_and_item_is_named_by_a_test():
+    found = conformance_rows.covered()
+    assert [row for row in WANTED if row not in found] == []
+
+
+def test_the_page_names_the_tests_there_are():
+    """To mend it: ``python tests/docs/conformance_rows.py``."""
+    page = conformance_rows.PAGE.read_text(encoding="utf-8")
+    assert page == conformance_rows.filled(page)
+
+
+@pytest.mark.parametrize(
+    ("said", "rows"),
+    [
+        ("test items 1 to 3 transcript", {"1", "2", "3"}),
+        ("test item 43, 44, 45, 46 a failure", {"43", "44", "45", "46"}),
+        ("test items 63 and 64 stored", {"63", "64"}),
+        ("Rows T1, T12. Items 15–17.", {"T1", "T12", "15", "16", "17"}),
+        ("test txid 5 of 8", set()),
+    ],
+)
+def test_what_a_test_names(said, rows):
+    assert conformance_rows.named(said) == rows
