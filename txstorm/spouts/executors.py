@@ -11,6 +11,7 @@ tells where the next txid begins. ``"away": true`` beside it says that the parti
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -161,10 +162,10 @@ class _PartitionedPlanner(_TaskPlanner):
         count = partition_count(self._coordinator.num_partitions(), where)
         before = 0 if previous is None else previous["count"]
         if count < before:
-            gone = ", ".join(map(str, range(count, before)))
+            gone = _partitions(range(count, before))
             msg = (
-                f"{where}: partitions {gone} are gone: num_partitions() gave {count}, expected at least {before}; a "
-                "transactional spout keeps the partitions it had: bring them back, or use an opaque one"
+                f"{where}: {gone} went away: num_partitions() gave {count}, expected at least {before}; a "
+                "transactional spout keeps what it had: bring it back, or use an opaque one"
             )
             raise SpoutError(msg)
         return {"count": count, "parts": None}
@@ -203,9 +204,9 @@ class _OpaquePlanner(_TaskPlanner):
         self._away = away
         if lost:
             kept = {partition: parts[partition]["kept"] for partition in lost}
-            self._say(f"partitions {', '.join(lost)} are away and keep their positions {kept}; the others go on")
+            self._say(f"away: {_partitions(lost)}; positions are kept ({kept}), the others go on")
         if found:
-            self._say(f"partitions {', '.join(found)} are back")
+            self._say(f"back: {_partitions(found)}")
 
     def _say(self, what: str) -> None:
         notice = f"spout {self._component!r}: {what}"
@@ -359,6 +360,11 @@ def _position(part: Any) -> Any:
 
 def _sorted(parts: Parts) -> Parts:
     return dict(sorted(parts.items(), key=lambda item: int(item[0])))
+
+
+def _partitions(some: Iterable[object]) -> str:
+    names = [str(one) for one in some]
+    return f"partition{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def _what(context: TaskContext, partition: int | None = None) -> str:

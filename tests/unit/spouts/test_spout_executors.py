@@ -288,7 +288,7 @@ def test_opaque_partition_away_carries_its_position_into_every_document():  # st
     assert bench.documents[2]["parts"] == {"0": {"batch": {"next": 4}}, "1": {"kept": {"next": 2}}}
     hidden = source.partitions.pop()
     bench.rows(3)
-    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}}
+    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}, "away": True}
     source.partitions.append(hidden)
     source.away = set()
     assert values(bench.rows(4)) == ["1-2", "1-3"]
