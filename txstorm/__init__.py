@@ -20,11 +20,14 @@ from txstorm._version import __version__
 if TYPE_CHECKING:
     from txstorm.api.attempt import TransactionAttempt
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
+    from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import TaskContext
     from txstorm.api.maps import MapState
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
         NOT_READY,
+        CommitterEmitter,
+        CommitterTransactionalSpout,
         Emitter,
         OpaquePartitionedCoordinator,
         OpaquePartitionedEmitter,
@@ -52,11 +55,14 @@ _HOME = {
     "BasicBolt": "txstorm.api.bolt",
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",
+    "CompositeSpout": "txstorm.api.composite",
     "TaskContext": "txstorm.api.context",
     "MapState": "txstorm.api.maps",
     "Collector": "txstorm.api.output",
     "OutputFieldsDeclarer": "txstorm.api.output",
     "NOT_READY": "txstorm.api.spout",
+    "CommitterEmitter": "txstorm.api.spout",
+    "CommitterTransactionalSpout": "txstorm.api.spout",
     "Emitter": "txstorm.api.spout",
     "OpaquePartitionedCoordinator": "txstorm.api.spout",
     "OpaquePartitionedEmitter": "txstorm.api.spout",

@@ -6,6 +6,7 @@ import math
 import pytest
 from bad_input_cases import Keep, Says, go, refused
 
+import txstorm
 from txstorm import (
     Emitter,
     OpaquePartitionedCoordinator,
@@ -18,7 +19,7 @@ from txstorm import (
     TransactionalSpout,
     TransactionalTopologyBuilder,
 )
-from txstorm.errors import FailedException, InputError, MetadataError, SpoutError, TopologyFailed
+from txstorm.errors import EmitError, FailedException, InputError, MetadataError, SpoutError, TopologyFailed
 from txstorm.state.read import read_state
 
 LAST = 3
@@ -234,6 +235,117 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
     with refused(says):
         go(builder.build_topology(), tmp_path / "data", settings={"max_spout_pending": 1})
     assert read_state(tmp_path / "data", "counts").num_rows == 0
+
+
+# -- partitions that go away ---------------------------------------------------------------------------------------
+
+
+class Shrinks(Partitions):
+    """As many partitions as the file says; two txids of each."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def coordinator(self, context):
+        return type("Mine", (PartitionedCoordinator,), {"num_partitions": lambda me: int(self.path.read_text())})()
+
+    def emitter(self, context):
+        def new(me, attempt, collector, partition, last_metadata):
+            number = last_metadata or 0
+            if number < 2:
+                collector.emit(f"{partition}.{number}")
+            return min(number + 1, 2)
+
+        return type("Mine", (PartitionedEmitter,), {"emit_partition_batch_new": new})()
+
+
+@pytest.mark.parametrize(("count", "gone"), [(1, "partitions 1, 2 went away"), (2, "partition 2 went away")])
+def test_partitions_of_a_transactional_spout_that_go_away(count, gone, tmp_path):
+    path = tmp_path / "count"
+    path.write_text("3")
+    assert go_until(Shrinks(path), tmp_path / "data", 1) == 1
+    path.write_text(str(count))
+    says = Says(SpoutError, "spout 'lines', txid 2", gone, f"gave {count}, expected at least 3; a transactional")
+    with refused(says):
+        run(Shrinks(path), tmp_path / "data")
+    path.write_text("4")
+    run(Shrinks(path), tmp_path / "data")
+    counts = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
+    assert counts == {f"{partition}.{number}": 1 for partition in range(4) for number in range(2)}
+
+
+def go_until(spout, data_dir, txid, **options):
+    builder = TransactionalTopologyBuilder("spouts", "lines", spout)
+    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
+    topology = builder.set_setting("max_spout_pending", 1).build_topology()
+    handle = txstorm.run(topology, engine="local", data_dir=data_dir, until_txid=txid, **options)
+    assert handle.awaitTermination(60)
+    return handle.committed
+
+
+class OpaqueShrinks(OpaquePartitionedTransactionalSpout):
+    """Partition 1 is there when the file says so; one word a txid and partition, five in all."""
+
+    fields = ("line",)
+
+    def __init__(self, path):
+        self.path = path
+
+    def emitter(self, context):
+        def emit(me, attempt, collector, partition, last_metadata):
+            number = last_metadata or 0
+            if number < 5:
+                collector.emit(f"{partition}.{number}")
+            return min(number + 1, 5)
+
+        count = {"num_partitions": lambda me: int(self.path.read_text()), "emit_partition_batch": emit}
+        return type("Mine", (OpaquePartitionedEmitter,), count)()
+
+
+def test_a_partition_of_an_opaque_spout_that_goes_away_is_said_once_and_kept(tmp_path, caplog):
+    path = tmp_path / "count"
+    path.write_text("2")
+    done = []
+
+    def listen(progress):
+        done.append(progress)
+        if progress.txid in (1, 4):
+            path.write_text("1" if progress.txid == 1 else "2")
+
+    assert go_until(OpaqueShrinks(path), tmp_path / "data", 8, listeners=[listen]) == 8
+    counts = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
+    assert counts == {f"{partition}.{number}": 1 for partition in range(2) for number in range(5)}
+    said = [notice for progress in done for notice in progress.reported]
+    assert len(said) == 2
+    assert said[0] in caplog.text
+    assert said[0].startswith("spout 'lines': away: partition 1; positions are kept ({'1': ")
+    assert said[1] == "spout 'lines': back: partition 1"
+    assert sum("away" in record.getMessage() for record in caplog.records) == 1
+
+
+# -- emitting for another txid ------------------------------------------------------------------------------------
+
+
+def test_an_emitter_that_emits_for_another_txid(tmp_path, make_engine):
+    def emit(self, attempt, metadata, collector):
+        self.kept = getattr(self, "kept", collector)
+        self.kept.emit("a")
+
+    says = Says(
+        EmitError,
+        "txid 2",
+        "a tuple was emitted for txid 1 after that batch was over",
+        "emit through the collector of the batch at hand",
+    )
+    builder = TransactionalTopologyBuilder("spouts", "lines", Spout(emitter={"emit_batch": emit}))
+    builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
+    settings = {"max_spout_pending": 8, "max_pack_txids": 4}
+    with refused(says):
+        go(builder.build_topology(), tmp_path / "data", make_engine(), settings=settings)
+    assert read_state(tmp_path / "data", "counts").to_pylist() in ([], [{"word": "a", "n": 1}])
+    assert run(Spout(), tmp_path / "data") == LAST
+    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]
 
 
 def test_errors_of_the_input_keep_their_class():

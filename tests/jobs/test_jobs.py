@@ -98,6 +98,27 @@ def test_reach(finished: Callable[..., RunHandle]):
     assert state(handle, "reach") == expected
 
 
+def test_t48_tweet_counts(finished: Callable[..., RunHandle]):
+    """T48: per address and per domain, two states in one transaction, that agree as of each."""
+    from jobs.tweet_counts import topology
+
+    handle = finished(topology(), available_now=True)
+    urls, domains = state(handle, "urls"), state(handle, "domains")
+    assert urls["storm.apache.org/releases/1.2.4/Transactional-topologies.html"] == 4
+    assert urls["en.wikipedia.org/wiki/Idempotence"] == 2
+    assert domains == {
+        **{"github.com": 7, "en.wikipedia.org": 7, "storm.apache.org": 4, "youtube.com": 4, "oreilly.com": 3},
+        **{"spark.apache.org": 2, "openstreetmap.org": 2, "pypi.org": 2, "news.ycombinator.com": 2},
+        **{"ourworldindata.org": 2, "research.google": 1},
+    }
+    assert handle.committed == 4
+    for txid in range(1, 5):
+        by_domain: Counter[str] = Counter()
+        for url, n in state(handle, "urls", txid).items():
+            by_domain[url.partition("/")[0]] += n
+        assert by_domain == state(handle, "domains", txid)
+
+
 def counted(path: Path) -> Counter[str]:
     """The words of a text, in plain Python."""
     counts: Counter[str] = Counter()

@@ -59,7 +59,7 @@ class TaskContext:
 
     def random(self) -> random.Random:
         """A generator seeded by (txid, component, task): a replay draws the same numbers."""
-        txid = self.attempt.txid if self.attempt else 0
+        txid = getattr(self.attempt, "txid", self.attempt) or 0  # an id of another type stands for itself
         return random.Random(f"{self.topology}/{self.component}/{self.task}/{txid}")  # noqa: S311 - not for secrets
 
     def state(self, name: str) -> StateHandle:

@@ -102,13 +102,43 @@ class TransactionalSpout(Component):
         raise NotImplementedError
 
 
+class CommitterEmitter(Emitter):
+    """Emitter of a `CommitterTransactionalSpout`: emits in the workers, hears of the commit in the driver."""
+
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> Any:
+        """As of `Emitter`; returns what `commit` is to know of this task's share (JSON), or None."""
+        raise NotImplementedError
+
+    def commit(self, attempt: TransactionAttempt, emitted: Any) -> None:
+        """It is the turn of `attempt`: called for every task of the spout, in strong txid order, in the driver.
+
+        Called before the committers' `finish_batch`, on an object of the driver's own that lives as long as the run;
+        `emitted` is what `emit_batch` of this task returned for this very attempt. The transaction may still fail and
+        be replayed after it, so an effect outside must be tied to the txid. Raise `FailedException` to replay.
+        """
+        raise NotImplementedError
+
+
+class CommitterTransactionalSpout(TransactionalSpout):
+    """Storm's ``ICommitterTransactionalSpout``: its emitters take part in the commit phase.
+
+    What they do there no transaction of txstorm can hold back: transactions are decided one by one.
+    """
+
+    external: ClassVar[bool] = True
+
+    def emitter(self, context: TaskContext) -> CommitterEmitter:
+        """Called once per task and job in a worker, and once per task and run in the driver."""
+        raise NotImplementedError
+
+
 class PartitionedCoordinator(StormNames):
     """Coordinator of a `PartitionedTransactionalSpout`; in the driver."""
 
     storm_names: ClassVar[Mapping[str, str]] = {"isReady": "is_ready", "numPartitions": "num_partitions"}
 
     def num_partitions(self) -> int:
-        """The number of partitions now; recorded with the txid, so a replay never has more."""
+        """The number of partitions now; recorded with the txid, so a replay never has more. It never shrinks."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:

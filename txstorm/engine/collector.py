@@ -65,6 +65,7 @@ class OutputCollector:
         self.errors: list[BaseException] = []
         self.digests: dict[str, str] = {}
         self.count = 0
+        self._over: TransactionAttempt | None = None
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
@@ -127,6 +128,11 @@ class OutputCollector:
         out, self._out = self._out, []
         return out
 
+    def close(self, attempt: TransactionAttempt) -> None:
+        """The batch of `attempt` is over: whoever has kept this collector emits for another one, and is refused."""
+        self._over = attempt
+        self._buffers = {}
+
     def _flush(self, stream: str) -> None:
         buffer = self._buffers[stream]
         if not buffer.direct:
@@ -146,7 +152,12 @@ class OutputCollector:
     def _refuse(self, stream: str, values: tuple[Any, ...] | None, *, direct: bool) -> None:
         where = f"{self._component}, stream {stream!r}"
         buffer = self._buffers.get(stream)
-        if buffer is None:
+        if self._over is not None:
+            msg = (
+                f"{where}: a tuple was emitted for txid {self._over.txid} after that batch was over (attempt "
+                f"{self._over.attempt_id}): {values!r}; emit through the collector of the batch at hand"
+            )
+        elif buffer is None:
             hint = near(str(stream), list(self._buffers))
             msg = f"{where}: not declared; {self._component!r} declares {sorted(self._buffers)}{hint}"
         elif direct != buffer.direct:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -52,6 +52,9 @@ class CommitRun:
         self._input = txid_input
         self._resources = resources
         self._arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
+        self._begun: dict[tuple[str, int], BoltRun] = {}
+        self._executed = False
+        self._failed: CommitFailed | None = None
         self.counts: dict[str, int] = {}
         self.reported: list[str] = []
         for one in sorted(cargo, key=lambda one: one.order):
@@ -65,18 +68,48 @@ class CommitRun:
             batch = unspill(cargo, Path(self._program.spill_dir))
         self._arrivals[edge.target, cargo.target].append(Arrival(edge.source, edge.stream, cargo.source, batch))
 
+    def execute(self) -> None:
+        """Let every task execute what the processing phase has sent to it; may be called before the txid's turn.
+
+        Raises `CommitFailed` when user code raises, and again whenever it or `run` is called then.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if self._executed:
+            return
+        self._executed = True
+        for spec, task in self._tasks():
+            if (spec.id, task) in self._arrivals:
+                try:
+                    self._execute(spec, task)
+                except (Exception, SystemExit) as error:
+                    self._failed = CommitFailed(error_row(spec.id, task, len(self._program.stages), error))
+                    raise self._failed from error
+
     def run(self) -> None:
-        """Run the commit phase; raises `CommitFailed` when user code raises."""
-        for name in self._program.commit:
-            spec = self._program.components[name]
-            for task in range(spec.parallelism):
-                self._run_task(spec, task)
+        """Run the commit phase, or what `execute` has left of it; raises `CommitFailed` when user code raises."""
+        self.execute()
+        for spec, task in self._tasks():
+            self._run_task(spec, task)
+
+    def _tasks(self) -> Iterator[tuple[ComponentSpec, int]]:
+        specs = (self._program.components[name] for name in self._program.commit)
+        return ((spec, task) for spec in specs for task in range(spec.parallelism))
+
+    def _execute(self, spec: ComponentSpec, task: int) -> BoltRun:
+        """Hand the task what has arrived for it; what it is sent later follows in `run`."""
+        run = self._begun.get((spec.id, task))
+        if run is None:
+            run = BoltRun(spec.fresh(), self._context(spec, task), OutputCollector(spec.id, spec.streams))
+            self._begun[spec.id, task] = run
+        run.execute(self._arrivals.pop((spec.id, task), ()))
+        return run
 
     def _run_task(self, spec: ComponentSpec, task: int) -> None:
-        collector = OutputCollector(spec.id, spec.streams)
         try:
-            run = BoltRun(spec.fresh(), self._context(spec, task), collector)
-            run.execute(self._arrivals.pop((spec.id, task), ()))
+            run = self._execute(spec, task)
+            del self._begun[spec.id, task]
+            collector = run.collector
             self._resources.activate(True)
             try:
                 run.finish()
@@ -84,6 +117,7 @@ class CommitRun:
                 self._resources.activate(False)
             emitted = collector.take()
             self._send(spec, task, emitted)
+            collector.close(self._input.attempt)
         except (Exception, SystemExit) as error:
             raise CommitFailed(error_row(spec.id, task, len(self._program.stages), error)) from error
         if self._observe is not None:

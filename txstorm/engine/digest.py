@@ -7,7 +7,7 @@ beyond the cut Arrow keeps.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,31 @@ def digest_of_rows(emitted: Iterable[Emitted]) -> str:
     for key in sorted(streams):
         whole.update(f"{key}{streams[key].rows}".encode() + streams[key].digest())
     return str(whole.hexdigest())
+
+
+def missing_digests(
+    task: str,
+    emitted: Sequence[Emitted],
+    given: Collection[str],
+    sources: Sequence[str],
+    source_of: Callable[[str], str],
+) -> dict[str, str]:
+    """The digests of what `task` of a spout emitted, of each of `sources` that has given none itself.
+
+    Args:
+        task: names the digests.
+        emitted: everything it emitted.
+        given: the partitions whose digests are known; those of a source with a name carry it in front.
+        sources: the names of the spout's sources, or one empty name.
+        source_of: the source that emits to a stream.
+    """
+    digests = {}
+    for source in sources:
+        prefix = f"{source}/" if source else ""
+        if not any(partition.startswith(prefix) for partition in given):
+            rows = (one for one in emitted if source_of(one.stream) == source)
+            digests[f"{prefix}{task}"] = digest_of_rows(rows)
+    return digests
 
 
 def _new() -> Any:

@@ -72,14 +72,15 @@ class Processed:
 
     Attributes:
         cargo: the committers' input, in no particular order.
-        parts: for task-planned spouts, the metadata of every partition.
+        parts: for task-planned spouts, the metadata of every partition; for committer spouts, what the emitter of
+            every task returned.
         digests: source partition → digest of what was read.
         counts: component → tuples emitted.
         reported: errors reported without failing the batch.
         busy: stage level → seconds of work, summed over its tasks.
         reports, emitters: tasks that reported, and tasks of the spout that emitted.
-        error: set when the txid failed; everything else is void then, but for `parts` when all emitters had emitted:
-            a transactional spout's replay emits the same again.
+        error: set when the txid failed; everything else is void then, but for `digests`, and `parts` when all
+            emitters had emitted: a transactional spout's replay emits the same again.
     """
 
     attempt: TransactionAttempt

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from txstorm.api.context import TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun, error_row
 from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
-from txstorm.engine.digest import digest_of_rows
+from txstorm.engine.digest import missing_digests
 from txstorm.engine.port import Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.routing import Router, check_target
@@ -105,7 +105,7 @@ class StageTask:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; R11 makes a row of it
             self._failed = txid_input.attempt.txid
             row = asdict(error_row(current, self.task, self.stage.level, error))
-            outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts})]
+            outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts, "digests": run.digests})]
         yield from outcome
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
@@ -137,6 +137,12 @@ class StageTask:
         self._spout_context.payload = txid_input.payload
         return self._spout.run(txid_input.attempt, txid_input.document, self._carried, collector)
 
+    def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
+        """Digests of what the spout's task emitted without giving any itself."""
+        assert self._spout is not None
+        task = f"task {self.task} of {spec.parallelism}"
+        return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
+
 
 class TxidRun:
     """One attempt at one txid in one stage task: components in topological order, then what they sent."""
@@ -149,7 +155,7 @@ class TxidRun:
         self._counts: dict[str, int] = {}
         # What the spout's task emitted of which partition; None until it has emitted.
         self.parts: dict[str, Any] | None = None
-        self._digests: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
         self._reported: list[str] = []
         self._sequence = 0
         for one in sorted(cargo, key=lambda one: one.order):
@@ -166,13 +172,13 @@ class TxidRun:
             run.execute(self._arrivals.pop(spec.id, ()))
             run.finish()
         emitted = collector.take()
+        collector.close(self._input.attempt)
         if self._task.observe is not None:
             self._task.observe(spec.id, self._task.task, self._input.attempt, emitted)
-        if spec.kind == "spout" and not collector.digests:
-            collector.digest(f"task {self._task.task} of {spec.parallelism}", digest_of_rows(emitted))
+        if spec.kind == "spout":
+            self.digests = {**collector.digests, **self._task.undigested(spec, emitted, collector.digests)}
         self._send(spec, emitted)
         self._counts[spec.id] = collector.count
-        self._digests.update(collector.digests)
         self._reported += [f"{spec.id}[{self._task.task}]: {error!r}" for error in collector.errors]
 
     def _send(self, spec: ComponentSpec, emitted: Sequence[Emitted]) -> None:
@@ -208,7 +214,7 @@ class TxidRun:
         yield from self._spill(self._sent)
         data = {
             "counts": self._counts,
-            "digests": self._digests,
+            "digests": self.digests,
             "parts": self.parts,
             "reported": self._reported,
             "busy": seconds,

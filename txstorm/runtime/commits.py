@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
+from txstorm.engine.bolts import error_row
 from txstorm.engine.collector import Observe
-from txstorm.engine.commit import CommitFailed, CommitRun
+from txstorm.engine.commit import CommitFailed, CommitRun, Resources
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt, TxstormError
@@ -21,6 +23,8 @@ from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.collecting import seldom_collected
+from txstorm.spouts.executors import spout_committer
+from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
 from txstorm.state.store import CommitGroup, StateStore
 
@@ -104,6 +108,8 @@ class Committer:
     ) -> None:
         self._program = program
         self._observe = observe
+        self._spout = _spout_committer(program)
+        self._early: dict[TransactionAttempt, CommitRun] = {}
         self._store = store
         self._books = books
         self._identity = identity
@@ -112,6 +118,30 @@ class Committer:
         self._sleep = sleep
         self._tables = dict(store.last_txids())
         self._kept = [intent.last for intent in books.intents()]
+
+    @property
+    def has_bolts(self) -> bool:
+        """Whether the topology has bolts that run in the commit phase."""
+        return bool(self._program.commit)
+
+    def execute(self, ready: Ready) -> None:
+        """Let committers execute the input of `ready` before its turn; called on the thread that commits.
+
+        Raises `CommitFailed` when one of them raises. Nothing of it lasts: they may write in `finish_batch` only.
+        """
+        attempt = ready.attempt
+        run = self._early[attempt] = self._run(ready, self._store.resources(attempt.txid))
+        run.execute()
+
+    def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
+        """What these attempts executed before their turn is not wanted any more; called on any thread."""
+        for attempt in attempts:
+            self._early.pop(attempt, None)
+
+    def close(self) -> None:
+        """Let go of the spout's emitters; called on the thread that commits, after all else."""
+        if self._spout is not None:
+            self._spout.close()
 
     def commit(self, group: Sequence[Ready], housekeeping: Callable[[int], list[Op]]) -> Outcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
@@ -161,7 +191,9 @@ class Committer:
 
     def _finish_txid(self, ready: Ready, tables: CommitGroup) -> CommittedTxid:
         resources = tables.begin_txid(ready.attempt.txid)
-        run = CommitRun(self._program, ready.txid_input, ready.processed.cargo, resources, self._observe)
+        run = self._early.pop(ready.attempt, None) or self._run(ready, resources)
+        run.execute()
+        self._commit_spout(ready)
         run.run()
         try:
             tables.end_txid(ready.attempt.txid)
@@ -169,6 +201,18 @@ class Committer:
             raise CommitFailed(_rule_row(error)) from error
         counts = {**ready.processed.counts, **run.counts}
         return CommittedTxid(ready, counts, (*ready.processed.reported, *run.reported))
+
+    def _run(self, ready: Ready, resources: Resources) -> CommitRun:
+        return CommitRun(self._program, ready.txid_input, ready.processed.cargo, resources, self._observe)
+
+    def _commit_spout(self, ready: Ready) -> None:
+        if self._spout is None:
+            return
+        try:
+            self._spout.commit(ready.attempt, ready.txid_input.stamp, ready.processed.parts)
+        except SpoutCommitError as failure:
+            row = error_row(failure.component, failure.task, len(self._program.stages), failure.error)
+            raise CommitFailed(row) from failure.error
 
     def _intent(self, records: Sequence[TxidRecord], staged: Sequence[IntentTable]) -> Intent:
         return Intent(
@@ -214,6 +258,12 @@ class Committer:
         self._kept.append(last)
         old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]
         return [Delete(names.intent_path(one)) for one in old]
+
+
+def _spout_committer(program: Program) -> SpoutCommitter | None:
+    spec = program.components[program.spout]
+    context = TaskContext(program.topology, spec.id, 0, spec.parallelism, spec.settings)
+    return spout_committer(spec.fresh(), context)
 
 
 class _timed:  # noqa: N801 - a context manager, used like a function

@@ -13,13 +13,14 @@ from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
 from txstorm.coordinator.machine import Config, State, initial, step
-from txstorm.engine.commit import input_bytes
+from txstorm.engine.commit import CommitFailed, input_bytes
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.engine.task import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
+from txstorm.runtime.ahead import Ahead
 from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_of
 from txstorm.runtime.failure import batch_failure, spout_failure
 from txstorm.runtime.inbox import Inbox
@@ -49,6 +50,7 @@ class Driver:
         self._wake_set = False
         self._attempts = session.books.epoch << 32
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="txstorm-commit")
+        self._ahead = Ahead(session.committer, self._commit_thread.submit, self._inbox.put, self._failed_ahead)
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
         self._committing = 0
@@ -88,9 +90,12 @@ class Driver:
                 self._inbox.drain()
                 if self._failure is None:
                     self._look()
+                    if not self._committing:
+                        self._ahead.go(self._ready.values())
                     self._maintain()
         finally:
             self.jobs.give_up_all()
+            self._commit_thread.submit(self._session.committer.close)
             self._commit_thread.shutdown(wait=True)
             self._waiters.end(self._failure)
         if self._failure is not None:
@@ -223,6 +228,7 @@ class Driver:
             self._ready.pop(attempt.txid, None)
         self._monitor.discarded(dead)
         self.jobs.discard(dead)
+        self._ahead.forget(dead)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
@@ -252,8 +258,7 @@ class Driver:
         self._take_processed(job, good, seconds)
         last = outcomes[-1]
         if last.error is not None and self._current(last.attempt) and self._failure is None:
-            self._planning.emitted(last)
-            self._user_failed(last.attempt, last.error)
+            self._take_failed(last.attempt, last, last.error)
 
     def _take_processed(self, job: Job, good: list[Processed], seconds: float) -> None:
         try:
@@ -276,6 +281,14 @@ class Driver:
     def _processed(self, attempt: TransactionAttempt) -> None:
         """P4 of `attempt` is done."""
         self._feed(ev.Processed(*attempt))
+
+    def _take_failed(self, attempt: TransactionAttempt, outcome: Processed, row: ErrorRow) -> None:
+        try:
+            self._planning.emitted(outcome)
+        except Exception as error:  # noqa: BLE001 - the same
+            self._fail(error)
+            return
+        self._user_failed(attempt, row)
 
     def _job_failed(self, job: Job, cause: str) -> None:
         """A worker died, or the batch timed out: again at half size, down to the txid that does it (R11, R12)."""
@@ -345,6 +358,7 @@ class Driver:
         last = outcome.committed[-1].ready.attempt
         for one in outcome.committed:
             self._ready.pop(one.ready.attempt.txid, None)
+        self._ahead.forget(one.ready.attempt for one in outcome.committed)
         sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.forget(last.txid)
         spout = self._session.program.spout
@@ -354,6 +368,12 @@ class Driver:
         self._session.after_commit()
         empty = [one.ready.attempt.txid for one in outcome.committed if one.counts.get(spout, 0) == 0]
         self._waiters.answer(self.state, empty=max(empty, default=0))
+
+    def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        if not isinstance(error, CommitFailed):
+            self._fail(error)
+        elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
+            self._user_failed(attempt, error.row)  # in a group that is committing it fails in its turn, and is told
 
     def _maintain(self) -> None:
         """After some seconds without work the state tables are brought up to date, on the commit thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from txstorm.engine.port import Processed, TxidInput
 from txstorm.errors import SpoutError
 from txstorm.runtime.books import Books, Meta, with_digests
 from txstorm.spouts.executors import SpoutPlanner
+
+# What the framework digests itself is divided by tasks; with another number of tasks there is nothing to compare.
+_TASK = re.compile(r"(.*/)?task \d+ of \d+", re.DOTALL)
 
 
 class Planning:
@@ -71,8 +75,7 @@ class Planning:
     def carried(self, txid: int) -> Mapping[str, Any]:
         """Partition metadata of task-planned spouts before `txid`."""
         document = self.document(txid - 1)
-        parts = document.get("parts") if isinstance(document, dict) and self.planner.task_planned else None
-        return dict(parts or {})
+        return {} if document is None else self.planner.carried(document)
 
     def processed(self, outcomes: Iterable[Processed]) -> None:
         """Store the real extents and digests of processed txids, in one write (P4).
@@ -85,6 +88,7 @@ class Planning:
             meta = self.metas[txid]
             self._check(txid, meta, outcome)
             document = self.planner.finish(meta.document, outcome.parts) if self.planner.task_planned else meta.document
+            outcome.reported += self.planner.notices()
             changed[txid] = self.metas[txid] = with_digests(meta, document, outcome.digests)
         if changed:
             faults.point("p4.before")
@@ -92,18 +96,27 @@ class Planning:
             faults.point("p4.after")
 
     def emitted(self, outcome: Processed) -> None:
-        """A txid failed after its spout had emitted: its extents are stored, so that a replay emits the same."""
-        if outcome.parts and self.planner.task_planned and not self.planner.opaque:
-            meta = self.metas[outcome.attempt.txid]
-            changed = with_digests(meta, self.planner.finish(meta.document, outcome.parts), meta.digests)
-            self._books.write_metas({outcome.attempt.txid: changed})
-            self.metas[outcome.attempt.txid] = changed
+        """A txid failed after its spout had emitted: what it emitted is stored, so that a replay is held to it.
+
+        Raises `SpoutError` when a transactional spout emitted something else than the first time.
+        """
+        txid = outcome.attempt.txid
+        meta = self.metas[txid]
+        if self.planner.opaque or not (outcome.parts or outcome.digests):
+            return
+        self._check(txid, meta, outcome)
+        known = outcome.parts and self.planner.task_planned
+        document = self.planner.finish(meta.document, outcome.parts) if known else meta.document
+        changed = with_digests(meta, document, {**meta.digests, **outcome.digests})
+        if changed != meta:
+            self._books.write_metas({txid: changed})
+            self.metas[txid] = changed
 
     def _check(self, txid: int, meta: Meta, outcome: Processed) -> None:
         if self.planner.opaque:
             return
-        for partition, digest in outcome.digests.items():
-            before = meta.digests.get(partition, digest)
+        for partition, before in meta.digests.items():
+            digest = outcome.digests.get(partition, before if outcome.error or _TASK.fullmatch(partition) else "none")
             if before != digest:
                 msg = (
                     f"txid {txid}: the spout emitted another batch for {partition} than the first time "

@@ -1,25 +1,28 @@
-"""The three spout interfaces reduced to one kind: a planner in the driver and a task in the workers.
+"""The spout interfaces reduced to one kind: a planner in the driver and a task in the workers.
 
 The *spout document* of a txid is JSON. Driver-planned spouts: ``{"meta": <the coordinator's metadata>}``.
 Partitioned ones: ``{"count": n, "parts": parts}``, opaque partitioned ones: ``{"parts": parts}``, where `parts` is
 null until the tasks have reported and then maps every partition to ``{"batch": metadata}`` when it emitted in this
 txid, or ``{"kept": position}`` when it did not: the position is that of an earlier txid then, so a document alone
-tells where the next txid begins.
+tells where the next txid begins. ``"away": true`` beside it says that the partition was not there. A document with
+``"skipped": true`` belongs to a source of a composite spout that gave nothing.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.composite import AnySpout, CompositeSpout
 from txstorm.api.context import TaskContext
-from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.spout import (
     NOT_READY,
+    CommitterEmitter,
+    CommitterTransactionalSpout,
     Emitter,
     OpaquePartitionedCoordinator,
     OpaquePartitionedEmitter,
@@ -27,113 +30,49 @@ from txstorm.api.spout import (
     PartitionedCoordinator,
     PartitionedEmitter,
     PartitionedTransactionalSpout,
-    Spout,
     SpoutCoordinator,
     TransactionalSpout,
 )
-from txstorm.errors import MetadataError, SpoutError, TopologyFailed, TxstormError
+from txstorm.errors import MetadataError, SpoutError
+from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
+from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter
+from txstorm.spouts.port import SpoutPlanner as SpoutPlanner
+from txstorm.spouts.port import SpoutTask as SpoutTask
+from txstorm.spouts.returned import WatchedCollector, calling, partition_count
+from txstorm.spouts.returned import storable as storable
 
-Parts = dict[str, Any]
-
-
-class SpoutPlanner:
-    """Plans transactions in the driver, whatever the kind of the spout; made by `planner`.
-
-    Attributes:
-        opaque: an undecided txid may be planned anew after a failure or restart.
-        task_planned: the extents of a txid are known only when its tasks have run.
-    """
-
-    opaque: bool = False
-    task_planned: bool = False
-
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
-        """The spout document of `txid`, or `NOT_READY`.
-
-        Called before `txid` is emitted, in txid order. A stored document of a spout that is not opaque is used
-        again instead of asking.
-
-        Args:
-            txid: the transaction.
-            previous: the document of ``txid - 1``; None for the first.
-            replay: an earlier attempt existed: the spout is not asked whether it is ready.
-        """
-        raise NotImplementedError
-
-    def payload(self, document: Any) -> Any:
-        """What is shipped with the batch (`TaskContext.payload`) and never stored."""
-        return None
-
-    def latest(self) -> Any:
-        """A mark of what the source holds now; None when it cannot tell."""
-        return None
-
-    def reached(self, document: Any, mark: Any) -> bool:
-        """Whether the txids up to that of `document` (None: none yet) cover all of `mark`."""
-        return False
-
-    def finish(self, document: Any, parts: Parts) -> Any:
-        """`document` with the real extents: `parts` is the union of what the tasks' `SpoutTask.run` returned."""
-        return document
-
-    def close(self) -> None:
-        """Called once, when the topology stops."""
-        raise NotImplementedError
+log = logging.getLogger("txstorm.spout")
 
 
-class SpoutTask:
-    """Emits one task's share of a batch, in a worker; made by `spout_task`, once per task and job."""
-
-    def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
-        """Emit this task's share of the batch of `attempt`, and tell what was read.
-
-        Called in txid order within a pack; `TaskContext.payload` holds the payload of this txid.
-
-        Args:
-            attempt: the attempt to emit for.
-            document: the txid's spout document.
-            carried: where each partition stands: a copy of the `parts` of the txid before the pack ({} when it
-                has none); updated here, so the txids of a pack chain. Unused by driver-planned spouts.
-            collector: receives the tuples.
-
-        Returns:
-            The `parts` of this task's partitions, for `SpoutPlanner.finish`; empty for driver-planned spouts.
-
-        Raises:
-            MetadataError: the emitter returned something JSON cannot hold, or tuples without metadata.
-        """
-        raise NotImplementedError
-
-    def cleanup_before(self, txid: int) -> None:
-        """Transactions before `txid` are committed."""
-
-    def close(self) -> None:
-        """Called once, when the task ends."""
-        raise NotImplementedError
-
-
-def planner(spout: Spout, context: TaskContext) -> SpoutPlanner:
+def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
     """The planner of `spout`; makes its coordinator. `context.parallelism` is that of the spout's emitters.
 
     Raises:
         TopologyFailed: the spout raised.
     """
-    with _calling(context.component, "coordinator()"):
+    if isinstance(spout, CompositeSpout):
+        planners = {name: planner(one, _of_source(context, name)) for name, one in spout.sources.items()}
+        return CompositePlanner(planners, context.component)
+    with calling(context.component, "coordinator()"):
         return _planner(spout, context)
 
 
-def _planner(spout: Spout, context: TaskContext) -> SpoutPlanner:
+def _planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
     if isinstance(spout, TransactionalSpout):
         return _DriverPlanner(spout.coordinator(context), context.component, spout.opaque)
     if isinstance(spout, PartitionedTransactionalSpout):
         return _PartitionedPlanner(spout.coordinator(context), context.component)
     if isinstance(spout, OpaquePartitionedTransactionalSpout):
-        return _OpaquePlanner(spout.coordinator(context))
+        return _OpaquePlanner(spout.coordinator(context), context.component)
     raise _not_a_spout(spout, context)
 
 
-def spout_task(spout: Spout, context: TaskContext) -> SpoutTask:
+def spout_task(spout: AnySpout, context: TaskContext) -> SpoutTask:
     """The task `context.task` of `spout`; makes its emitter."""
+    if isinstance(spout, CompositeSpout):
+        contexts = {name: _of_source(context, name) for name in spout.sources}
+        tasks = {name: spout_task(one, contexts[name]) for name, one in spout.sources.items()}
+        return CompositeTask(tasks, contexts, context, {name: spout.streams_of(name) for name in spout.sources})
     if isinstance(spout, TransactionalSpout):
         return _DriverPlannedTask(spout.emitter(context), context)
     if isinstance(spout, PartitionedTransactionalSpout):
@@ -143,52 +82,31 @@ def spout_task(spout: Spout, context: TaskContext) -> SpoutTask:
     raise _not_a_spout(spout, context)
 
 
-def check_spout(spout: Spout) -> None:
+def spout_committer(spout: AnySpout, context: TaskContext) -> SpoutCommitter | None:
+    """The commit phase of `spout`; None when it takes no part in one. Emitters are made at the first commit."""
+    if isinstance(spout, CompositeSpout):
+        found = {name: spout_committer(one, _of_source(context, name)) for name, one in spout.sources.items()}
+        committers = {name: one for name, one in found.items() if one is not None}
+        return CompositeCommitter(committers) if committers else None
+    return _Committer(spout, context) if isinstance(spout, CommitterTransactionalSpout) else None
+
+
+def _of_source(context: TaskContext, name: str) -> TaskContext:
+    return replace(context, component=f"{context.component}/{name}")
+
+
+def check_spout(spout: AnySpout) -> None:
     """Let `spout` look at its source before anything is written, if it has a method ``check()``.
 
     Raises:
         SpoutError: the source is missing, unreadable or of another format.
         TopologyFailed: the spout raised something else.
     """
-    check = getattr(spout, "check", None)
-    if check is not None:
-        with _calling(type(spout).__name__, "check()"):
-            check()
-
-
-@contextmanager
-def _calling(spout: str, call: str) -> Iterator[None]:
-    """What user code raises in the driver ends the topology, with the name of the call that raised."""
-    try:
-        yield
-    except TxstormError:
-        raise
-    except Exception as error:
-        msg = f"spout {spout!r}: {call} raised {type(error).__name__}: {error}"
-        raise TopologyFailed(msg) from error
-
-
-def storable(value: Any, what: str) -> Any:
-    """`value` as it comes back from storage (tuples become lists), so first emission and replay see the same.
-
-    Raises:
-        MetadataError: JSON cannot hold `value`; `what` names the spout, partition and txid.
-    """
-    try:
-        stored = json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        msg = f"{what}: metadata {value!r} cannot be stored ({error}); return what JSON holds"
-        raise MetadataError(msg) from None
-    if stored != value and _bent(value):
-        msg = f"{what}: metadata {value!r} has a key that is no string and would come back as one; use strings"
-        raise MetadataError(msg)
-    return stored
-
-
-def _bent(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(not isinstance(key, str) or _bent(inner) for key, inner in value.items())
-    return isinstance(value, list | tuple) and any(map(_bent, value))
+    for one in spout.sources.values() if isinstance(spout, CompositeSpout) else [spout]:
+        check = getattr(one, "check", None)
+        if check is not None:
+            with calling(type(one).__name__, "check()"):
+                check()
 
 
 class _DriverPlanner(SpoutPlanner):
@@ -203,25 +121,36 @@ class _DriverPlanner(SpoutPlanner):
         meta = self._coordinator.initialize_transaction(txid, previous and previous["meta"])
         return meta if meta is NOT_READY else {"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}
 
+    def skip(self, previous: Any) -> Any:
+        return {"meta": previous and previous["meta"], "skipped": True}
+
     def payload(self, document: Any) -> Any:
-        with _calling(self._component, "payload()"):
+        with calling(self._component, "payload()"):
             return self._coordinator.payload(document["meta"])
 
     def latest(self) -> Any:
-        with _calling(self._component, "latest()"):
+        with calling(self._component, "latest()"):
             return self._coordinator.latest()
 
     def reached(self, document: Any, mark: Any) -> bool:
-        with _calling(self._component, "reached()"):
+        with calling(self._component, "reached()"):
             return self._coordinator.reached(document and document["meta"], mark)
 
     def close(self) -> None:
         self._coordinator.close()
 
 
-class _PartitionedPlanner(SpoutPlanner):
+class _TaskPlanner(SpoutPlanner):
     task_planned = True
 
+    def finish(self, document: Any, parts: Parts) -> Any:
+        return {**document, "parts": _sorted(parts)}
+
+    def carried(self, document: Any) -> Parts:
+        return dict(document["parts"] or {})
+
+
+class _PartitionedPlanner(_TaskPlanner):
     def __init__(self, coordinator: PartitionedCoordinator, component: str) -> None:
         self._coordinator = coordinator
         self._component = component
@@ -229,29 +158,64 @@ class _PartitionedPlanner(SpoutPlanner):
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         if not replay and not self._coordinator.is_ready():
             return NOT_READY
-        count = _count(self._coordinator.num_partitions(), f"spout {self._component!r}, txid {txid}")
+        where = f"spout {self._component!r}, txid {txid}"
+        count = partition_count(self._coordinator.num_partitions(), where)
+        before = 0 if previous is None else previous["count"]
+        if count < before:
+            gone = _partitions(range(count, before))
+            msg = (
+                f"{where}: {gone} went away: num_partitions() gave {count}, expected at least {before}; a "
+                "transactional spout keeps what it had: bring it back, or use an opaque one"
+            )
+            raise SpoutError(msg)
         return {"count": count, "parts": None}
 
-    def finish(self, document: Any, parts: Parts) -> Any:
-        return {**document, "parts": _sorted(parts)}
+    def skip(self, previous: Any) -> Any:
+        return {"count": 0 if previous is None else previous["count"], "parts": None, "skipped": True}
 
     def close(self) -> None:
         self._coordinator.close()
 
 
-class _OpaquePlanner(SpoutPlanner):
+class _OpaquePlanner(_TaskPlanner):
     opaque = True
-    task_planned = True
 
-    def __init__(self, coordinator: OpaquePartitionedCoordinator) -> None:
+    def __init__(self, coordinator: OpaquePartitionedCoordinator, component: str) -> None:
         self._coordinator = coordinator
+        self._component = component
+        self._away: set[str] = set()
+        self._notices: list[str] = []
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         ready = replay or self._coordinator.is_ready()
         return {"parts": None} if ready else NOT_READY
 
+    def skip(self, previous: Any) -> Any:
+        return {"parts": None, "skipped": True}
+
     def finish(self, document: Any, parts: Parts) -> Any:
-        return {**document, "parts": _sorted(parts)}
+        if not document.get("skipped"):
+            self._look_for_missing(parts)
+        return super().finish(document, parts)
+
+    def _look_for_missing(self, parts: Parts) -> None:
+        away = {partition for partition, part in parts.items() if part.get("away")}
+        lost, found = sorted(away - self._away, key=int), sorted(self._away - away, key=int)
+        self._away = away
+        if lost:
+            kept = {partition: parts[partition]["kept"] for partition in lost}
+            self._say(f"away: {_partitions(lost)}; positions are kept ({kept}), the others go on")
+        if found:
+            self._say(f"back: {_partitions(found)}")
+
+    def _say(self, what: str) -> None:
+        notice = f"spout {self._component!r}: {what}"
+        log.warning("%s", notice)
+        self._notices.append(notice)
+
+    def notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return notices
 
     def close(self) -> None:
         self._coordinator.close()
@@ -264,14 +228,49 @@ class _DriverPlannedTask(SpoutTask):
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
         self._context.attempt = attempt
-        self._emitter.emit_batch(attempt, document["meta"], collector)
-        return {}
+        if document.get("skipped"):
+            return {}
+        if not isinstance(self._emitter, CommitterEmitter):
+            self._emitter.emit_batch(attempt, document["meta"], collector)
+            return {}
+        emitted = self._emitter.emit_batch(attempt, document["meta"], collector)
+        where = f"{_what(self._context)}, returned by emit_batch of task {self._context.task}"
+        return {str(self._context.task): storable(emitted, where)}
 
     def cleanup_before(self, txid: int) -> None:
         self._emitter.cleanup_before(txid)
 
     def close(self) -> None:
         self._emitter.close()
+
+
+class _Committer(SpoutCommitter):
+    def __init__(self, spout: CommitterTransactionalSpout, context: TaskContext) -> None:
+        self._spout = spout
+        self._contexts = [replace(context, task=task) for task in range(context.parallelism)]
+        self._emitters: dict[int, CommitterEmitter] = {}
+
+    def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
+        for task, context in enumerate(self._contexts):
+            context.attempt, context.stamp = attempt, stamp
+            try:
+                self._emitter(task).commit(attempt, parts.get(str(task)))
+            except (Exception, SystemExit) as error:
+                raise SpoutCommitError(context.component, task, error) from error
+
+    def _emitter(self, task: int) -> CommitterEmitter:
+        # Made on the thread that commits: what an emitter opens (a database, say) may be bound to its thread.
+        if task not in self._emitters:
+            self._emitters[task] = self._spout.emitter(self._contexts[task])
+        return self._emitters[task]
+
+    def close(self) -> None:
+        for emitter in self._emitters.values():
+            try:
+                emitter.close()
+            except Exception:
+                log.exception("spout %s: close() of an emitter failed", self._contexts[0].component)
+        self._emitters.clear()
 
 
 class _PartitionedTask(SpoutTask):
@@ -281,10 +280,12 @@ class _PartitionedTask(SpoutTask):
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
         self._context.attempt = attempt
-        if document["parts"] is None:
-            parts = _emit_new(self._context, carried, document["count"], collector, self._new(attempt))
-        else:
+        if document["parts"] is not None:
             parts = self._replay(attempt, document, collector)
+        elif document.get("skipped"):
+            parts = _kept(self._context, carried)
+        else:
+            parts = _emit_new(self._context, carried, document["count"], collector, self._new(attempt))
         carried.update(parts)
         return parts
 
@@ -313,8 +314,11 @@ class _OpaqueTask(SpoutTask):
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
         self._context.attempt = attempt
-        count = _count(self._emitter.num_partitions(), _what(self._context))
-        parts = _emit_new(self._context, carried, count, collector, self._new(attempt))
+        if document.get("skipped"):
+            parts = _kept(self._context, carried)
+        else:
+            count = partition_count(self._emitter.num_partitions(), _what(self._context))
+            parts = _emit_new(self._context, carried, count, collector, self._new(attempt))
         carried.update(parts)
         return parts
 
@@ -327,16 +331,23 @@ class _OpaqueTask(SpoutTask):
 
 def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Collector, emit: Any) -> Parts:
     """Emit new batches of this task's partitions; those that are away or gave nothing keep their position."""
-    parts = {partition: {"kept": _position(part)} for partition, part in _mine(context, carried).items()}
+    parts = {
+        partition: part if int(partition) < count else {**part, "away": True}
+        for partition, part in _kept(context, carried).items()
+    }
     for partition in range(context.task, count, context.parallelism):
         last = _position(carried.get(str(partition)))
-        watched = _WatchedCollector(collector)
+        watched = WatchedCollector(collector)
         meta = emit(watched, partition, last)
         if meta is None and watched.emitted:
             msg = f"{_what(context, partition)}: tuples were emitted but no metadata returned, so nobody could tell "
             raise MetadataError(msg + "where the next batch begins; return the metadata of what was emitted")
         parts[str(partition)] = {"kept": last} if meta is None else {"batch": storable(meta, _what(context, partition))}
     return parts
+
+
+def _kept(context: TaskContext, carried: Parts) -> Parts:
+    return {partition: {"kept": _position(part)} for partition, part in _mine(context, carried).items()}
 
 
 def _mine(context: TaskContext, parts: Parts) -> Parts:
@@ -351,16 +362,14 @@ def _sorted(parts: Parts) -> Parts:
     return dict(sorted(parts.items(), key=lambda item: int(item[0])))
 
 
+def _partitions(some: Iterable[object]) -> str:
+    names = [str(one) for one in some]
+    return f"partition{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
 def _what(context: TaskContext, partition: int | None = None) -> str:
     where = "" if partition is None else f", partition {partition}"
     return f"spout {context.component!r}{where}, txid {context.attempt and context.attempt.txid}"
-
-
-def _count(count: Any, what: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        msg = f"{what}: num_partitions() gave {count!r}; return an int >= 0"
-        raise MetadataError(msg)
-    return count
 
 
 def _not_a_spout(spout: object, context: TaskContext) -> SpoutError:
@@ -368,27 +377,3 @@ def _not_a_spout(spout: object, context: TaskContext) -> SpoutError:
         f"spout {context.component!r} is a {type(spout).__name__}; derive it from TransactionalSpout, "
         "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout"
     )
-
-
-class _WatchedCollector:
-    """Passes everything on and remembers whether anything was emitted."""
-
-    def __init__(self, inner: Collector) -> None:
-        self._inner = inner
-        self.emitted = False
-        self.report_error = self.reportError = inner.report_error
-        self.digest = inner.digest
-
-    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        self.emitted = True
-        self._inner.emit(*values, stream=stream)
-
-    def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        self.emitted = True
-        self._inner.emit_direct(task, *values, stream=stream)
-
-    emitDirect = emit_direct  # noqa: N815 - Storm's name
-
-    def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
-        self.emitted = self.emitted or len(batch) > 0
-        self._inner.emit_batch(batch, stream=stream)

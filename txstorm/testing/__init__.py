@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
+    "BatchBoltExecutor": "txstorm.testing.batch_bolt_executor",
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",

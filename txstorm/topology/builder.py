@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txstorm.api.bolt import BasicBolt, BatchBolt
-from txstorm.api.spout import Spout
+from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
 from txstorm.topology.declaration import Declaration, Role
 from txstorm.topology.declarers import BoltDeclarer, SpoutDeclarer
@@ -36,7 +36,7 @@ class TransactionalTopologyBuilder:
         parallelism: number of the spout's tasks, 1 when None.
     """
 
-    def __init__(self, id: str, spout_id: str, spout: Spout, parallelism: int | None = None) -> None:
+    def __init__(self, id: str, spout_id: str, spout: AnySpout, parallelism: int | None = None) -> None:
         self._id = id
         self._declarations = [Declaration(spout_id, spout, parallelism, "spout")]
         self._settings: dict[str, Any] = {}

@@ -7,15 +7,13 @@ from typing import Any
 
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
+from txstorm.api.composite import SPOUTS, CompositeSpout
 from txstorm.api.maps import MapState
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
-from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.declaration import Declaration, Role
 from txstorm.topology.graph import Component, Input, Kind
 from txstorm.topology.tables import found_tables
-
-SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
 
 
 @dataclass
@@ -88,11 +86,11 @@ def _external(declaration: Declaration) -> bool:
 def _spout_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
     if _is_class(declaration, faults):
         return None
-    if isinstance(declaration.object, SPOUTS):
+    if isinstance(declaration.object, (*SPOUTS, CompositeSpout)):
         return "spout"
     faults.append(
         f"spout {declaration.id!r}: {_class(declaration)} is no spout; derive it from TransactionalSpout, "
-        "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout"
+        "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout, or give several in a CompositeSpout"
     )
     return None
 

@@ -46,6 +46,9 @@ class Source(SpoutPlanner):
     def finish(self, document: Any, parts: dict[str, Any]) -> Any:
         return {**document, "parts": parts}
 
+    def carried(self, document: Any) -> dict[str, Any]:
+        return dict(document.get("parts") or {})
+
     def close(self) -> None:
         pass
 

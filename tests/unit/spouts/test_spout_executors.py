@@ -286,9 +286,12 @@ def test_opaque_partition_away_carries_its_position_into_every_document():  # st
     source.away = {1}
     assert values(bench.rows(2)) == ["0-2", "0-3"]
     assert bench.documents[2]["parts"] == {"0": {"batch": {"next": 4}}, "1": {"kept": {"next": 2}}}
+    assert bench.planner.notices() == []
     hidden = source.partitions.pop()
     bench.rows(3)
-    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}}
+    assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}, "away": True}
+    said = "spout 'lines': away: partition 1; positions are kept ({'1': {'next': 2}}), the others go on"
+    assert bench.planner.notices() == [said]
     source.partitions.append(hidden)
     source.away = set()
     assert values(bench.rows(4)) == ["1-2", "1-3"]

@@ -1,0 +1,45 @@
+"""How often each address and each domain was tweeted: two states that change in one transaction.
+
+txstorm run jobs.tweet_counts --available-now
+txstorm state txstorm-data/tweet-counts domains
+
+A crash between two databases leaves an address counted and its domain not, or the other way round. Here both states
+follow one txid order: as of every transaction the addresses of a domain add up to the domain.
+"""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from txstorm import BasicBolt, Topology, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
+from txstorm.spouts import FileSpout
+
+TWEETS = Path(__file__).parent / "data" / "tweets.txt"
+ADDRESS = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
+
+
+class Addresses(BasicBolt):
+    """Emits the addresses in a tweet, without the punctuation behind them, and their domains."""
+
+    fields = ("url", "domain")
+
+    def execute(self, tuple, collector):
+        for found in ADDRESS.findall(tuple["line"]):
+            parts = urlsplit(found.rstrip(".,;:!?)'"))
+            domain = (parts.hostname or "").removeprefix("www.")
+            if domain:
+                collector.emit(f"{domain}{parts.path.rstrip('/')}", domain)
+
+
+def topology(path: str | Path = TWEETS, max_batch_rows: int = 10) -> Topology:
+    """The topology over text files of one tweet a line; `path` may be a glob."""
+    builder = TransactionalTopologyBuilder("tweet-counts", "tweets", FileSpout(path, max_batch_rows=max_batch_rows))
+    builder.set_bolt("addresses", Addresses(), 2).shuffle_grouping("tweets")
+    builder.set_bolt("urls", CountByKey("url", "urls"), 2).fields_grouping("addresses", ["url"])
+    builder.set_bolt("domains", CountByKey("domain", "domains"), 2).fields_grouping("addresses", ["domain"])
+    return builder.build_topology()
+
+
+if __name__ == "__main__":
+    run(topology(), available_now=True).awaitTermination()

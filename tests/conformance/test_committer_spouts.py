@@ -1,0 +1,257 @@
+"""Spouts whose emitters take part in the commit phase (Storm's ICommitterTransactionalSpout), on both engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from storm_world import Keep, PlainCoordinator, Watch, World, fail_on
+
+from txstorm import (
+    CommitterEmitter,
+    CommitterTransactionalSpout,
+    CompositeSpout,
+    SpoutCoordinator,
+    TransactionalTopologyBuilder,
+    run,
+)
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import MetadataError, TopologyFailed
+from txstorm.runtime.handle import RunHandle
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_sink
+
+
+class Told(CommitterTransactionalSpout):
+    """A log whose emitters return what lines they emitted, and note what they are told of the commit."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world, returns=None):
+        self.world, self.returns = world, returns
+
+    def coordinator(self, context):
+        return PlainCoordinator(self.world)
+
+    def emitter(self, context):
+        return ToldEmitter(self, context)
+
+
+class ToldEmitter(CommitterEmitter):
+    def __init__(self, spout, context):
+        self.spout, self.world, self.context = spout, spout.world, context
+
+    def emit_batch(self, attempt, metadata, collector):
+        lines = []
+        for partition, start in metadata["starts"].items():
+            if int(partition) % self.context.parallelism == self.context.task:
+                for line in self.world.lines(int(partition))[start : metadata["ends"][partition]]:
+                    collector.emit(int(partition), line)
+                    lines.append(line)
+        self.world.note("emitted", *attempt, self.context.task, lines or None)
+        fail_on(self.world, "emit", attempt)
+        return (lines or None) if self.spout.returns is None else self.spout.returns
+
+    def commit(self, attempt, emitted):
+        assert self.context.attempt == attempt
+        assert self.context.stamp > 0
+        self.world.note("commit", *attempt, self.context.task, emitted)
+        fail_on(self.world, f"commit-{self.context.task}", attempt)
+
+    def close(self):
+        self.world.note("closed", self.context.task)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path / "world")
+    made.amount = 2
+    return made
+
+
+@pytest.fixture
+def start(world: World, make_engine, tmp_path: Path) -> Callable[..., RunHandle]:
+    return starting(world, make_engine, tmp_path / "data")
+
+
+@pytest.fixture
+def start_on_threads(world: World, tmp_path: Path) -> Callable[..., RunHandle]:
+    return starting(world, LocalEngine, tmp_path / "data")
+
+
+def starting(world: World, make_engine, data_dir: Path) -> Callable[..., RunHandle]:
+    def begin(spout=None, tasks=2, stream="default", settings=None, **options):
+        builder = TransactionalTopologyBuilder("told", "log", spout or Told(world), tasks)
+        builder.set_bolt("watch", Watch(world), 1).shuffle_grouping("log", stream)
+        builder.set_committer_bolt("keep", Keep(world), 1).global_grouping("watch")
+        builder.set_settings({"retry_backoff": 0.001, "max_spout_pending": 4, "max_pack_txids": 2, **(settings or {})})
+        world.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
+        return world.handle
+
+    return begin
+
+
+def lines_of(data_dir: Path) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for row in read_sink(data_dir, "rows").to_pylist():
+        found.setdefault(row["_txid"], []).append(row["line"])
+    return found
+
+
+def check_told(world: World, data_dir: Path) -> None:
+    """Every commit came before its txid's finish_batch, in txid order, with what its own attempt had emitted."""
+    emitted = {tuple(note[1:4]): note[4] for note in world.notes("emitted")}
+    order = [(note[1], note[2]) for note in world.notes("commit") if note[3] == 0]
+    kept = {row["_txid"]: row["attempt"] for row in read_sink(data_dir, "rows").to_pylist()}
+    assert [attempt for attempt in order if kept.get(attempt[0]) == attempt[1]] == sorted(kept.items())
+    for note in world.notes("commit"):
+        assert note[4] == emitted[tuple(note[1:4])]
+    notes = world.notes()
+    for place, note in enumerate(notes):
+        if note[0] == "kept":
+            before = [one for one in notes[:place] if one[0] == "commit" and one[1:3] == note[1:3]]
+            assert [one[3] for one in before] == list(range(len(before)))
+            assert before
+
+
+def test_every_emitter_commits_in_txid_order_before_the_committers(start, world, tmp_path) -> None:
+    world.append(0, *"abcdef")
+    world.append(1, *"AB")
+    handle = start(available_now=True)
+    assert handle.awaitTermination(120)
+    assert lines_of(tmp_path / "data") == {1: ["a", "b", "A", "B"], 2: ["c", "d"], 3: ["e", "f"]}
+    check_told(world, tmp_path / "data")
+    assert [(note[1], note[3], note[4]) for note in world.notes("commit")] == [
+        (1, 0, ["a", "b"]),
+        (1, 1, ["A", "B"]),
+        (2, 0, ["c", "d"]),
+        (2, 1, None),
+        (3, 0, ["e", "f"]),
+        (3, 1, None),
+    ]
+    # One emitter per task in the driver, closed at the end; those in the workers are closed with their jobs.
+    assert world.notes("closed")[-2:] == [["closed", 0], ["closed", 1]]
+    assert {one.group for one in handle.recentProgress} == {1}
+
+
+@pytest.mark.parametrize("place", ["emit-2", "watch-finish-2", "commit-1-2", "keep-finish-2", "after-keep-2"])
+def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(place, start, world, tmp_path) -> None:
+    world.append(0, *"abcdef")
+    world.append(1, *"ABCDEF")
+    world.ticket(f"{place}-failed", times=1)
+    handle = start(available_now=True)
+    assert handle.awaitTermination(120)
+    expected = {1: ["a", "b", "A", "B"], 2: ["c", "d", "C", "D"], 3: ["e", "f", "E", "F"]}
+    assert lines_of(tmp_path / "data") == expected
+    assert handle.snapshot.replays == 1
+    check_told(world, tmp_path / "data")
+    times = [note[1] for note in world.notes("commit") if note[3] == 0].count(2)
+    assert times == (1 if place in ("emit-2", "watch-finish-2") else 2)
+
+
+class Remembers(CommitterTransactionalSpout):
+    """Storm's opaque executor in small: the position becomes durable in `commit`, under its txid."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, world):
+        self.world = world
+
+    def coordinator(self, context):
+        return SpoutCoordinator()
+
+    def emitter(self, context):
+        return RemembersEmitter(self.world)
+
+
+class RemembersEmitter(CommitterEmitter):
+    def __init__(self, world):
+        self.world, self.path = world, world.directory / "position"
+
+    def positions(self):
+        return {int(txid): end for txid, end in json.loads(self.path.read_text()).items()} if self.path.exists() else {}
+
+    def emit_batch(self, attempt, metadata, collector):
+        start = next((end for txid, end in sorted(self.positions().items(), reverse=True) if txid < attempt.txid), 0)
+        end, lines = self.world.read(0, start)
+        for line in lines:
+            collector.emit(0, line)
+        return end
+
+    def commit(self, attempt, emitted):
+        earlier = {txid: end for txid, end in self.positions().items() if txid < attempt.txid}
+        self.path.write_text(json.dumps({**earlier, attempt.txid: emitted}))
+
+
+class OpaqueRemembers(Remembers):
+    opaque = True
+
+
+def test_item_56_a_position_committed_in_vain_is_not_used(start_on_threads, world, tmp_path) -> None:
+    world.append(0, *"abcdefgh")
+    (world.directory / "hold-2").touch()
+    world.ticket("after-hold-2-failed")
+    handle = start_on_threads(OpaqueRemembers(world), 1, settings={"max_spout_pending": 1}, until_txid=4)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    (world.directory / "hold-2").unlink()
+    world.amount = 1  # the batch of 2 is another one now
+    world.ticket("release-2")
+    assert handle.awaitTermination(120)
+    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c"], 3: ["d"], 4: ["e"]}
+
+
+def test_item_58_after_a_stop_nobody_commits_what_nobody_remembers(start_on_threads, world, tmp_path) -> None:
+    world.append(0, *"abcdefgh")
+    (world.directory / "hold-2").touch()
+    handle = start_on_threads(tasks=1)
+    world.wait(lambda: bool(world.notes("holding")), "the commit of 2")
+    world.wait(lambda: any(note[1] == 4 for note in world.notes("emitted")), "the emission of 4")
+    (world.directory / "hold-2").unlink()
+    world.ticket("release-2")
+    handle.stop()
+    done = handle.committed
+    assert done < 4
+    assert start_on_threads(tasks=1, available_now=True).awaitTermination(120)
+    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"], 4: ["g", "h"]}
+    check_told(world, tmp_path / "data")
+    again = {note[2] for note in world.notes("emitted") if note[1] == 4}
+    assert len(again) == 2  # what was processed before the stop was processed again, as another attempt
+
+
+def test_another_exception_in_commit_ends_the_topology_and_is_named(start_on_threads, world, tmp_path) -> None:
+    world.append(0, *"abcdef")
+    world.ticket("commit-1-2-other")
+    with pytest.raises(TopologyFailed, match=r"txid 2 .*log\[1\] raised ValueError at .*storm_world.py.*commit-1 of 2"):
+        start_on_threads(available_now=True).awaitTermination(60)
+    assert lines_of(tmp_path / "data") == {1: ["a", "b"]}
+    assert start_on_threads(available_now=True).awaitTermination(60)
+    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
+
+
+def test_what_emit_batch_returns_must_be_json(start, world, tmp_path) -> None:
+    world.append(0, "a")
+    says = r"spout 'log', txid 1, returned by emit_batch of task [01]: metadata \{1\} cannot be stored"
+    with pytest.raises(MetadataError, match=says):
+        start(Told(world, returns={1}), available_now=True).awaitTermination(60)
+    assert lines_of(tmp_path / "data") == {}
+
+
+def test_a_committer_spout_among_several_sources(start, world, tmp_path) -> None:
+    world.append(0, *"abc")
+    more = MemoryTransactionalSpout([["x"]], ["word"], take=1)
+    handle = start(CompositeSpout({"more": more, "told": Told(world)}), stream="told", available_now=True)
+    assert handle.awaitTermination(120)
+    assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c"]}
+    check_told(world, tmp_path / "data")
+    assert {one.group for one in handle.recentProgress} == {1}
+
+
+def test_such_a_topology_is_external(world) -> None:
+    builder = TransactionalTopologyBuilder("told", "log", Told(world))
+    assert builder.build_topology().external
+    builder = TransactionalTopologyBuilder("told", "log", CompositeSpout({"log": Told(world)}))
+    assert builder.build_topology().external
+    builder = TransactionalTopologyBuilder("told", "log", MemoryTransactionalSpout([[]], "word"))
+    assert not builder.build_topology().external

@@ -1,0 +1,245 @@
+"""Several sources in one spout: every kind, ready or not, failing or stopped, on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from storm_world import Keep, OpaqueLog, PartitionedLog, PlainLog, Watch, World
+
+from txstorm import CompositeSpout, Emitter, SpoutCoordinator, TransactionalSpout, TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import MetadataError, SpoutError
+from txstorm.runtime.handle import RunHandle
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_sink
+
+Starts = Callable[..., RunHandle]
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> dict[str, World]:
+    """One world per source, and ``bolts`` for the failures and notes of the bolts."""
+    made = {name: World(tmp_path / name) for name in ("plain", "parted", "opaque", "bolts")}
+    for world in made.values():
+        world.amount = 2
+    return made
+
+
+def sources(worlds: dict[str, World], *names: str) -> CompositeSpout:
+    kinds = {"plain": PlainLog, "parted": PartitionedLog, "opaque": OpaqueLog}
+    return CompositeSpout({name: kinds[name](worlds[name]) for name in names})
+
+
+def starting(worlds, make_engine, data_dir: Path) -> Starts:
+    def begin(spout: CompositeSpout, *, tasks=2, pending=4, watched=None, **options) -> RunHandle:
+        bolts = worlds["bolts"]
+        builder = TransactionalTopologyBuilder("sources", "all", spout, tasks)
+        watch = builder.set_bolt("watch", Watch(bolts), 1)
+        for name in watched or spout.sources:
+            watch.global_grouping("all", name)
+        builder.set_committer_bolt("keep", Keep(bolts), 1).global_grouping("watch")
+        builder.set_settings({"retry_backoff": 0.001, "max_spout_pending": pending, "max_pack_txids": 2})
+        bolts.handle = run(builder.build_topology(), engine=make_engine(), data_dir=data_dir, **options)
+        return bolts.handle
+
+    return begin
+
+
+@pytest.fixture
+def start(worlds, make_engine, tmp_path: Path) -> Starts:
+    return starting(worlds, make_engine, tmp_path / "data")
+
+
+@pytest.fixture
+def start_on_threads(worlds, tmp_path: Path) -> Starts:
+    return starting(worlds, LocalEngine, tmp_path / "data")
+
+
+@pytest.fixture
+def batches(tmp_path: Path):
+    """Txid → lines that were committed, in order of the sources' names."""
+
+    def read() -> dict[int, str]:
+        found: dict[int, str] = {}
+        for row in read_sink(tmp_path / "data", "rows").to_pylist():
+            found[row["_txid"]] = found.get(row["_txid"], "") + row["line"]
+        return found
+
+    return read
+
+
+def finished(handle: RunHandle) -> None:
+    assert handle.awaitTermination(120)
+
+
+ALL = ("opaque", "parted", "plain")
+
+
+def fill(worlds, **lines: str) -> None:
+    for name, text in lines.items():
+        worlds[name].append(0, *text)
+
+
+def test_a_batch_of_every_source_per_transaction(start, worlds, batches) -> None:
+    fill(worlds, opaque="abcde", parted="fgh", plain="ijklmno")
+    finished(start(sources(worlds, *ALL), available_now=True))
+    assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abfgij", 2: "cdhkl", 3: "emn", 4: "o"}
+
+
+def test_every_source_continues_where_it_stood_after_a_restart(start, worlds, batches) -> None:
+    fill(worlds, opaque="abcdefgh", parted="ijklmnop", plain="qrstuvwx")
+    finished(start(sources(worlds, *ALL), until_txid=2))
+    finished(start(sources(worlds, *ALL), tasks=3, until_txid=4))
+    assert batches() == {1: "abijqr", 2: "cdklst", 3: "efmnuv", 4: "ghopwx"}
+
+
+@pytest.mark.parametrize("place", ["watch-finish-2", "after-keep-2"])
+def test_a_failure_replays_the_batches_of_all_sources(place, start, worlds, batches) -> None:
+    fill(worlds, parted="abcdef", plain="ghijkl")
+    worlds["bolts"].ticket(f"{place}-failed", times=2)
+    handle = start(sources(worlds, "parted", "plain"), available_now=True)
+    finished(handle)
+    assert handle.snapshot.replays == 2
+    assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abgh", 2: "cdij", 3: "efkl"}
+    assert [note[1] for note in worlds["plain"].notes("initialize")][:3] == [1, 2, 3]
+
+
+def test_with_an_opaque_source_a_replay_may_be_another_batch_of_each(start_on_threads, worlds, batches) -> None:
+    fill(worlds, opaque="abcdefgh", plain="ijklmnop")
+    (worlds["bolts"].directory / "hold-2").touch()
+    worlds["bolts"].ticket("after-hold-2-failed")
+    spout = sources(worlds, "opaque", "plain")
+    assert spout.opaque
+    handle = start_on_threads(spout, pending=1, until_txid=3)
+    worlds["bolts"].wait(lambda: bool(worlds["bolts"].notes("holding")), "the commit of 2")
+    for world in worlds.values():
+        world.amount = 3
+    (worlds["bolts"].directory / "hold-2").unlink()
+    worlds["bolts"].ticket("release-2")
+    finished(handle)
+    assert batches() == {1: "abij", 2: "cdeklm", 3: "fghnop"}
+
+
+@pytest.mark.parametrize("late", ["plain", "parted", "opaque"])
+def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(late, start, worlds, batches) -> None:
+    other = "parted" if late == "plain" else "plain"
+    worlds[late].append(0, *"abcd")
+    worlds[other].append(0, *"ABCDEFGH")
+    spout = sources(worlds, late, other)
+    handle = start(spout, until_txid=1)
+    finished(handle)
+    hide = {"opaque": hide_opaque}.get(late, hide_others)
+    show = hide(worlds[late])
+    finished(start(spout, until_txid=3))
+    show()
+    finished(start(spout, until_txid=4))
+    assert batches() == {1: "abAB", 2: "CD", 3: "EF", 4: "cdGH"}
+
+
+def hide_others(world: World) -> Callable[[], None]:
+    """Not ready for the next two transactions: tickets for each time it is asked, and again after a restart."""
+    world.ticket("not-ready", times=2)
+    return lambda: None
+
+
+def hide_opaque(world: World) -> Callable[[], None]:
+    """The opaque log is always ready: its partition is away instead."""
+    log = world.directory / "p0.log"
+    log.rename(world.directory / "away")
+    return lambda: (world.directory / "away").rename(log) and None
+
+
+def test_none_ready_is_not_ready(start_on_threads, worlds, batches) -> None:
+    worlds["plain"].append(0, "a")
+    spout = sources(worlds, "plain", "parted")
+    worlds["parted"].ticket("not-ready", times=1000)
+    handle = start_on_threads(spout, available_now=True)
+    finished(handle)
+    assert handle.committed == 1
+    assert batches() == {1: "a"}
+
+
+def test_sources_that_all_tell_what_they_hold_end_with_the_last_of_it(start_on_threads, worlds, batches) -> None:
+    worlds["plain"].append(0, *"abcde")
+    spout = CompositeSpout(
+        {"plain": PlainLog(worlds["plain"]), "words": MemoryTransactionalSpout([[(0, "x")]], ["p", "w"])}
+    )
+    handle = start_on_threads(spout, available_now=True)
+    finished(handle)
+    assert handle.committed == 3
+    assert batches() == {1: "abx", 2: "cd", 3: "e"}
+
+
+def test_a_source_that_is_added_starts_and_one_that_comes_back_goes_on(start_on_threads, worlds, batches) -> None:
+    fill(worlds, parted="abcdef", plain="ghijkl")
+    both = ("parted", "plain")
+    finished(start_on_threads(sources(worlds, "plain"), until_txid=1))
+    finished(start_on_threads(sources(worlds, *both), until_txid=2))
+    finished(start_on_threads(sources(worlds, "plain"), until_txid=3))
+    finished(start_on_threads(sources(worlds, *both), until_txid=4))
+    assert batches() == {1: "gh", 2: "abij", 3: "kl", 4: "cd"}
+
+
+def test_a_source_that_is_gone_while_its_batch_is_not_committed(start_on_threads, worlds, batches) -> None:
+    fill(worlds, parted="abcd", plain="efgh")
+    worlds["bolts"].ticket("keep-finish-2-other")
+    both = ("parted", "plain")
+    with pytest.raises(Exception, match="keep-finish of 2"):
+        start_on_threads(sources(worlds, *both), pending=2, available_now=True).awaitTermination(60)
+    says = r"spout 'all': a transaction that is not committed yet was planned with source 'parted', which is gone"
+    with pytest.raises(SpoutError, match=says):
+        start_on_threads(sources(worlds, "plain"), available_now=True).awaitTermination(60)
+    finished(start_on_threads(sources(worlds, *both), available_now=True))
+    assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abef", 2: "cdgh"}
+
+
+class Unsteady(TransactionalSpout):
+    """Emits how often it has emitted before."""
+
+    fields = ("partition", "line")
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def coordinator(self, context):
+        return SpoutCoordinator()
+
+    def emitter(self, context):
+        return UnsteadyEmitter(self.directory)
+
+
+class UnsteadyEmitter(Emitter):
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def emit_batch(self, attempt, metadata, collector):
+        before = len(list(self.directory.glob("emitted-*")))
+        (self.directory / f"emitted-{before}").touch()
+        collector.emit(0, str(before))
+
+
+@pytest.mark.parametrize("place", ["watch-finish-1", "keep-finish-1"])
+def test_a_source_that_replays_another_batch_is_named(place, start, worlds, tmp_path, batches) -> None:
+    worlds["plain"].append(0, *"ab")
+    worlds["bolts"].ticket(f"{place}-failed")
+    spout = CompositeSpout({"plain": PlainLog(worlds["plain"]), "unsteady": Unsteady(tmp_path)})
+    says = r"txid 1: the spout emitted another batch for unsteady/task 0 of 1 than the first time \(digest"
+    with pytest.raises(SpoutError, match=says):
+        start(spout, tasks=1, until_txid=1).awaitTermination(60)
+    assert batches() == {}
+
+
+def test_metadata_of_a_source_that_cannot_be_stored_names_it(start_on_threads, worlds, batches) -> None:
+    class Wrong(PlainLog):
+        def coordinator(self, context):
+            coordinator = super().coordinator(context)
+            coordinator.initialize_transaction = lambda txid, previous: {1, 2}
+            return coordinator
+
+    worlds["plain"].append(0, "a")
+    spout = CompositeSpout({"plain": PlainLog(worlds["plain"]), "wrong": Wrong(worlds["plain"])})
+    with pytest.raises(MetadataError, match=r"spout 'all/wrong', txid 1: metadata \{1, 2\} cannot be stored"):
+        start_on_threads(spout, available_now=True).awaitTermination(60)
+    assert batches() == {}

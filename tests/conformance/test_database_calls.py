@@ -1,0 +1,62 @@
+"""T49: a thousand tuples in one batch cost a thousandth of the database calls that batches of one cost."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
+from txstorm.spouts import MemoryTransactionalSpout
+
+TUPLES = 1000
+
+
+class GlobalCount(BatchBolt, Committer):
+    """Storm's UpdateGlobalCount over a database of one's own: (value, txid), read and written once a batch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def prepare(self, context, collector, attempt):
+        self.attempt, self.sum = attempt, 0
+
+    def execute(self, tuple):
+        self.sum += 1
+
+    def finish_batch(self):
+        calls: list[str] = []
+        database = sqlite3.connect(self.path, isolation_level=None)
+        database.execute("PRAGMA synchronous=OFF")
+        database.set_trace_callback(calls.append)
+        [(value, txid)] = database.execute("SELECT value, txid FROM total").fetchall()
+        if txid != self.attempt.txid:
+            database.execute("UPDATE total SET value = ?, txid = ?", (value + self.sum, self.attempt.txid))
+        database.set_trace_callback(None)
+        database.execute("UPDATE calls SET n = n + ?", (len(calls),))
+        database.close()
+
+
+def calls(take: int, directory: Path) -> int:
+    """The statements it takes to count the tuples, `take` of them a batch."""
+    directory.mkdir()
+    path = directory / "counts.db"
+    with sqlite3.connect(path) as database:
+        database.executescript(
+            "CREATE TABLE total (value, txid); INSERT INTO total VALUES (0, 0);"
+            "CREATE TABLE calls (n); INSERT INTO calls VALUES (0)"
+        )
+    builder = TransactionalTopologyBuilder("calls", "tuples", MemoryTransactionalSpout([range(TUPLES)], "n", take=take))
+    builder.set_bolt("count", GlobalCount(path)).global_grouping("tuples")
+    handle = run(builder.build_topology(), engine=LocalEngine(), data_dir=directory / "data", available_now=True)
+    assert handle.awaitTermination(120)
+    assert handle.committed == TUPLES // take
+    assert database.execute("SELECT value, txid FROM total").fetchall() == [(TUPLES, TUPLES // take)]
+    [(made,)] = database.execute("SELECT n FROM calls").fetchall()
+    database.close()
+    return made
+
+
+def test_t49_database_calls(tmp_path: Path) -> None:
+    together, one_by_one = calls(TUPLES, tmp_path / "together"), calls(1, tmp_path / "one-by-one")
+    assert (together, one_by_one) == (2, 2000)

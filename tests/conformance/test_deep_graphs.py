@@ -1,0 +1,98 @@
+"""However deep a graph is, a pack of transactions is one Spark job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import BatchBolt, Committer, KeyedState, Topology, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountBy, Identity, SumByKey
+from txstorm.engine.spark import SparkEngine
+from txstorm.plan.stages import compile_plan
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_state
+
+WORDS = [["a", "b", "c", "a"] * 6, ["b", "c", "d", "a"] * 6]
+PACKS = {"max_spout_pending": 4, "max_pack_txids": 2}
+
+
+def source(name: str) -> TransactionalTopologyBuilder:
+    return TransactionalTopologyBuilder(name, "words", MemoryTransactionalSpout(WORDS, "word", take=4), 2)
+
+
+def shallow() -> Topology:
+    builder = source("shallow")
+    builder.set_bolt("counts", Counts("total"), 2).fields_grouping("words", ["word"])
+    return builder.set_settings(PACKS).build_topology()
+
+
+class Counts(BatchBolt, Committer):
+    """Counts words, and passes on those whose count has changed."""
+
+    fields = ("word", "n")
+
+    def __init__(self, state: str) -> None:
+        self.state = KeyedState(state, key={"word": str}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.collector, self.words = context.state(self.state.name), collector, []
+
+    def execute(self, tuple):
+        self.words.append(tuple["word"])
+
+    def finish_batch(self):
+        for word in self.words:
+            self.counts.update(word, lambda old: (old or 0) + 1)
+        for word in sorted(set(self.words)):
+            self.collector.emit(word, 1)
+
+
+def deep() -> Topology:
+    """Ten bolts, three of them committers, and two exchanges in the processing phase."""
+    builder = source("deep")
+    builder.set_bolt("one", Identity("word"), 2).local_or_shuffle_grouping("words")
+    builder.set_bolt("two", Identity("word"), 2).local_or_shuffle_grouping("one")
+    builder.set_bolt("three", Identity("word"), 2).fields_grouping("two", ["word"])
+    builder.set_bolt("four", Identity("word"), 2).local_or_shuffle_grouping("three")
+    builder.set_bolt("five", Identity("word"), 3).shuffle_grouping("four")
+    builder.set_bolt("six", CountBy("word"), 3).local_or_shuffle_grouping("five")
+    builder.set_bolt("total", Counts("total"), 2).fields_grouping("four", ["word"])
+    builder.set_bolt("behind", CountBy("word"), 2).fields_grouping("total", ["word"])
+    builder.set_bolt("batches", SumByKey("word", "n", "batches"), 2).fields_grouping("behind", ["word"])
+    builder.set_bolt("sums", SumByKey("word", "n", "sums"), 2).fields_grouping("six", ["word"])
+    return builder.set_settings(PACKS).build_topology()
+
+
+class Counting(SparkEngine):
+    """Counts the packs it is given."""
+
+    packs = 0
+
+    def submit(self, pack):
+        self.packs += 1
+        return super().submit(pack)
+
+
+def packs_and_jobs(topology: Topology, spark: Any, data_dir: Path) -> tuple[int, int]:
+    """The packs of six transactions, and Spark's own count of the jobs it ran meanwhile."""
+    known = spark.sparkContext._jsc.sc().statusStore()
+    before = known.jobsList(None).size()
+    engine = Counting(spark)
+    handle = run(topology, engine=engine, data_dir=data_dir, until_txid=6)
+    assert handle.awaitTermination(120)
+    totals = {row["word"]: row["n"] for row in read_state(data_dir, "total").to_pylist()}
+    assert totals == {"a": 18, "b": 12, "c": 12, "d": 6}
+    return engine.packs, known.jobsList(None).size() - before
+
+
+@pytest.mark.spark
+def test_a_deep_graph_takes_no_more_jobs_than_a_shallow_one(spark, tmp_path: Path) -> None:
+    plan = compile_plan(deep())
+    kinds = [component.kind for component in deep().components]
+    assert (len(kinds) - 1, kinds.count("committer"), len(plan.stages) - 1) == (10, 3, 2)
+    assert packs_and_jobs(shallow(), spark, tmp_path / "shallow") == (3, 3)
+    assert packs_and_jobs(deep(), spark, tmp_path / "deep") == (3, 3)
+    batches = {row["word"]: row["n"] for row in read_state(tmp_path / "deep", "batches").to_pylist()}
+    assert batches == {"a": 6, "b": 6, "c": 6, "d": 6}

@@ -1,0 +1,176 @@
+"""Composite spouts: what they declare, what is refused, and how the documents of their sources are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txstorm import (
+    NOT_READY,
+    CompositeSpout,
+    Emitter,
+    FailedException,
+    SpoutCoordinator,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+)
+from txstorm.api.context import TaskContext
+from txstorm.errors import SpoutError, TopologyError
+from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from txstorm.spouts.executors import check_spout, planner, spout_committer
+
+
+def words(*given: str) -> MemoryTransactionalSpout:
+    return MemoryTransactionalSpout([given], "word", take=1)
+
+
+def build(spout: Any) -> Any:
+    return TransactionalTopologyBuilder("sources", "all", spout).build_topology()
+
+
+class Two(TransactionalSpout):
+    fields = ("a",)
+    streams = {"more": ("b", "c")}
+
+
+def test_streams_are_named_after_their_sources() -> None:
+    streams = build(CompositeSpout({"left": Two(), "right": words("x")})).spout.streams
+    assert {name: stream.fields for name, stream in streams.items()} == {
+        "left": ("a",),
+        "left-more": ("b", "c"),
+        "right": ("word",),
+    }
+
+
+FAULTS = {
+    "none": (lambda: CompositeSpout({}), "a composite spout without sources; give it a spout, or several"),
+    "name": (lambda: CompositeSpout({"a/b": words("x")}), "source 'a/b': a name is a letter followed by"),
+    "bolt": (lambda: CompositeSpout({"a": object()}), "source 'a': object is no spout; give it one that derives from"),
+    "nested": (
+        lambda: CompositeSpout({"a": CompositeSpout({"b": words("x")})}),
+        "source 'a': CompositeSpout is no spout",
+    ),
+    "clash": (lambda: CompositeSpout({"left-more": words("x"), "left": Two()}), "stream 'left-more' is declared twice"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_cannot_be_is_refused_when_the_topology_is_built(name: str) -> None:
+    make, fault = FAULTS[name]
+    with pytest.raises(TopologyError) as caught:
+        build(make())
+    assert fault in str(caught.value)
+
+
+def test_it_is_opaque_when_one_source_is() -> None:
+    opaque = OpaqueMemoryTransactionalSpout([["x"]], "word")
+    assert not CompositeSpout({"a": words("x")}).opaque
+    assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
+
+
+class Asked(TransactionalSpout):
+    """Gives the numbers it is told, each once; None is "not ready" and an exception is raised."""
+
+    fields = ("n",)
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        return AskedCoordinator(self)
+
+    def emitter(self, context: TaskContext) -> Emitter:
+        return Emitter()
+
+
+class AskedCoordinator(SpoutCoordinator):
+    def __init__(self, spout: Asked) -> None:
+        self.spout = spout
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        self.spout.asked.append((txid, prev_metadata))
+        answer = self.spout.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return NOT_READY if answer is None else answer
+
+
+def planning(**sources: Any) -> Any:
+    return planner(CompositeSpout(sources), TaskContext("t", "all", 0, 1))
+
+
+def test_a_source_that_gives_nothing_keeps_its_metadata() -> None:
+    left, right = Asked(1, None, None, 2), Asked(10, 20, None, 30)
+    made = planning(left=left, right=right)
+    first = made.plan(1, None)
+    second = made.plan(2, first)
+    assert second == {"sources": {"left": {"meta": 1, "skipped": True}, "right": {"meta": 20}}}
+    assert made.plan(3, second) is NOT_READY
+    assert made.plan(3, second) == {"sources": {"left": {"meta": 2}, "right": {"meta": 30}}}
+    assert left.asked == [(1, None), (2, 1), (3, 1), (3, 1)]
+    assert made.payload(second) == {"right": None}
+
+
+def test_a_source_is_not_asked_twice_because_another_one_raised() -> None:
+    left, right = Asked(1, 2, 3), Asked(FailedException("later"), 10, FailedException("later"), 20)
+    made = planning(left=left, right=right)
+    with pytest.raises(FailedException):
+        made.plan(1, None)
+    first = made.plan(1, None)
+    assert first == {"sources": {"left": {"meta": 1}, "right": {"meta": 10}}}
+    assert left.asked == [(1, None)]
+    with pytest.raises(FailedException):
+        made.plan(2, first)
+    # What came before is another batch now: the plan of 2 that follows the old one is void.
+    assert made.plan(2, {"sources": {"left": {"meta": 7}, "right": {"meta": 10}}})["sources"]["left"] == {"meta": 3}
+
+
+def test_the_position_of_a_source_that_left_is_carried_on() -> None:
+    first = planning(left=Asked(1), right=Asked(10)).plan(1, None)
+    second = planning(left=Asked(2)).plan(2, first)
+    assert second == {"sources": {"right": {"meta": 10, "skipped": True}, "left": {"meta": 2}}}
+    back = Asked(20)
+    planning(left=Asked(3), right=back).plan(3, second)
+    assert back.asked == [(3, 10)]
+    with pytest.raises(SpoutError, match="planned with source 'right', which is gone"):
+        planning(left=Asked()).payload(first)
+
+
+def test_all_is_read_when_every_source_says_so() -> None:
+    left, right = words("a", "b"), words("x")
+    made = planning(left=left, right=right)
+    mark = made.latest()
+    first = made.plan(1, None)
+    assert [made.reached(one, mark) for one in (None, first, made.plan(2, first))] == [False, False, True]
+    assert planning(left=left, right=Asked()).latest() is None
+
+
+def test_check_reaches_every_source() -> None:
+    class Missing(Two):
+        def check(self) -> None:
+            raise SpoutError("no such queue")
+
+    with pytest.raises(SpoutError, match="no such queue"):
+        check_spout(CompositeSpout({"left": words("a"), "right": Missing()}))
+
+
+def test_every_source_is_closed_also_when_one_cannot() -> None:
+    closed = []
+
+    class Closes(Asked):
+        def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+            class Mine(SpoutCoordinator):
+                def close(self) -> None:
+                    closed.append(context.component)
+                    raise OSError(context.component)
+
+            return Mine()
+
+    with pytest.raises(OSError, match="all/"):
+        planning(left=Closes(), right=Closes()).close()
+    assert sorted(closed) == ["all/left", "all/right"]
+
+
+def test_without_a_committer_spout_nothing_happens_at_commits() -> None:
+    assert spout_committer(CompositeSpout({"left": words("a")}), TaskContext("t", "all", 0, 1)) is None

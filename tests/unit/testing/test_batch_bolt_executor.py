@@ -1,0 +1,153 @@
+"""Batch bolts under ids of any type (T15, T16, T25; items 32 to 35 of the list of Storm's behaviours)."""
+
+from __future__ import annotations
+
+import pytest
+
+from txstorm import BasicBolt, BatchBolt, Committer, FailedException, TransactionAttempt
+from txstorm.errors import EmitError, InputError
+from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
+
+
+class Count(BatchBolt):
+    """Storm's CountingBatchBolt."""
+
+    fields = ("id", "count")
+
+    def prepare(self, context, collector, id):
+        self.context, self.collector, self.id, self.count = context, collector, id, 0
+
+    def execute(self, tuple):
+        assert tuple.attempt == self.id
+        if tuple["word"] == "bad":
+            raise FailedException("bad")
+        self.count += 1
+
+    def finish_batch(self):
+        self.collector.emit(str(self.id), self.count)
+
+
+@pytest.fixture
+def executor() -> BatchBoltExecutor:
+    return BatchBoltExecutor(Count(), ["word"])
+
+
+def counted(executor: BatchBoltExecutor, id) -> int:
+    [(stream, (named, count), task)] = executor.finish(id)
+    assert (stream, named, task) == ("default", str(id), None)
+    return count
+
+
+def test_item_32_two_attempts_of_one_txid_are_independent(executor) -> None:
+    first, second, other = TransactionAttempt(1, 1), TransactionAttempt(1, 2), TransactionAttempt(2, 1)
+    for attempt in (first, first, second, other, first):
+        executor.execute(attempt, ["word"])
+    assert counted(executor, first) == 3
+    executor.execute(second, ["word"])
+    assert counted(executor, other) == 1
+    assert counted(executor, second) == 2
+
+
+def test_item_33_an_id_without_tuples_is_finished_too(executor) -> None:
+    assert counted(executor, "nobody") == 0
+
+
+def test_item_34_a_finished_batch_is_forgotten_also_when_finishing_fails() -> None:
+    class Fails(Count):
+        def finish_batch(self):
+            raise FailedException(str(self.count))
+
+    executor = BatchBoltExecutor(Fails(), ["word"])
+    for expected in ("2", "1"):
+        for _ in range(int(expected)):
+            executor.execute(7, ["word"])
+        with pytest.raises(FailedException, match=expected):
+            executor.finish(7)
+        assert executor.ids == []
+
+
+def test_item_35_a_timeout_drops_the_batch_unfinished(executor) -> None:
+    executor.execute("a", ["word"])
+    executor.execute("b", ["word"])
+    executor.timeout_id("a")
+    executor.timeoutId("never begun")
+    assert executor.ids == ["b"]
+    assert counted(executor, "a") == 0
+
+
+@pytest.mark.parametrize("id", [("request", 7), "request 7", 7, frozenset({1})], ids=str)
+def test_t25_any_id_will_do(executor, id) -> None:
+    executor.execute(id, {"word": "cat"})
+    assert counted(executor, id) == 1
+
+
+def test_random_numbers_depend_on_the_id() -> None:
+    class Draws(Count):
+        def finish_batch(self):
+            self.collector.emit("", self.context.random().randrange(10**9))
+
+    executor = BatchBoltExecutor(Draws(), ["word"])
+    drawn = [executor.finish(id)[0].values[1] for id in ("a", "b", "a", TransactionAttempt(3, 1))]
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert executor.finish(TransactionAttempt(3, 2))[0].values[1] == drawn[3]
+
+
+def test_what_was_emitted_in_execute_comes_first_and_streams_are_told() -> None:
+    class Streams(BatchBolt, Committer):
+        fields = ("word",)
+        streams = {"length": ("n",)}
+
+        def prepare(self, context, collector, id):
+            self.collector = collector
+
+        def execute(self, tuple):
+            self.collector.emit(tuple["word"])
+
+        def finish_batch(self):
+            self.collector.emit(3, stream="length")
+
+    executor = BatchBoltExecutor(Streams(), ["word"])
+    executor.execute(1, ["cat"])
+    assert executor.finish(1) == [("default", ("cat",), None), ("length", (3,), None)]
+
+
+class Rows(BatchBolt):
+    """Works on record batches."""
+
+    fields = ("n",)
+
+    def prepare(self, context, collector, id):
+        self.collector, self.n = collector, 0
+
+    def execute_batch(self, batch):
+        self.n += batch.num_rows
+
+    def finish_batch(self):
+        self.collector.emit(self.n)
+
+
+def test_bolts_that_take_record_batches() -> None:
+    executor = BatchBoltExecutor(Rows(), ["word"])
+    executor.execute(1, ["cat"])
+    executor.execute(1, ["dog"])
+    assert executor.finish(1) == [("default", (2,), None)]
+
+
+def test_a_bolt_that_fails_keeps_its_batch_until_it_is_given_up(executor) -> None:
+    with pytest.raises(FailedException):
+        executor.execute(1, ["bad"])
+    assert executor.ids == [1]
+
+
+def test_wrong_use_is_refused(executor) -> None:
+    with pytest.raises(InputError, match=r"BasicBolt is no BatchBolt; give it an object of one"):
+        BatchBoltExecutor(BasicBolt(), ["word"])
+    with pytest.raises(InputError, match=r"\('a', 'b'\) has 2 value\(s\), expected one for each of \('word',\)"):
+        executor.execute(1, ["a", "b"])
+
+    class Wrong(Count):
+        def finish_batch(self):
+            self.collector.emit("too few")
+
+    with pytest.raises(EmitError, match=r"tally, stream 'default': expected 2 value\(s\)"):
+        BatchBoltExecutor(Wrong(), ["word"], component="tally").finish(1)

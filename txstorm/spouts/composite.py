@@ -1,0 +1,228 @@
+"""Several sources as one spout: their documents side by side in one, and nothing of one lost when another waits.
+
+The spout document is ``{"sources": {name: document of that source}}``. Parts and digests of a source carry its name in
+front, ``name/…``. A source that has left the spout keeps its document, in case it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import Collector
+from txstorm.api.spout import NOT_READY
+from txstorm.errors import SpoutError
+from txstorm.spouts.port import Parts, SpoutCommitter, SpoutPlanner, SpoutTask
+
+
+class CompositePlanner(SpoutPlanner):
+    """Plans a batch of each source that is ready.
+
+    Args:
+        planners: name → the planner of that source.
+        component: the spout's id.
+    """
+
+    def __init__(self, planners: Mapping[str, SpoutPlanner], component: str) -> None:
+        self.opaque = any(one.opaque for one in planners.values())
+        self.task_planned = any(one.task_planned for one in planners.values())
+        self._planners = planners
+        self._component = component
+        self._asked: dict[str, tuple[int, Any, Any]] = {}
+
+    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+        """A document with a batch of every source that is ready; the others are skipped."""
+        before = {} if previous is None else previous["sources"]
+        made = {name: self._plan(name, txid, before.get(name), replay=replay) for name in self._planners}
+        self._asked = {}
+        if all(document is NOT_READY for document in made.values()):
+            return NOT_READY
+        skipped = {name: self._planners[name].skip(before.get(name)) for name in made if made[name] is NOT_READY}
+        left = {name: {**document, "skipped": True} for name, document in before.items() if name not in made}
+        return {"sources": {**left, **made, **skipped}}
+
+    def _plan(self, name: str, txid: int, before: Any, *, replay: bool) -> Any:
+        # When a later source raises, all are asked again; one that has planned this txid already is not.
+        asked = self._asked.get(name)
+        if asked is not None and not replay and asked[:2] == (txid, before):
+            return asked[2]
+        document = self._planners[name].plan(txid, before, replay=replay)
+        if document is not NOT_READY:
+            self._asked[name] = (txid, before, document)
+        return document
+
+    def skip(self, previous: Any) -> Any:
+        """Composite spouts are no sources of composite spouts."""
+        raise NotImplementedError
+
+    def payload(self, document: Any) -> Any:
+        """The payloads of all sources."""
+        self._check_sources(document)
+        return {name: self._planners[name].payload(one) for name, one in _emitting(document)}
+
+    def _check_sources(self, document: Any) -> None:
+        for name, _ in _emitting(document):
+            if name not in self._planners:
+                msg = (
+                    f"spout {self._component!r}: a transaction that is not committed yet was planned with source "
+                    f"{name!r}, which is gone (there are {', '.join(self._planners)}); put it back, and take it out "
+                    "when nothing is in flight"
+                )
+                raise SpoutError(msg)
+
+    def latest(self) -> Any:
+        """The marks of all sources; None when one cannot tell: then an empty transaction tells that all is read."""
+        marks = {name: one.latest() for name, one in self._planners.items()}
+        return None if None in marks.values() else marks
+
+    def reached(self, document: Any, mark: Any) -> bool:
+        """Whether every source has reached its mark."""
+        sources = {} if document is None else document["sources"]
+        return all(one.reached(sources.get(name), mark[name]) for name, one in self._planners.items())
+
+    def finish(self, document: Any, parts: Parts) -> Any:
+        """The documents of all sources with their real extents."""
+        sources = dict(document["sources"])
+        for name, one in self._planners.items():
+            if one.task_planned and name in sources:
+                sources[name] = one.finish(sources[name], _of(name, parts))
+        return {**document, "sources": sources}
+
+    def carried(self, document: Any) -> Parts:
+        """The partitions of all sources."""
+        known = document["sources"]
+        return {
+            f"{name}/{key}": part
+            for name, one in self._planners.items()
+            if name in known
+            for key, part in one.carried(known[name]).items()
+        }
+
+    def notices(self) -> list[str]:
+        """Those of all sources."""
+        return [notice for one in self._planners.values() for notice in one.notices()]
+
+    def close(self) -> None:
+        """Close all sources, also when one of them raises."""
+        with ExitStack() as stack:
+            for one in self._planners.values():
+                stack.callback(one.close)
+
+
+class CompositeTask(SpoutTask):
+    """Emits one task's share of every source.
+
+    Args:
+        tasks: name → the task of that source.
+        contexts: the contexts those were made with; they follow the spout's own, `context`.
+        streams: name → stream as the source calls it → as it is called in this spout.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, SpoutTask],
+        contexts: Mapping[str, TaskContext],
+        context: TaskContext,
+        streams: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self.sources = tuple(tasks)
+        self._tasks = tasks
+        self._contexts = contexts
+        self._context = context
+        self._streams = streams
+        self._owner = {stream: name for name, known in streams.items() for stream in known.values()}
+
+    def source_of(self, stream: str) -> str:
+        """The source that emits to `stream`."""
+        return self._owner[stream]
+
+    def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
+        """Emit what each source gives; the partitions of each chain on their own."""
+        parts: Parts = {}
+        for name, task in self._tasks.items():
+            if name not in document["sources"]:
+                continue  # planned before this source was added
+            own = self._contexts[name]
+            own.attempt, own.stamp = attempt, self._context.stamp
+            own.payload = (self._context.payload or {}).get(name)
+            known = _of(name, carried)
+            renamed = _SourceCollector(collector, name, self._streams[name])
+            reported = task.run(attempt, document["sources"][name], known, renamed)
+            carried.update(_under(name, known))
+            parts.update(_under(name, reported))
+        return parts
+
+    def cleanup_before(self, txid: int) -> None:
+        """Tell all sources."""
+        for task in self._tasks.values():
+            task.cleanup_before(txid)
+
+    def close(self) -> None:
+        """Close all sources, also when one of them raises."""
+        with ExitStack() as stack:
+            for task in self._tasks.values():
+                stack.callback(task.close)
+
+
+class CompositeCommitter(SpoutCommitter):
+    """The commit phase of those sources that have one."""
+
+    def __init__(self, committers: Mapping[str, SpoutCommitter]) -> None:
+        self._committers = committers
+
+    def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
+        """Let the sources commit, one after the other."""
+        for name, one in self._committers.items():
+            one.commit(attempt, stamp, _of(name, parts))
+
+    def close(self) -> None:
+        """Close all."""
+        for one in self._committers.values():
+            one.close()
+
+
+class _SourceCollector:
+    """Emits under the names that the streams of a source have in the composite spout."""
+
+    def __init__(self, inner: Collector, source: str, streams: Mapping[str, str]) -> None:
+        self._inner = inner
+        self._source = source
+        # A stream that the source does not declare is refused by the collector behind, by the name it would have.
+        self._streams = streams
+        self.report_error = self.reportError = inner.report_error
+
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        self._inner.emit(*values, stream=self._named(stream))
+
+    def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        self._inner.emit_direct(task, *values, stream=self._named(stream))
+
+    emitDirect = emit_direct  # noqa: N815 - Storm's name
+
+    def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
+        self._inner.emit_batch(batch, stream=self._named(stream))
+
+    def digest(self, partition: str, digest: str) -> None:
+        self._inner.digest(f"{self._source}/{partition}", digest)
+
+    def _named(self, stream: str) -> str:
+        return self._streams.get(stream, f"{self._source}-{stream}")
+
+
+def _emitting(document: Any) -> Iterator[tuple[str, Any]]:
+    """The sources that give something in the txid of `document`, with their documents."""
+    return ((name, one) for name, one in document["sources"].items() if not one.get("skipped"))
+
+
+def _of(name: str, parts: Parts) -> Parts:
+    """The parts of source `name`, without its name."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): part for key, part in parts.items() if key.startswith(prefix)}
+
+
+def _under(name: str, parts: Parts) -> Parts:
+    return {f"{name}/{key}": part for key, part in parts.items()}

@@ -1,0 +1,82 @@
+"""What user code of a spout returns and raises: checked where it enters, with the name of the call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import Collector
+from txstorm.errors import MetadataError, TopologyFailed, TxstormError
+
+
+@contextmanager
+def calling(spout: str, call: str) -> Iterator[None]:
+    """What user code raises in the driver ends the topology, with the name of the call that raised."""
+    try:
+        yield
+    except TxstormError:
+        raise
+    except Exception as error:
+        msg = f"spout {spout!r}: {call} raised {type(error).__name__}: {error}"
+        raise TopologyFailed(msg) from error
+
+
+def storable(value: Any, what: str) -> Any:
+    """`value` as it comes back from storage (tuples become lists), so first emission and replay see the same.
+
+    Raises:
+        MetadataError: JSON cannot hold `value`; `what` names the spout, partition and txid.
+    """
+    try:
+        stored = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"{what}: metadata {value!r} cannot be stored ({error}); return what JSON holds"
+        raise MetadataError(msg) from None
+    if stored != value and _bent(value):
+        msg = f"{what}: metadata {value!r} has a key that is no string and would come back as one; use strings"
+        raise MetadataError(msg)
+    return stored
+
+
+def _bent(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(not isinstance(key, str) or _bent(inner) for key, inner in value.items())
+    return isinstance(value, list | tuple) and any(map(_bent, value))
+
+
+def partition_count(count: Any, what: str) -> int:
+    """`count` if it can be a number of partitions; raises `MetadataError`, naming `what`, if not."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        msg = f"{what}: num_partitions() gave {count!r}; return an int >= 0"
+        raise MetadataError(msg)
+    return count
+
+
+class WatchedCollector:
+    """Passes everything on and remembers whether anything was emitted."""
+
+    def __init__(self, inner: Collector) -> None:
+        self._inner = inner
+        self.emitted = False
+        self.report_error = self.reportError = inner.report_error
+        self.digest = inner.digest
+
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """As of `Collector`."""
+        self.emitted = True
+        self._inner.emit(*values, stream=stream)
+
+    def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """As of `Collector`."""
+        self.emitted = True
+        self._inner.emit_direct(task, *values, stream=stream)
+
+    emitDirect = emit_direct  # noqa: N815 - Storm's name
+
+    def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
+        """As of `Collector`."""
+        self.emitted = self.emitted or len(batch) > 0
+        self._inner.emit_batch(batch, stream=stream)

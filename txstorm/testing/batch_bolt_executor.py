@@ -1,0 +1,126 @@
+"""A batch bolt on its own, under ids of any type: Storm's ``BatchBoltExecutor``."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import cloudpickle
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt
+from txstorm.api.context import CommitResources, TaskContext
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.engine.arrow import batch_of_rows, rows_of_batch
+from txstorm.engine.bolts import Arrival, BoltRun
+from txstorm.engine.collector import OutputCollector
+from txstorm.errors import InputError
+
+
+class EmittedTuple(NamedTuple):
+    """What a bolt emitted; `task` is the receiver on a direct stream."""
+
+    stream: str
+    values: tuple[Any, ...]
+    task: int | None = None
+
+
+class BatchBoltExecutor:
+    """Runs a batch bolt: a fresh copy of it for every id, from its first tuple to `finish` or `timeout_id`.
+
+    The id stands for the attempt: a `TransactionAttempt`, or whatever else names a batch (the request of a DRPC
+    call, say). Copies are made as for workers, so the bolt must be one that can be shipped.
+
+    Example::
+
+        executor = BatchBoltExecutor(Count(), fields=["word"])
+        executor.execute("request 7", ["cat"])
+        assert executor.finish("request 7") == [("default", (1,), None)]
+
+    Args:
+        bolt: the bolt.
+        fields: of the tuples it is given.
+        component: its id, for messages.
+        task: which of its tasks it is; `parallelism`: how many there are.
+        resources: gives it tables, where it is a committer that asks for them.
+
+    Raises:
+        InputError: `bolt` is no batch bolt.
+    """
+
+    def __init__(
+        self,
+        bolt: BatchBolt,
+        fields: Sequence[str],
+        *,
+        component: str = "bolt",
+        task: int = 0,
+        parallelism: int = 1,
+        resources: CommitResources | None = None,
+    ) -> None:
+        if not isinstance(bolt, BatchBolt):
+            msg = f"batch bolt executor: {type(bolt).__name__} is no BatchBolt; give it an object of one"
+            raise InputError(msg)
+        self._blob = cloudpickle.dumps(bolt)
+        self._fields = tuple(fields)
+        self._declared = OutputFieldsDeclarer()
+        bolt.declare_output_fields(self._declared)
+        self._context = TaskContext("test", component, task, parallelism, resources=resources)
+        self._runs: dict[Hashable, BoltRun] = {}
+
+    @property
+    def ids(self) -> list[Hashable]:
+        """The ids whose batches are begun, in the order in which they were."""
+        return list(self._runs)
+
+    def execute(
+        self,
+        id: Hashable,
+        values: Sequence[Any] | Mapping[str, Any],
+        *,
+        source: str = "source",
+        stream: str = DEFAULT_STREAM,
+        source_task: int = 0,
+    ) -> None:
+        """Hand the bolt of batch `id` a tuple: its values in the order of the fields, or by name."""
+        row = tuple(values[name] for name in self._fields) if isinstance(values, Mapping) else tuple(values)
+        if len(row) != len(self._fields):
+            msg = f"batch bolt executor: {row!r} has {len(row)} value(s), expected one for each of {self._fields}"
+            raise InputError(msg)
+        self._run(id).execute([Arrival(source, stream, source_task, batch_of_rows([row], self._fields))])
+
+    def finish(self, id: Hashable) -> list[EmittedTuple]:
+        """All tuples of batch `id` are in: finish it and forget it. Returns all it emitted, also in `execute`.
+
+        An id that never had a tuple gets a fresh bolt, which is finished at once.
+        """
+        run = self._run(id)
+        del self._runs[id]
+        run.finish()
+        return [
+            EmittedTuple(one.stream, tuple(row), one.direct)
+            for one in run.collector.take()
+            for row in rows_of_batch(one.batch)
+        ]
+
+    def timeout_id(self, id: Hashable) -> None:
+        """Batch `id` took too long: its bolt is dropped without being finished."""
+        self._runs.pop(id, None)
+
+    timeoutId = timeout_id  # noqa: N815 - Storm's name
+
+    def _run(self, id: Hashable) -> BoltRun:
+        if id not in self._runs:
+            context = self._context
+            collector = OutputCollector(context.component, self._declared.streams)
+            fresh = TaskContext(
+                context.topology,
+                context.component,
+                context.task,
+                context.parallelism,
+                attempt=cast("TransactionAttempt", id),
+                resources=context.resources,
+            )
+            self._runs[id] = BoltRun(cloudpickle.loads(self._blob), fresh, collector)
+        return self._runs[id]
