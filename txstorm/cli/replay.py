@@ -65,9 +65,9 @@ def replay(
         return _journal(journal, as_json=json)
     if data_dir is None or txid is None:
         raise typer.BadParameter("expected DATA_DIR and --txid N, or --journal FILE")
-    from txstorm.cli.replaying import topology_of
+    from txstorm.cli.replaying import code_of
 
-    code = topology_of(data_dir, topology)
+    code = code_of(data_dir, topology).topology
     verdict = _debugged(code, data_dir, txid, breaks or []) if pdb or breaks else _plainly(code, data_dir, txid)
     return _conclude(code, verdict, as_json=json)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from txstorm.cli.output import print_json, report, stderr
-from txstorm.cli.replaying import topology_of, verdict_text
+from txstorm.cli.replaying import code_of, verdict_text
 from txstorm.engine.program import program_of
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.origin import origin_of
@@ -65,7 +65,8 @@ def replay_batch(request: BatchRequest) -> int:
 
 
 def _replayed(request: BatchRequest, console: Console) -> Result:
-    topology = topology_of(request.data_dir, request.topology)
+    code = code_of(request.data_dir, request.topology)
+    topology = code.topology
     recording = Recording(request.data_dir)
     recording.check_topology(topology)
     span = span_of(recording, request.from_txid, request.to_txid)
@@ -80,7 +81,7 @@ def _replayed(request: BatchRequest, console: Console) -> Result:
     with _progress(console, len(span)) as shown:
         if into is None:
             return audit(topology, recording, span, engine, shown.judged)
-        return backfill(topology, recording, span, into, engine, origin_of(topology, request.topology), shown.advance)
+        return backfill(topology, recording, span, into, engine, origin_of(topology, code.target), shown.advance)
 
 
 def _look(topology: Topology, recording: Recording, span: Span, into: Path | None) -> None:

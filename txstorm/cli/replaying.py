@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,15 @@ SHOWN = 20
 OPTION = "--topology MODULE:ATTRIBUTE"
 
 
-def topology_of(data_dir: str | Path, given: str | None) -> Topology:
+@dataclass(frozen=True)
+class Code:
+    """A topology, and the name under which its code was found."""
+
+    topology: Topology
+    target: str
+
+
+def code_of(data_dir: str | Path, given: str | None) -> Code:
     """The code of the topology that ran in `data_dir`: the one that is `given`, else the one its run recorded.
 
     Raises:
@@ -30,7 +39,7 @@ def topology_of(data_dir: str | Path, given: str | None) -> Topology:
     """
     directory = check_readable(data_dir)
     if given is not None:
-        return load(given)
+        return Code(load(given), given)
     origin = origin_recorded(directory)
     if origin is None:
         raise InputError(f"{directory} does not say where the code of its topology is; name it with {OPTION}")
@@ -41,7 +50,7 @@ def topology_of(data_dir: str | Path, given: str | None) -> Topology:
         )
         raise InputError(msg)
     try:
-        return load(origin.target)
+        return Code(load(origin.target), origin.target)
     except InputError as error:
         error.add_note(
             f"The last run recorded {origin.target} and ran in {origin.directory}: run this command there, put that "

@@ -86,4 +86,4 @@ def _place(main: ModuleType | None) -> str:
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         return f"module {spec.name}"
-    return f"script {os.path.abspath(file)}" if file else NOTEBOOK
+    return f"script {Path(file).absolute()}" if file and os.path.exists(file) else NOTEBOOK

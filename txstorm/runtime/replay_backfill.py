@@ -53,7 +53,7 @@ def backfill(
     span: Span,
     into: Path,
     engine: Engine,
-    origin: Origin | None,
+    origin: Origin,
     told: Told,
 ) -> Result:
     """Run `span` again on `engine` into the data directory `into`, which `check_into` has passed.
@@ -84,6 +84,9 @@ def backfill(
         for group in _groups(Packs(engine, source, topology.settings), span, topology.settings.max_group_txids):
             writer.write(group)
         compact = True
+    except BaseException as error:
+        error.add_note(f"{into} holds {result.txids} of the {len(span)} txids; begin again in another directory.")
+        raise
     finally:
         session.close(compact=lambda: compact)
     return result

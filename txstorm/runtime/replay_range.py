@@ -86,7 +86,7 @@ class Done:
 
 def span_of(recording: Recording, first: int | None, last: int | None) -> Span:
     """The range that was asked for, all of it by default; raises `InputError` unless all of it is kept."""
-    span = Span(first or 1, recording.committed if last is None else last)
+    span = Span(1 if first is None else first, recording.committed if last is None else last)
     recording.check(span.first)
     recording.check(span.last)
     if len(span) < 1:
