@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from txstorm.coordinator import journal
 from txstorm.errors import InputError
 from txstorm.runtime.reading import check_readable, origin_recorded
 from txstorm.runtime.replay_verdict import RowDifference, TableVerdict, Verdict
+from txstorm.state.schema import OP, PREV, REMOVED
 from txstorm.topology.graph import Topology
 
 SHOWN = 20
@@ -114,9 +115,19 @@ def _cells(one: RowDifference) -> list[str]:
         same = {name for name, value in committed.items() if name in replayed and replayed[name] == value}
         committed = {name: value for name, value in committed.items() if name not in same}
         replayed = {name: value for name, value in replayed.items() if name not in same}
+    plain = [_without_bookkeeping(side) for side in (committed, replayed)]
+    if plain[0] != plain[1]:
+        committed, replayed = plain
     keys = [] if one.key is None else [_shown(one.key)]
     return [*keys, _shown(committed), _shown(replayed)]
 
 
-def _shown(row: Any) -> str:
+def _without_bookkeeping(row: dict[str, Any]) -> dict[str, Any]:
+    """The user's columns, where those tell the difference."""
+    if row.get(OP.name) == REMOVED:
+        return {OP.name: "removed"}
+    return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
+
+
+def _shown(row: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in row.items()) or "—"
