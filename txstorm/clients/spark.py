@@ -95,10 +95,11 @@ def _submitted(settings: Mapping[str, str]) -> Mapping[str, str]:
     """`settings`, without what a program that spark-submit has started must not override."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return settings
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
 
-    # Master and addresses are the submitter's; the driver's JVM runs already, and whatever else was given stands.
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, which knows what was given
     given = SparkConf()
+    # Master and addresses are the submitter's; the driver's JVM runs already.
     theirs = ("spark.master", "spark.driver.", "spark.ui.")
     return {key: value for key, value in settings.items() if not key.startswith(theirs) and not given.contains(key)}
 
