@@ -39,15 +39,19 @@ class ReplayTables:
     def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int) -> None:
         self._committed = Committed(data_dir)
         self._indexes: dict[str, MemoryIndex] = {}
+        self._states: dict[str, StateGroup] = {}
+        self._sinks: dict[str, SinkGroup] = {}
         states: dict[str, tuple[str, StateGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         for one in declarations(topology.states, topology.sinks):
             self._check(data_dir, one)
+            name = one.table.name
             if isinstance(one.table, SinkTable):
-                sinks[one.table.name] = one.component, SinkGroup(one.table)
+                self._sinks[name] = SinkGroup(one.table)
+                sinks[name] = one.component, self._sinks[name]
             else:
-                index = self._loaded(data_dir, one.table, before, committed)
-                states[one.table.name] = one.component, StateGroup(one.table, index)
+                self._states[name] = StateGroup(one.table, self._loaded(data_dir, one.table, before, committed))
+                states[name] = one.component, self._states[name]
         self._tables = Tables(states, sinks, ())
 
     def _check(self, data_dir: Path, one: Declaration) -> None:
@@ -93,11 +97,9 @@ class ReplayTables:
     def rows(self, txid: int) -> dict[str, Rows]:
         """Per table what the recorded run wrote in `txid`, and what `commit` did; tables of both or either."""
         replayed: dict[str, pa.Table | None] = {
-            TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, (_, group) in self._tables.states.items()
+            TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
         }
-        replayed |= {
-            TableRef(SINK, name).uri: group.rows(txid, txid) for name, (_, group) in self._tables.sinks.items()
-        }
+        replayed |= {TableRef(SINK, name).uri: group.rows(txid, txid) for name, group in self._sinks.items()}
         uris = dict.fromkeys([*replayed, *self._committed.kinds])
         return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in uris}
 
@@ -111,11 +113,10 @@ class ReplayTables:
                 index.load(rows)
 
     def _groups(self) -> list[StateGroup | SinkGroup]:
-        states = [group for _, group in self._tables.states.values()]
-        return [*states, *(group for _, group in self._tables.sinks.values())]
+        return [*self._states.values(), *self._sinks.values()]
 
     def _keys(self, uri: str) -> Sequence[str] | None:
-        declared = {TableRef(CHANGES, name).uri: group.keys.names for name, (_, group) in self._tables.states.items()}
+        declared = {TableRef(CHANGES, name).uri: group.keys.names for name, group in self._states.items()}
         return self._committed.kinds.get(uri, declared.get(uri))
 
 
