@@ -66,7 +66,7 @@ def run(
     if settings:
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
-    options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None, origin)
+    options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None, origin=origin)
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)
