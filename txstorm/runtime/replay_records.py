@@ -93,11 +93,17 @@ class Recording:
         return dict((document.get("parts") if isinstance(document, dict) else None) or {})
 
     def check_topology(self, topology: Topology) -> None:
-        """Raise `InputError` unless `topology` is the one whose transactions these are."""
+        """Raise `InputError` unless `topology` is the one whose transactions these are, and can be run again."""
         if topology.id != self.identity.topology:
             msg = (
                 f"{self.data_dir} holds topology {self.identity.topology!r}, but the code is that of {topology.id!r}; "
                 "name the right one with --topology MODULE:ATTRIBUTE"
+            )
+            raise InputError(msg)
+        if kept_elsewhere := _kept_elsewhere(topology):
+            msg = (
+                f"topology {topology.id!r} cannot be replayed: {kept_elsewhere}; what such a store held before a "
+                "txid is not kept, and a replay would change it: name code without it with --topology"
             )
             raise InputError(msg)
 
@@ -107,6 +113,17 @@ class Recording:
             msg = f"{self.data_dir}: its ledger does not say whose it is; no topology has been run to the end of P0"
             raise InputError(msg)
         return identity
+
+
+def _kept_elsewhere(topology: Topology) -> str:
+    """What a replay could neither read as it was nor leave as it is."""
+    maps = [
+        f"map {one.name!r} of {owner} is in a store of its own"
+        for owner, found in topology.maps.items()
+        for one in found
+    ]
+    external = [f"{one.id} is external" for one in topology.components if one.external]
+    return ", ".join([*maps, *external])
 
 
 class Source:

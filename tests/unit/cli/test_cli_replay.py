@@ -152,6 +152,21 @@ def test_what_cannot_be_replayed(txstorm):
         assert (code, said in " ".join(err.replace("│", " ").split())) == (2, True), (arguments, err)
 
 
+def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Path):
+    txstorm(*RUN)
+    change(words, "class Keep(BatchBolt, Committer):\n", "class Keep(BatchBolt, Committer):\n    external = True\n")
+    code, _, err = txstorm("replay", DATA, "--txid", "2")
+    assert (code, "cannot be replayed: keep is external" in err) == (2, True)
+    change(words, "    external = True\n", "    mine = MapState('mine', MemoryBackend())\n")
+    change(
+        words,
+        "from txstorm.spouts",
+        "from txstorm import MapState\nfrom txstorm.state.memory import MemoryBackend\nfrom txstorm.spouts",
+    )
+    code, _, err = txstorm("replay", DATA, "--txid", "2")
+    assert (code, "map 'mine' of keep is in a store of its own" in err) == (2, True)
+
+
 def test_a_state_that_is_declared_differently_now(txstorm, words: Path):
     txstorm(*RUN)
     change(words, 'value={"n": int}', 'value={"n": str}')
