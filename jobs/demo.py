@@ -30,7 +30,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = parser().parse_args(argv)
         begin(options.data_dir, keep=options.keep)
-        ending = execute(topology(), Request(options.engine, options.data_dir, available_now=True))
+        ending = execute(
+            topology(), Request(options.engine, options.data_dir, available_now=True, target="jobs.word_count")
+        )
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - one way to tell the user
         return report(error, as_json=as_json, debug=False)
     if ending.error is None:

@@ -202,7 +202,7 @@ def test_a_declaration_that_differs_from_the_table(name, tmp_path):
     changed = type("Changed", (Keep,), {"state": KeyedState("counts", key=key, value=value)})
     with refused(Says(StateError, "state 'counts'", found, "Give the state a new name")) as caught:
         run(changed())
-    assert "or run the topology from the start in a new data directory" in str(caught.value)
+    assert "or backfill into a new data directory: jobs/replay.py --into" in str(caught.value)
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
     spout.add(0, "a")
     assert run(Keep()) == 3

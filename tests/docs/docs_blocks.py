@@ -3,7 +3,7 @@
 - ```` ```python ````: executed; the blocks of a file share their names. The value of a last expression is shown, as a
   notebook shows it. After ``<!-- spark -->`` the block runs with ``--spark`` only.
 - ```` ```text ```` right after it: what the block prints.
-- ```` ```console ````: lines with ``$`` are run by bash, with `txstorm` on the PATH; the others are what they print.
+- ```` ```console ````: lines with ``$`` are run by bash, with `txstorm` and `python` on the PATH; the others are what they print.
 - Other languages (``sh``) are not run.
 
 Output is compared loosely: runs of blanks and rules count as one, ``…`` stands for anything, and after
@@ -195,9 +195,10 @@ def prepare(directory: Path) -> None:
     (directory / "jobs").symlink_to(ROOT / "jobs")
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
-    shim = programs / "txstorm"
-    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m txstorm "$@"\n', encoding="utf-8")
-    shim.chmod(0o755)
+    for program, arguments in {"txstorm": "-m txstorm", "python": ""}.items():
+        shim = programs / program
+        shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n', encoding="utf-8")
+        shim.chmod(0o755)
     os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ.update(COLUMNS="130", NO_COLOR="1", TERM="dumb")

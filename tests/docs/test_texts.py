@@ -106,7 +106,7 @@ def test_every_storm_name_of_the_builder_is_described():
     assert [one for one in storms if f"`{one}`" not in page or not hasattr(TransactionalTopologyBuilder, one)] == []
 
 
-COMMANDS = ["run", "describe", "explain", "validate", "state", "history", "settings", "doctor"]
+COMMANDS = ["run", "describe", "explain", "validate", "state", "history", "replay", "settings", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -34,6 +34,7 @@ class Request:
     until_txid: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     journal: str | Path | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             until_txid=request.until_txid,
             settings=request.settings or None,
             journal=request.journal,
+            target=request.target,
         )
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, started))

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
-from txstorm.cli import doctor, inspect, run, show
+from txstorm.cli import doctor, inspect, replay, run, show
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -61,6 +61,7 @@ app.command("validate")(show.validate)
 app.command("settings")(show.settings)
 app.command("state")(inspect.state)
 app.command("history")(inspect.history)
+app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
 app.command("doctor")(doctor.doctor)
 
 

@@ -72,7 +72,7 @@ def run(
     log_to(console, log_level)
     changes = settings_of(settings or [], max_pending, min_interval)
     topology = load(target)
-    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal)
+    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target)
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 
 

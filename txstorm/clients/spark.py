@@ -86,9 +86,22 @@ def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _share_path()
     builder: Any = SparkSession.builder.appName(name)  # type: ignore[attr-defined,unused-ignore]
-    for key, value in {**_settings(), **(extra or {})}.items():
+    for key, value in {**_submitted(_settings()), **(extra or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _submitted(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """`settings`, without what a program that spark-submit has started must not override."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return settings
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, which knows what was given
+    given = SparkConf()
+    # Master and addresses are the submitter's; the driver's JVM runs already.
+    theirs = ("spark.master", "spark.driver.", "spark.ui.")
+    return {key: value for key, value in settings.items() if not key.startswith(theirs) and not given.contains(key)}
 
 
 def check_installed() -> None:

@@ -86,7 +86,7 @@ class LocalEngine:
             sent: dict[int, list[Cargo]] = defaultdict(list)
             last = stage.level == len(program.stages) - 1
             for task in range(stage.tasks):
-                for cargo in StageTask(program, stage.level, task, pack, self._observe).run(arrived.get(task, ())):
+                for cargo in self.task(stage.level, task, pack).run(arrived.get(task, ())):
                     if cancelled is not None and cancelled.is_set():
                         msg = "the job was cancelled"
                         raise EngineError(msg)
@@ -95,3 +95,8 @@ class LocalEngine:
                         sent[target].append(cargo)
             arrived = sent
         return gather(program, pack, arrived.get(0, ()))
+
+    def task(self, level: int, number: int, pack: Pack) -> StageTask:
+        """Makes task `number` of the stage at `level`, for one pack."""
+        assert self._program is not None
+        return StageTask(self._program, level, number, pack, self._observe)

@@ -20,7 +20,7 @@ from txstorm.engine.bolts import Arrival, BoltRun, error_row
 from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.digest import missing_digests
-from txstorm.engine.port import Pack, TxidInput
+from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.routing import Router, check_target
 from txstorm.plan.stages import Edge
@@ -104,9 +104,13 @@ class StageTask:
             faults.point("p3.after")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; R11 makes a row of it
             self._failed = txid_input.attempt.txid
-            row = asdict(error_row(current, self.task, self.stage.level, error))
+            row = asdict(self.failure(current, error))
             outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts, "digests": run.digests})]
         yield from outcome
+
+    def failure(self, component: str, error: BaseException) -> ErrorRow:
+        """What is reported of an exception of user code; called while its frames are still there."""
+        return error_row(component, self.task, self.stage.level, error)
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
         """A piece of cargo that tells the driver about one txid."""

@@ -17,6 +17,9 @@ EPOCH = "epoch"
 IDENTITY = "identity"
 """Incarnation, timeline, topology id and the graph's fingerprint."""
 
+ORIGIN = "origin"
+"""Where the code of the topology is, as its last run knew it."""
+
 TABLES = "tables"
 """Per table: where it stands."""
 

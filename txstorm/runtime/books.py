@@ -84,6 +84,14 @@ class Books:
         """Claim a new ledger, or record another fingerprint."""
         self.ledger.commit([self._put(names.IDENTITY, asdict(identity))])
 
+    def origin(self) -> Any:
+        """What the last run wrote of its code, as `txstorm.runtime.origin` reads it; None when nothing."""
+        return self._read(names.ORIGIN)
+
+    def write_origin(self, value: Any) -> None:
+        """Record where the topology's code is."""
+        self._commit([self._put(names.ORIGIN, value)])
+
     def raise_epoch(self) -> int:
         """Make a new epoch ours, by compare-and-set; from here on every write is fenced by it."""
         entry = self.ledger.get(names.EPOCH)

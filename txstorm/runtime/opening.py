@@ -25,6 +25,7 @@ from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer, history_rows
 from txstorm.runtime.directory import check_directory, ledger_exists, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
+from txstorm.runtime.origin import Origin
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import RetryPolicy
 from txstorm.runtime.session import Session
@@ -74,6 +75,7 @@ class RunOptions:
     journal: Path | None = None
     clock: Clock = field(default_factory=Clock)
     observe: Observe | None = None
+    origin: Origin | None = None
 
 
 def open_session(
@@ -98,6 +100,8 @@ def open_session(
     books = _lease(topology, data_dir)
     try:
         store, identity = _lead(topology, books, data_dir)
+        if options.origin is not None:
+            books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
         return _assemble(topology, program, engine, books, store, identity, options, monitor, sleep)
     except BaseException:

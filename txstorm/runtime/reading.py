@@ -13,6 +13,7 @@ from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
+from txstorm.runtime.origin import Origin
 from txstorm.state.history import history_table, read_history
 from txstorm.state.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
 
@@ -140,6 +141,12 @@ def committed_txid(data_dir: str | Path) -> int:
 def identity_of(data_dir: str | Path) -> Identity | None:
     """Whose data directory this is; None when its ledger does not say."""
     return _ask(Path(data_dir), Books.identity, None)
+
+
+def origin_recorded(data_dir: str | Path) -> Origin | None:
+    """Where the code of the topology is, as its last run knew it; None when it did not say."""
+    found = _ask(Path(data_dir), Books.origin, None)
+    return None if found is None else Origin.from_json(found)
 
 
 def tables_of(data_dir: str | Path) -> tuple[list[str], list[str]]:

@@ -17,6 +17,7 @@ from txstorm.runtime.directory import default_directory
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
+from txstorm.runtime.origin import origin_of
 from txstorm.topology.graph import Topology
 
 ENGINES = ("spark", "local")
@@ -35,6 +36,7 @@ def run(
     settings: Mapping[str, Any] | None = None,
     listeners: Sequence[Listener] = (),
     journal: str | Path | None = None,
+    target: str | None = None,
 ) -> RunHandle:
     """Start `topology` and return at once; started again in the same directory it continues.
 
@@ -50,6 +52,8 @@ def run(
         settings: settings over those of the topology, by name or Storm's key.
         listeners: called with a `TransactionProgress` after every commit.
         journal: file to which the coordinator's events and commands are appended.
+        target: MODULE:ATTRIBUTE under which a replay finds the topology; by default the attribute of a module that
+            holds it, if there is one.
 
     Raises:
         InputError: something is wrong with the topology, the settings, the source or the directory.
@@ -58,11 +62,12 @@ def run(
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
+    origin = origin_of(topology, target)
     if settings:
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
-    options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None)
-    chosen = _engine(engine, spark, topology.settings.max_jobs)
+    options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None, origin=origin)
+    chosen = make_engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)
     stopping = threading.Event()
@@ -78,7 +83,18 @@ def run(
     return handle
 
 
-def _engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
+def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
+    """The engine that is named, or the one that is given.
+
+    Args:
+        engine: ``spark``, ``local``, or an engine.
+        spark: an existing session to use.
+        jobs: jobs at once.
+
+    Raises:
+        InputError: an unknown name.
+        MissingDependency: pyspark is not installed.
+    """
     if engine is not None and not isinstance(engine, str):
         return engine
     if engine == "local":

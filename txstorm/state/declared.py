@@ -57,7 +57,7 @@ class Declaration:
             if keys != key_columns(self.table):
                 msg = (
                     f"{self.label}: declared with the key {key_columns(self.table)}, the table has {keys}; "
-                    "give the state a new name, or run the topology from the start in a new data directory"
+                    "give the state a new name, or backfill into a new data directory (jobs/replay.py --into)"
                 )
                 raise StateError(msg)
         return found

@@ -76,6 +76,11 @@ def read_changes(data_dir: Path, name: str, first: int, last: int) -> pa.Table:
     return in_order(rows, [TXID.name, *keys])
 
 
+def key_names(data_dir: Path, name: str) -> list[str]:
+    """The key columns of a state, in the order of their declaration; raises `StateError` when there is none such."""
+    return _columns(_open(data_dir, CHANGES, name).handle, KEYS)
+
+
 def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
     """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
 
@@ -99,7 +104,7 @@ def rows_json(table: pa.Table) -> str:
     digits of their scale, bytes are base64, and floats that JSON has not are strings.
     """
     name = (table.schema.metadata or {})[_STATE].decode()
-    document = {"state": name, "txid": txid_of(table), "rows": [_json(row) for row in table.to_pylist()]}
+    document = {"state": name, "txid": txid_of(table), "rows": [json_value(row) for row in table.to_pylist()]}
     return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
@@ -164,11 +169,12 @@ def _folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]
     return in_order(rows.filter(pc.not_equal(rows[OP.name], REMOVED)), keys).select(columns).combine_chunks()
 
 
-def _json(value: Any) -> Any:
+def json_value(value: Any) -> Any:
+    """A value of a row as JSON holds it, spelt as in `rows_json`."""
     if isinstance(value, Mapping):
-        return {name: _json(one) for name, one in value.items()}
+        return {name: json_value(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_json(one) for one in value]
+        return [json_value(one) for one in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime):

@@ -145,7 +145,7 @@ def check_schema(table: str, expected: pa.Schema, got: pa.Schema) -> None:
         lines = "\n".join(f"  - {difference}" for difference in differences)
         msg = (
             f"{table}: the declaration differs from the existing table:\n{lines}\nColumns and types are fixed by the "
-            "first commit. Give the state a new name, or run the topology from the start in a new data directory."
+            "first commit. Give the state a new name, or backfill into a new data directory: jobs/replay.py --into."
         )
         raise StateError(msg)
 

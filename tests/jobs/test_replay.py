@@ -1,0 +1,459 @@
+"""``jobs/replay.py``: audits find what differs, backfills make data directories that run on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.replay import main, parser
+from txstorm import run
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.reading import StateView, committed_txid, read_directory_history
+
+ROOT = Path(__file__).resolve().parents[2]
+MakeJson = Callable[..., tuple[int, dict[str, Any], str]]
+
+NET = """
+import time
+
+from txstorm import (
+    BasicBolt, BatchBolt, Committer, FailedException, KeyedState, PartitionedTransactionalSpout,
+    OpaquePartitionedTransactionalSpout, PartitionedCoordinator, PartitionedEmitter, OpaquePartitionedCoordinator,
+    OpaquePartitionedEmitter, SinkTable, TransactionalTopologyBuilder,
+)
+from txstorm.bolts import CountBy, SplitWords, SumByKey
+from txstorm.spouts import FileSpout
+
+FACTOR = 1
+
+
+class Split(BasicBolt):
+    fields = ("word",)
+
+    def execute(self, tuple, collector):
+        for word in tuple["line"].split():
+            collector.emit(word)
+
+
+class Keep(BatchBolt, Committer):
+    state = KeyedState("counts", key={"word": str}, value={"n": int})
+    log = SinkTable("log", {"word": str, "n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.rows, self.batch = context.state("counts"), context.sink("log"), {}
+
+    def execute(self, tuple):
+        self.batch[tuple["word"]] = self.batch.get(tuple["word"], 0) + 1
+
+    def finish_batch(self):
+        for word, n in self.counts.update_many(self.batch, lambda old, n: (old or 0) + FACTOR * n).items():
+            self.rows.append(word, n)
+
+
+def built(spout, name):
+    builder = TransactionalTopologyBuilder(name, "lines", spout, 2)
+    builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+    builder.set_bolt("keep", Keep(), 2).fields_grouping("split", ["word"])
+    builder.set_setting("max_group_txids", 2)
+    return builder.build_topology()
+
+
+class Lines(PartitionedTransactionalSpout):
+    fields = ("line",)
+
+    def coordinator(self, context):
+        return Two()
+
+    def emitter(self, context):
+        return LinesEmitter()
+
+
+class Two(PartitionedCoordinator, OpaquePartitionedCoordinator):
+    def is_ready(self):
+        return True
+
+    def num_partitions(self):
+        return 2
+
+
+class LinesEmitter(PartitionedEmitter):
+    def emit_partition_batch_new(self, attempt, collector, partition, last):
+        at = 0 if last is None else last["to"]
+        self.emit_partition_batch(attempt, collector, partition, {"from": at, "to": at + 2})
+        return {"from": at, "to": at + 2}
+
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        for line in lines(partition)[metadata["from"] : metadata["to"]]:
+            collector.emit(line)
+
+
+class Opaque(OpaquePartitionedTransactionalSpout):
+    fields = ("line",)
+
+    def coordinator(self, context):
+        return Two()
+
+    def emitter(self, context):
+        return OpaqueEmitter()
+
+
+class OpaqueEmitter(OpaquePartitionedEmitter):
+    def num_partitions(self):
+        return 2
+
+    def emit_partition_batch(self, attempt, collector, partition, last):
+        at = 0 if last is None else last
+        found = lines(partition)[at : at + 2]
+        for line in found:
+            collector.emit(line)
+        return at + len(found)
+
+
+def lines(partition):
+    return open(f"part{partition}.txt").read().splitlines()
+
+
+files = built(FileSpout("books/*.txt", max_batch_rows=2), "files")
+parts = built(Lines(), "parts")
+opaque = built(Opaque(), "opaque")
+"""
+
+
+@pytest.fixture
+def net(in_tmp: Path) -> Iterator[Path]:
+    """The current directory holds a module `net` with topologies, and what they read."""
+    path, modules = list(sys.path), set(sys.modules)
+    (in_tmp / "net.py").write_text(NET, encoding="utf-8")
+    (in_tmp / "books").mkdir()
+    for name, text in {"books/a.txt": "a b\nb c\nc d\nd e\ne a\n", "books/b.txt": "x\ny x\nz\n"}.items():
+        (in_tmp / name).write_text(text, encoding="utf-8")
+    for partition in (0, 1):
+        rows = [f"w{partition} v{number % 3}" for number in range(12)]
+        (in_tmp / f"part{partition}.txt").write_text("\n".join(rows), encoding="utf-8")
+    sys.path.insert(0, str(in_tmp))
+    yield in_tmp
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name == "net":
+            del sys.modules[name]
+
+
+@pytest.fixture
+def replayed(capsys: pytest.CaptureFixture[str]) -> MakeJson:
+    """Runs the job in this process; gives (exit code, last line of standard output, standard error)."""
+
+    def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
+        capsys.readouterr()
+        code = main(["--engine", "local", *arguments])
+        captured = capsys.readouterr()
+        return code, json.loads(captured.out.splitlines()[-1]), captured.err
+
+    return call
+
+
+def ran(net: Path, name: str, **how: Any) -> RunHandle:
+    """A finished run of a topology of the module, in `data`."""
+    sys.modules.pop("net", None)
+    import net as module
+
+    handle = run(getattr(module, name), engine="local", data_dir=net / "data", **how)
+    handle.awaitTermination()
+    return handle
+
+
+def change(net: Path, old: str, new: str) -> None:
+    text = (net / "net.py").read_text(encoding="utf-8")
+    assert old in text
+    (net / "net.py").write_text(text.replace(old, new), encoding="utf-8")
+    sys.modules.pop("net", None)
+    shutil.rmtree(net / "__pycache__", ignore_errors=True)
+
+
+def tree(directory: Path) -> dict[str, str]:
+    """Every file and its content; SQLite's own shared memory, which readers may make, left out."""
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if not path.name.endswith(("-shm", "-wal"))
+    }
+
+
+# --- audits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["files", "parts", "opaque"])
+def test_an_audit_of_what_has_not_changed(net: Path, replayed: MakeJson, name: str):
+    committed = ran(net, name, **({"available_now": True} if name == "files" else {"until_txid": 5})).committed
+    before = tree(net / "data")
+    code, result, err = replayed("--data-dir", "data")
+    assert code == 0, err
+    assert (result.pop("seconds") >= 0, result.pop("tuples") > 0) == (True, True)
+    assert result == {
+        "topology": name,
+        "from_txid": 1,
+        "to_txid": committed,
+        "txids": committed,
+        "equal": committed,
+        "different": [],
+        "into": None,
+    }
+    assert tree(net / "data") == before
+
+
+def test_an_audit_finds_changed_bytes_of_a_source(net: Path, replayed: MakeJson):
+    assert ran(net, "files", available_now=True).committed == 4
+    before = tree(net / "data")
+    (net / "books/a.txt").write_text("a b\nb c\nc q\nd e\ne a\n", encoding="utf-8")
+    code, result, err = replayed("--data-dir", "data")
+    # Txid 2 held the changed line; those after it are judged against what was committed, not against it.
+    assert (code, result["different"], result["equal"]) == (1, [2], 3), err
+    assert "txid 2" in err and "a.txt" in err and "changed" in err
+    assert tree(net / "data") == before
+
+
+def test_an_audit_goes_on_where_a_source_is_gone(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    (net / "books/b.txt").unlink()
+    code, result, err = replayed("--data-dir", "data")
+    assert (code, result["different"]) == (1, [3, 4]), err
+    assert "b.txt" in err
+
+
+def test_an_audit_finds_changed_code_and_says_which_rows(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    change(net, "for word in tuple", 'for word in () if "x" in tuple["line"] else tuple')
+    code, result, err = replayed("--data-dir", "data", "--from-txid", "2", "--to-txid", "4")
+    assert (code, result["txids"], result["different"]) == (1, 3, [3, 4]), err
+    assert "changes/counts: 1 rows differ" in err and 'word="x"' in err and "sinks/log" in err
+
+
+def test_an_audit_of_an_opaque_source_that_changed_says_what_that_means(net: Path, replayed: MakeJson):
+    ran(net, "opaque", until_txid=5)
+    rows = (net / "part1.txt").read_text().splitlines()
+    (net / "part1.txt").write_text("\n".join(["new words", *rows[1:4]]), encoding="utf-8")
+    code, result, err = replayed("--data-dir", "data")
+    # The first line is another, and there is nothing any more from line 4 on.
+    assert (code, result["different"]) == (1, [1, 3, 4, 5]), err
+    assert "the spout is opaque" in err
+    assert "read other extents than were recorded" in err
+
+
+def test_an_audit_counts_a_txid_whose_code_fails_and_goes_on(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    change(net, "        for word in tuple", '        assert tuple["line"] != "d e"\n        for word in tuple')
+    code, result, err = replayed("--data-dir", "data")
+    assert (code, result["different"], result["txids"]) == (1, [2], 4), err
+    assert "AssertionError" in err
+
+
+def test_a_batch_that_asks_to_be_replayed_is_tried_again(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    often = "        import os\n        open('tries', 'a').write('.')\n"
+    change(net, "    def execute(self, tuple, collector):\n", "    def execute(self, tuple, collector):\n" + often)
+    change(
+        net,
+        "        for word in tuple",
+        "        if os.path.getsize('tries') < 3: raise FailedException\n        for word in tuple",
+    )
+    code, result, err = replayed("--data-dir", "data")
+    assert (code, result["equal"]) == (0, 4), err
+
+
+REFUSED = [
+    (("--to-txid", "9"), "txid 9 is not committed; the last one is 4"),
+    (("--from-txid", "0"), "txid 0 is not committed"),
+    (("--from-txid", "3", "--to-txid", "2"), "ends before it begins"),
+    (("--into", "data"), "expected a directory that is new or empty"),
+    (("--into", "net.py"), "expected a directory that is new or empty"),
+    (("--into", "data/deeper"), "lies inside data"),
+    (("--into", "new", "--from-txid", "2"), "a backfill begins with txid 1"),
+    (("--topology", "net:parts"), "the code is that of 'parts'"),
+]
+
+
+def test_what_cannot_be_replayed(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    before = tree(net / "data")
+    for arguments, said in REFUSED:
+        for more in ((), ("--dry-run",)):
+            code, result, _ = replayed("--data-dir", "data", *arguments, *more)
+            assert (code, result["error"]["exit_code"]) == (2, 2), arguments
+            assert said in result["error"]["message"]
+    assert (tree(net / "data"), (net / "new").exists()) == (before, False)
+
+
+def test_a_dry_run_looks_and_runs_nothing(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    code, result, err = replayed("--data-dir", "data", "--into", "new", "--dry-run")
+    assert (code, result["to_txid"], result["txids"], (net / "new").exists()) == (0, 4, 0, False)
+    assert "a backfill into" in err and "nothing was run" in err
+    shutil.rmtree(net / "books")
+    code, result, _ = replayed("--data-dir", "data", "--dry-run")
+    assert (code, result["error"]["type"]) == (2, "SpoutError")
+
+
+# --- backfills --------------------------------------------------------------------------------------------------------
+
+
+def history(directory: Path) -> list[tuple[Any, ...]]:
+    """What a backfill takes over, per txid."""
+    rows = read_directory_history(directory).to_pylist()
+    return [(row["txid"], row["attempt"], row["stamp"], row["digest"], row["extents"]) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["files", "parts", "opaque"])
+def test_a_backfill_with_changed_code_runs_on(net: Path, replayed: MakeJson, name: str):
+    how = {"available_now": True} if name == "files" else {"until_txid": 4}
+    ran(net, name, **how)
+    before, recorded = tree(net / "data"), history(net / "data")
+    change(net, "FACTOR = 1", "FACTOR = 100")
+    code, result, err = replayed("--data-dir", "data", "--into", "new")
+    assert code == 0, err
+    assert (result["txids"], result["equal"], result["into"]) == (4, 4, str(net / "new"))
+    assert tree(net / "data") == before
+    assert history(net / "new") == recorded
+    old, new = (dict(map(tuple_of, StateView(net / one, "counts").to_pylist())) for one in ("data", "new"))
+    assert new == {word: 100 * n for word, n in old.items()}
+
+    # The new directory is one like any other: it is audited, and it runs on where the range ended.
+    assert replayed("--data-dir", "new")[:2] == (0, {**result, "seconds": ANY, "into": None})
+    (net / "books/c.txt").write_text("a a\n", encoding="utf-8")
+    import net as module
+
+    more = {"available_now": True} if name == "files" else {"until_txid": 5}
+    run(getattr(module, name), engine="local", data_dir=net / "new", **more).awaitTermination()
+    assert committed_txid(net / "new") == 5
+    assert [row[0] for row in history(net / "new")] == [1, 2, 3, 4, 5]
+    after = dict(map(tuple_of, StateView(net / "new", "counts").to_pylist()))
+    expected = {"a": new["a"] + 200} if name == "files" else {"w0": new["w0"] + 200, "w1": new["w1"] + 200}
+    assert {word: after[word] for word in expected} == expected
+
+
+class _Any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+ANY = _Any()
+
+
+def tuple_of(row: dict[str, Any]) -> tuple[Any, Any]:
+    return row["word"], row["n"]
+
+
+def test_a_backfill_of_a_part(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    code, result, _ = replayed("--data-dir", "data", "--into", "new", "--to-txid", "3")
+    assert (code, result["txids"]) == (0, 3)
+    assert committed_txid(net / "new") == 3
+    at_3 = StateView(net / "data", "counts", 3).to_json()
+    assert StateView(net / "new", "counts").to_json() == at_3
+
+
+def test_code_that_fails_in_a_backfill_ends_it_after_what_came_before(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    change(net, "        for word, n in self", '        assert "x" not in self.batch\n        for word, n in self')
+    code, result, err = replayed("--data-dir", "data", "--into", "new")
+    assert (code, result["error"]["type"]) == (1, "TopologyFailed")
+    assert "txid 3" in result["error"]["message"] and "net.py" in result["error"]["message"]
+    assert "holds 2 of the 4 txids" in err
+    assert committed_txid(net / "new") == 2
+
+
+def test_a_source_that_is_gone_ends_a_backfill(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    (net / "books/b.txt").unlink()
+    code, result, _ = replayed("--data-dir", "data", "--into", "new")
+    assert (code, result["error"]["type"]) == (2, "SpoutError")
+    assert committed_txid(net / "new") == 2
+
+
+def test_an_opaque_source_that_changed_ends_a_backfill(net: Path, replayed: MakeJson):
+    ran(net, "opaque", until_txid=4)
+    rows = (net / "part1.txt").read_text().splitlines()
+    (net / "part1.txt").write_text("\n".join(rows[:4]), encoding="utf-8")
+    code, result, _ = replayed("--data-dir", "data", "--into", "new")
+    assert (code, result["error"]["type"]) == (2, "SpoutError")
+    assert "txid 3: the spout read other extents" in result["error"]["message"]
+
+
+def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJson):
+    ran(net, "files", available_now=True)
+    change(
+        net, "        for word, n in self", '        if "x" in self.batch: time.sleep(60)\n        for word, n in self'
+    )
+    command = [sys.executable, ROOT / "jobs/replay.py", "--engine", "local", "--data-dir", "data", "--into", "new"]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        try:
+            limit = time.monotonic() + 60
+            while not (net / "new/ledger.db").exists() or committed_txid(net / "new") < 2:
+                assert time.monotonic() < limit and process.poll() is None
+                time.sleep(0.05)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    change(net, "time.sleep(60)", "pass")
+    code, result, _ = replayed("--data-dir", "data", "--into", "new")
+    assert (code, "new or empty" in result["error"]["message"]) == (2, True)
+    # What was committed before stands, and a run of the topology goes on from it.
+    import net as module
+
+    run(module.files, engine="local", data_dir=net / "new", available_now=True).awaitTermination()
+    assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts").to_json()
+
+
+# --- on Spark ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_an_audit_and_a_backfill_on_spark(spark: Any, net: Path, capsys: pytest.CaptureFixture[str]):
+    ran(net, "files", available_now=True)
+    (net / "books/b.txt").write_text("x\ny z\nz\n", encoding="utf-8")
+    spark.sparkContext.addPyFile(str(net / "net.py"))
+    assert main(["--data-dir", "data"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["different"] == [4]
+    assert main(["--data-dir", "data", "--into", "new", "--to-txid", "3"]) == 0
+    assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts", 3).to_json()
+
+
+SUBMITTED = """
+from txstorm.clients.spark import UNIX_SOCKETS, make_session
+
+session = make_session("submitted")
+names = ("spark.master", "spark.sql.shuffle.partitions", "spark.scheduler.mode", UNIX_SOCKETS, "spark.app.name")
+print([session.conf.get(name) for name in names])
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+@pytest.mark.slow
+def test_what_spark_submit_was_told_stands(in_tmp: Path):
+    (in_tmp / "program.py").write_text(SUBMITTED, encoding="utf-8")
+    submit = Path(sys.executable).with_name("spark-submit")
+    options = ["--master", "local[1]", "--conf", "spark.scheduler.mode=FIFO", "--conf", "spark.ui.enabled=false"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [submit, *options, "program.py"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "['local[1]', '2', 'FIFO', 'true', 'submitted']"
+
+
+def test_help_teaches():
+    shown = parser().format_help()
+    for word in ("--data-dir", "--into", "--dry-run", "spark-submit", "backfill", "audit", "Exit codes"):
+        assert word in shown

@@ -1,0 +1,129 @@
+"""Python's debugger for replays: where user code raises, and where it begins."""
+
+from __future__ import annotations
+
+import linecache
+import pdb
+import sys
+from bdb import BdbQuit
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeVar
+
+from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.api.names import near
+from txstorm.cli.frames import is_internal
+from txstorm.errors import InputError, StoppedError
+from txstorm.topology.graph import Topology
+
+METHODS = ("execute", "execute_batch", "finish_batch", "prepare")
+Result = TypeVar("Result")
+
+
+class Debugger:
+    """Debugs a replay on standard input and output.
+
+    Args:
+        topology: what is replayed.
+        breaks: bolts, or their methods (``BOLT.METHOD``), to stop at the start of.
+
+    Raises:
+        InputError: no such bolt or method, or it has no source.
+    """
+
+    def __init__(self, topology: Topology, breaks: Sequence[str]) -> None:
+        self._pdb = _Pdb()
+        self._stops = bool(breaks)
+        for one in breaks:
+            for code in _codes(topology, one):
+                self._set_break(one, code)
+
+    def _set_break(self, name: str, code: CodeType) -> None:
+        line = next(
+            (line for _, _, line in code.co_lines() if line and line > code.co_firstlineno), code.co_firstlineno
+        )
+        linecache.checkcache(code.co_filename)
+        if fault := self._pdb.set_break(code.co_filename, line):
+            raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
+
+    def run(self, replay: Callable[[], Result]) -> Result:
+        """Call `replay`, stopping where it was asked for; raises `StoppedError` when the user quits."""
+        try:
+            return self._pdb.traced(replay) if self._stops else replay()
+        except BdbQuit:
+            msg = "left the debugger before the replay had ended; nothing is known of its result"
+            raise StoppedError(msg) from None
+
+    def caught(self, error: BaseException) -> None:
+        """User code raised `error`: debug it in its innermost frame that is the user's."""
+        if isinstance(error, BdbQuit):
+            raise error
+        tracing = sys.gettrace()
+        sys.settrace(None)
+        try:
+            print(f"{type(error).__name__}: {error}")
+            debugger = _Pdb()
+            debugger.reset()
+            debugger.interaction(None, error.__traceback__)  # type: ignore[arg-type,unused-ignore]
+        finally:
+            sys.settrace(tracing)
+
+
+class _Pdb(pdb.Pdb):
+    """pdb that goes on at once to the first breakpoint, and looks at the user's frame first."""
+
+    def __init__(self) -> None:
+        super().__init__(nosigint=True, readrc=False)
+        self._begun = True
+
+    def traced(self, function: Callable[[], Result]) -> Result:
+        """Call `function` under the breakpoints that are set."""
+        self._begun = False
+        results: list[Result] = []
+        self.runcall(lambda: results.append(function()))
+        if not results:
+            raise BdbQuit  # which `runcall` keeps to itself
+        return results[0]
+
+    def user_line(self, frame: FrameType) -> None:
+        """Stop at a line, but not at the first one, which is ours."""
+        if self._begun:
+            super().user_line(frame)
+        else:
+            self._begun = True
+            self.set_continue()
+
+    def get_stack(
+        self, frame: FrameType | None, trace: TracebackType | None
+    ) -> tuple[list[tuple[FrameType, int]], int]:
+        """The stack, and the index of the frame to begin in."""
+        stack, index = super().get_stack(frame, trace)
+        if trace is not None:
+            mine = [at for at, (one, _) in enumerate(stack) if not is_internal(one.f_code.co_filename)]
+            index = mine[-1] if mine else index
+        return stack, index
+
+
+def _codes(topology: Topology, text: str) -> list[CodeType]:
+    name, dot, method = text.partition(".")
+    component = topology.component(name)
+    kind = type(component.object)
+    if not isinstance(component.object, BasicBolt | BatchBolt):
+        raise InputError(f"--break {text}: {name!r} is the spout; name a bolt")
+    own = {one: code for one in METHODS if (code := _own_code(kind, one)) is not None}
+    if not dot:
+        return [code for one, code in own.items() if one != "prepare"]
+    if method not in own:
+        hint = near(method, list(own))
+        raise InputError(
+            f"--break {text}: {kind.__name__} has no method {method!r} of its own{hint}; it has {', '.join(own)}"
+        )
+    return [own[method]]
+
+
+def _own_code(kind: type[Any], method: str) -> CodeType | None:
+    """The code of a method that is not just the one every bolt has."""
+    function = getattr(kind, method, None)
+    if function in (getattr(BasicBolt, method, None), getattr(BatchBolt, method, None)):
+        return None
+    return getattr(function, "__code__", None)

@@ -1,0 +1,133 @@
+"""What replays share: finding the code, reading a journal, and telling what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from txstorm.cli.frames import without_internals
+from txstorm.cli.target import load
+from txstorm.coordinator import journal
+from txstorm.errors import InputError
+from txstorm.runtime.reading import check_readable, origin_recorded
+from txstorm.runtime.replay_verdict import RowDifference, TableVerdict, Verdict
+from txstorm.state.schema import OP, PREV, REMOVED
+from txstorm.topology.graph import Topology
+
+SHOWN = 20
+OPTION = "--topology MODULE:ATTRIBUTE"
+
+
+@dataclass(frozen=True)
+class Code:
+    """A topology, and the name under which its code was found."""
+
+    topology: Topology
+    target: str
+
+
+def code_of(data_dir: str | Path, given: str | None) -> Code:
+    """The code of the topology that ran in `data_dir`: the one that is `given`, else the one its run recorded.
+
+    Raises:
+        InputError: nothing usable is recorded, as of a notebook; or the code cannot be loaded.
+    """
+    directory = check_readable(data_dir)
+    if given is not None:
+        return Code(load(given), given)
+    origin = origin_recorded(directory)
+    if origin is None:
+        raise InputError(f"{directory} does not say where the code of its topology is; name it with {OPTION}")
+    if origin.target is None:
+        msg = (
+            f"{directory}: the topology was run from {origin.place} and is no attribute of a module, so its code "
+            f"cannot be found again; put it into a module and name it with {OPTION}"
+        )
+        raise InputError(msg)
+    try:
+        return Code(load(origin.target), origin.target)
+    except InputError as error:
+        error.add_note(
+            f"The last run recorded {origin.target} and ran in {origin.directory}: run this command there, put that "
+            f"directory on PYTHONPATH, or name the code with {OPTION}."
+        )
+        raise
+
+
+def replay_journal(file: str) -> journal.Replayed:
+    """Run a journal through the coordinator; raises `InputError` when it cannot be read, or is no journal."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return journal.replay(lines)
+    except OSError as error:
+        raise InputError(f"journal {file}: expected a file that can be read, got {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"journal {file}: expected JSON lines, got bytes that are no UTF-8 ({error})") from error
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def verdict_text(verdict: Verdict) -> Iterator[str | Text | Table]:
+    """A verdict for people: one line, and what differs."""
+    txid, attempt = verdict.attempt
+    about = f"txid {txid} (attempt {attempt}), {verdict.tuples:,} tuples"
+    if verdict.equal:
+        rows = ", ".join(f"{one.table} {one.committed:,}" for one in verdict.tables if one.committed)
+        yield f"{about}: the result is the one committed (rows: {rows or 'none'})"
+        return
+    yield f"{about}: the result is not the one committed"
+    if verdict.failure is not None:
+        yield f"  {verdict.failure}"
+        yield Text(without_internals(verdict.failure.traceback).rstrip(), "dim")
+    elif verdict.digest != verdict.committed_digest:
+        yield f"  input: committed digest {verdict.committed_digest}, replayed {verdict.digest}"
+    yield from (f"  note: {note}" for note in verdict.notes)
+    for one in verdict.tables:
+        if not one.equal:
+            yield from _table_text(one)
+
+
+def _table_text(one: TableVerdict) -> Iterator[str | Table]:
+    if one.reordered:
+        yield f"{one.table}: the same {one.committed:,} rows in another order"
+        return
+    yield f"{one.table}: {one.different:,} rows differ ({one.committed:,} committed, {one.replayed:,} replayed)"
+    grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("key", "committed", "replayed") if one.table.startswith("changes/") else ("committed", "replayed"):
+        grid.add_column(title, overflow="fold")
+    for difference in one.differences[:SHOWN]:
+        grid.add_row(*_cells(difference))
+    yield grid
+    if one.different > SHOWN:
+        yield f"… and {one.different - SHOWN:,} more; --json shows {len(one.differences):,}"
+
+
+def _cells(one: RowDifference) -> list[str]:
+    """Only the values that differ, where both sides have a row."""
+    committed, replayed = dict(one.committed or {}), dict(one.replayed or {})
+    if committed and replayed:
+        same = {name for name, value in committed.items() if name in replayed and replayed[name] == value}
+        committed = {name: value for name, value in committed.items() if name not in same}
+        replayed = {name: value for name, value in replayed.items() if name not in same}
+    plain = [_without_bookkeeping(side) for side in (committed, replayed)]
+    if plain[0] != plain[1]:
+        committed, replayed = plain
+    keys = [] if one.key is None else [_shown(one.key)]
+    return [*keys, _shown(committed), _shown(replayed)]
+
+
+def _without_bookkeeping(row: dict[str, Any]) -> dict[str, Any]:
+    """The user's columns, where those tell the difference."""
+    if row.get(OP.name) == REMOVED:
+        return {OP.name: "removed"}
+    return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in row.items()) or "—"
