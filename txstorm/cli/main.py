@@ -61,6 +61,7 @@ app.command("validate")(show.validate)
 app.command("settings")(show.settings)
 app.command("state")(inspect.state)
 app.command("history")(inspect.history)
+app.command("dead-letters")(inspect.dead_letters)
 app.command("doctor")(doctor.doctor)
 
 

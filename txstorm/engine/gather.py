@@ -48,6 +48,8 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
     if cargo.kind is Kind.ERROR:
         _take_error(outcome, ErrorRow(**cargo.data["row"]))
         _take_parts(outcome, cargo)
+    elif cargo.kind is Kind.DIVERTED:
+        outcome.diverted.append(cargo.batch)
     elif cargo.kind is Kind.RESULT:
         outcome.reports += 1
         _take_parts(outcome, cargo)

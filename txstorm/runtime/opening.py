@@ -13,6 +13,7 @@ from typing import TextIO
 from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.collector import Observe
+from txstorm.engine.letters import TABLE_SCHEMA
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
@@ -26,7 +27,7 @@ from txstorm.runtime.commits import Committer, history_rows
 from txstorm.runtime.directory import check_directory, ledger_exists, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.planning import Planning
-from txstorm.runtime.retry import RetryPolicy
+from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.session import Session
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
@@ -160,6 +161,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         create=known is None,
         committed=committed,
         recorded=books.tables(),
+        letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
     )
     store.raise_epoch(epoch)
     _lead_maps(store, books, committed, waiting)
@@ -248,8 +250,14 @@ def _assemble(
         blocked=monitor.blocked,
         sleep=sleep,
         observe=options.observe,
+        monotonic=options.clock.monotonic,
     )
-    failures = {txid: int(one["count"]) for txid, one in books.failures().items()}
+    failures = {txid: Failure.from_json(one) for txid, one in books.failures().items()}
+    monitor.known_failures({txid: (one.count, one.cause) for txid, one in failures.items()})
+    retry = RetryPolicy(
+        settings, lambda txid, failure: books.write_failure(txid, failure.to_json()), failures, planning.pin
+    )
+    planning.pinned = retry.pinned
     return Session(
         data_dir=Path(store.data_dir),
         identity=identity,
@@ -262,7 +270,7 @@ def _assemble(
         gate=_gate(planning.planner, settings, options),
         window=window,
         committer=committer,
-        retry=RetryPolicy(settings, books.write_failure, failures),
+        retry=retry,
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),

@@ -89,7 +89,7 @@ class Session:
         for close in (self.planning.planner.close, self.engine.close, self.store.close, self._close_journal):
             try:
                 close()
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("closing %s failed", self.identity.topology)
         self.books.ledger.close()
 

@@ -98,7 +98,7 @@ class HeldDriver(Driver):
             _forget(one)
         self.held.clear()
         self.jobs.give_up_all()
-        self._commit_thread.shutdown()
+        self._commits.close()
 
     # -- one turn of the loop -----------------------------------------------------------------------------------
 
