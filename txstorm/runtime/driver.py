@@ -12,7 +12,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
-from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.coordinator.machine import State, initial, step
 from txstorm.engine.commit import input_bytes
 from txstorm.engine.failures import RAISED
 from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
@@ -58,7 +58,7 @@ class Driver:
         self._uncompacted_since: float | None = None
         self._waiters = Waiters(session.planning)
         self.stopping = stopping
-        config = self._config()
+        config = session.machine_config()
         self.state: State = initial(config)
         if session.journal is not None:
             session.journal.write(journal.header(config) + "\n")
@@ -69,15 +69,6 @@ class Driver:
             lambda job: self._inbox.put(lambda: self._job_done(job)),
             limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
             monotonic=session.monotonic,
-        )
-
-    def _config(self) -> Config:
-        settings = self._session.settings
-        pending = settings.max_spout_pending
-        return Config(
-            max_pending=self._window.LIMIT if pending == "auto" else pending,
-            max_group=settings.max_group_txids,
-            opaque=self._planning.planner.opaque,
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------

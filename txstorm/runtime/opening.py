@@ -252,12 +252,6 @@ def _assemble(
         observe=options.observe,
         monotonic=options.clock.monotonic,
     )
-    failures = {txid: Failure.from_json(one) for txid, one in books.failures().items()}
-    monitor.known_failures({txid: (one.count, one.cause) for txid, one in failures.items()})
-    retry = RetryPolicy(
-        settings, lambda txid, failure: books.write_failure(txid, failure.to_json()), failures, planning.pin
-    )
-    planning.pinned = retry.pinned
     return Session(
         data_dir=Path(store.data_dir),
         identity=identity,
@@ -270,11 +264,22 @@ def _assemble(
         gate=_gate(planning.planner, settings, options),
         window=window,
         committer=committer,
-        retry=retry,
+        retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
     )
+
+
+def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:
+    """The policy, with what is known of failures from before."""
+    known = {txid: Failure.from_json(one) for txid, one in books.failures().items()}
+    monitor.known_failures({txid: (one.count, one.cause) for txid, one in known.items()})
+    retry = RetryPolicy(
+        settings, lambda txid, failure: books.write_failure(txid, failure.to_json()), known, planning.pin
+    )
+    planning.pinned = retry.pinned
+    return retry
 
 
 def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Gate:

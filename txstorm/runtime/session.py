@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
+from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
 from txstorm.runtime.books import Books, Identity
@@ -52,6 +53,15 @@ class Session:
     monotonic: Callable[[], float]
     journal: TextIO | None = None
     _groups: int = 0
+
+    def machine_config(self) -> Config:
+        """What the state machine is told once."""
+        pending = self.settings.max_spout_pending
+        return Config(
+            max_pending=self.window.LIMIT if pending == "auto" else pending,
+            max_group=self.settings.max_group_txids,
+            opaque=self.planning.planner.opaque,
+        )
 
     def after_commit(self) -> None:
         """Bookkeeping between commits: every `HISTORY_GROUPS` groups the ledger's rows move to the history table."""
