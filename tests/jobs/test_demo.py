@@ -83,6 +83,7 @@ def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str
         "committed_txid": TXIDS,
         "txids": TXIDS,
         "replays": 0,
+        "dead_letters": 0,
         "state": {"counts": str(data_dir / "state" / "counts")},
         "sinks": {},
         "top": top(expected),

@@ -44,11 +44,19 @@ def lines(txids: int) -> list[str]:
 
 
 class Split(BasicBolt):
+    """With `poison` it cannot stand lines that begin with that word."""
+
     fields = ("word",)
+
+    def __init__(self, poison: str | None = None) -> None:
+        self.poison = poison
 
     def execute(self, tuple, collector):
         for word in tuple["line"].split():
             collector.emit(word)
+        if self.poison is not None and tuple["line"].startswith(self.poison):
+            msg = f"a line with {self.poison!r}"
+            raise ValueError(msg)
 
 
 class Counts(BatchBolt, Committer):
@@ -114,9 +122,9 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
     return made(partitions, ["line"], take=2)
 
 
-def topology(source: Any, tables: int, maps: str | None = None) -> Any:
+def topology(source: Any, tables: int, maps: str | None = None, poison: str | None = None) -> Any:
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
-    builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+    builder.set_bolt("split", Split(poison), 2).shuffle_grouping("lines")
     builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
     if tables == 3:
         builder.set_committer_bolt("totals", Totals()).global_grouping("split")
@@ -134,12 +142,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--maps", metavar="URL")
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--txids", type=int, default=TXIDS)
+    parser.add_argument("--poison")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
     settings |= dict(one.split("=", 1) for one in options.set)
     handle = run(
-        topology(spout(options.spout, options.txids, options.data_dir), options.tables, options.maps),
+        topology(spout(options.spout, options.txids, options.data_dir), options.tables, options.maps, options.poison),
         engine=options.engine,
         data_dir=options.data_dir,
         settings=settings,

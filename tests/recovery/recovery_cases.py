@@ -20,7 +20,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.runtime.books import Books
 from txstorm.state.history import read_history
 from txstorm.state.ranges import table_ranges
-from txstorm.state.read import list_sinks, list_states, read_sink, read_state, rows_json
+from txstorm.state.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
 from txstorm.state.staging import STAGED
 
 HERE = Path(__file__).resolve().parent
@@ -130,12 +130,14 @@ class Content:
 
     states: Mapping[str, str]
     sinks: Mapping[str, Counter[str]]
+    letters: Counter[str]
     batches: tuple[tuple[int, str], ...]
 
 
 def content(data_dir: Path) -> Content:
     """States byte for byte, sinks as multisets of rows with their txid, and what every txid read."""
     history = read_history(data_dir)
+    letters = read_letters(data_dir)
     extents = [one.replace(str(data_dir.parent), "") for one in history["extents"].to_pylist()]
     return Content(
         states={name: rows_json(read_state(data_dir, name)) for name in list_states(data_dir)},
@@ -143,8 +145,14 @@ def content(data_dir: Path) -> Content:
             name: Counter(json.dumps(row, sort_keys=True) for row in read_sink(data_dir, name).to_pylist())
             for name in list_sinks(data_dir)
         },
+        letters=Counter(_letter(row) for row in (() if letters is None else letters.to_pylist())),
         batches=tuple(zip(history["txid"].to_pylist(), extents, strict=True)),
     )
+
+
+def _letter(row: dict[str, Any]) -> str:
+    """A dead letter, but for what differs between any two runs."""
+    return json.dumps({name: value for name, value in row.items() if name not in ("attempt", "stamp")}, sort_keys=True)
 
 
 def committed_versions(data_dir: Path) -> list[int]:

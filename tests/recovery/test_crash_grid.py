@@ -192,6 +192,32 @@ def test_a_run_that_hangs_is_killed_from_outside(forks, undisturbed, place, poin
     check(place / "data", TXIDS)
 
 
+LEFT_OUT = (
+    "p2.before:2",
+    "p4.after:1",
+    "p5.staged.after:4",
+    "p6.before:1",
+    "p6.after:1",
+    "p7.4.written:1",
+    "p8.before:2",
+)
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip(LEFT_OUT, cycle(SPOUTS))))
+def test_killed_while_records_are_left_out(forks, undisturbed, place, fault, spout):
+    """Letters are written once, with their transaction; what was decided about a txid holds after the crash."""
+    options = ["--spout", spout, "--poison", "moon", "--set", "on_error=dead_letter", "--set", "max_pack_txids=1"]
+    killed(forks, [place / "data", *options], fault.replace(":", ":kill:"))
+
+    ends_well(forks, [place / "data", *options])
+
+    found = content(place / "data")
+    assert found == undisturbed(*options)
+    assert found.letters.total() > 0
+    assert set(found.letters.values()) == {1}
+    check(place / "data", TXIDS)
+
+
 @pytest.mark.parametrize("spout", SPOUTS)
 def test_killed_at_any_moment_again_and_again(forks, undisturbed, place, spout):
     seed = random.randrange(1 << 30)

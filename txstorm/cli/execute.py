@@ -112,6 +112,7 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
         "tuples": now.tuples,
         "seconds": round(seconds, 3),
         "replays": now.replays,
+        "dead_letters": now.dead_letters,
         "state": {name: str(handle.data_dir / "state" / name) for name in states},
         "sinks": {name: str(handle.data_dir / "sinks" / name) for name in sinks},
     }
@@ -132,10 +133,11 @@ def summarise(ending: Ending, console: Console) -> None:
     """Print what a run did, and how to look at it."""
     done = ending.document
     rate = done["tuples"] / done["seconds"] if done["seconds"] else 0.0
+    letters = f", {done['dead_letters']:,} dead letters" if done["dead_letters"] else ""
     console.print(
         f"{done['topology']} on {done['engine']}: committed txid {done['committed_txid']}; in this run "
         f"{done['txids']:,} txids and {done['tuples']:,} tuples in {done['seconds']:.1f} s ({rate:,.0f} tuples/s), "
-        f"{done['replays']} replays",
+        f"{done['replays']} replays{letters}",
         soft_wrap=True,
     )
     shown = _shortest(ending.data_dir)
@@ -144,6 +146,8 @@ def summarise(ending: Ending, console: Console) -> None:
         grid.add_row("state", name, f"txstorm state {shown} {name}")
     for name, path in done["sinks"].items():
         grid.add_row("sink", name, path)
+    if done["dead_letters"]:
+        grid.add_row("dead letters", "", f"txstorm dead-letters {shown}")
     grid.add_row("history", "", f"txstorm history {shown}")
     console.print(grid)
 

@@ -76,6 +76,43 @@ def history(
     stderr().print(f"topology {topology}: committed txid {committed}, {len(rows):,} in the history{more}", style="dim")
 
 
+def dead_letters(
+    data_dir: DataDir,
+    json: Json = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
+) -> None:
+    """Show the records that were left out of their transactions, and why. Works beside a live run.
+
+    Example: txstorm dead-letters txstorm-data/word-count --json
+    """
+    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.runtime.reading import DeadLettersView, check_readable
+
+    rows = DeadLettersView(check_readable(data_dir)).to_pylist()
+    if json:
+        print_json({"dead_letters": [_letter(row) for row in rows]})
+        return
+    titles = ("txid", "where", "record", "error", "at")
+    cells = [
+        [
+            str(row["_txid"]),
+            f"{row['component']}[{row['task']}]",
+            row["record"],
+            f"{row['type']}: {row['message']}",
+            row["frame"],
+        ]
+        for row in rows[:limit]
+    ]
+    stdout().print(_grid(titles, cells, right=("txid",)))
+    more = f"; {limit} shown, --limit shows more, --json all" if limit < len(rows) else ""
+    stderr().print(f"{len(rows):,} dead letters{more}", style="dim")
+
+
+def _letter(row: dict[str, Any]) -> dict[str, Any]:
+    record = {"record": _parsed(row["record"]), "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z"}
+    return {"txid": row.pop("_txid"), **row, **record}
+
+
 def _numbers(schema: pa.Schema) -> list[str]:
     from pyarrow import types
 

@@ -62,6 +62,7 @@ app.command("settings")(show.settings)
 app.command("state")(inspect.state)
 app.command("history")(inspect.history)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
+app.command("dead-letters")(inspect.dead_letters)
 app.command("doctor")(doctor.doctor)
 
 

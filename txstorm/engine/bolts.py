@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,10 +12,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.engine.arrow import as_columns, is_tagged, rows_of_batch
 from txstorm.engine.collector import OutputCollector
-from txstorm.engine.port import ErrorRow
-from txstorm.errors import FailedException, ReportedFailedException
-
-_PACKAGE = str(Path(__file__).parent.parent)
+from txstorm.engine.failures import At, shortened
 
 
 class Arrival:
@@ -32,14 +26,26 @@ class Arrival:
         self.task = task
         self.batch = batch
 
+    def part(self, first: int, count: int) -> Arrival:
+        """`count` of its rows."""
+        return Arrival(self.component, self.stream, self.task, self.batch.slice(first, count))
+
+    def taken(self, rows: Sequence[int]) -> Arrival:
+        """These of its rows."""
+        return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
+
 
 class BoltRun:
     """One bolt object at work on one batch: prepared at once, then `execute`, then `finish`."""
 
-    def __init__(self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector) -> None:
+    def __init__(
+        self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector, at: At | None = None
+    ) -> None:
         self.bolt = bolt
         self.context = context
         self.collector = collector
+        self._at = at or At()
+        self._seen = 0
         self._batches = takes_batches(bolt)
         base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
         self._tuples = not self._batches or type(bolt).execute is not base.execute
@@ -55,62 +61,66 @@ class BoltRun:
         A bolt that has both forms gets record batches, and tuples where columns would change the values.
         """
         for arrival in arrivals:
-            self.context.source = (arrival.component, arrival.stream, arrival.task)
-            tagged = self._batches and is_tagged(arrival.batch)
-            if not self._batches or (tagged and self._tuples):
+            if self.by_tuple(arrival):
                 self._execute_tuples(arrival)
-            elif tagged:
-                where = f"{self.context.component}, stream {arrival.stream!r} of {arrival.component!r}"
-                self._execute_batch(as_columns(arrival.batch, where))
             else:
-                self._execute_batch(arrival.batch)
+                self.execute_rows(arrival)
+            self._seen += arrival.batch.num_rows
 
-    def _execute_batch(self, batch: pa.RecordBatch) -> None:
-        if isinstance(self.bolt, BasicBolt):
-            self.bolt.execute_batch(batch, self.collector)
-        else:
-            self.bolt.execute_batch(batch)
+    def by_tuple(self, arrival: Arrival) -> bool:
+        """Whether the bolt gets the rows of `arrival` one by one; called before they are handed to it."""
+        self.context.source = (arrival.component, arrival.stream, arrival.task)
+        return not self._batches or (self._tuples and is_tagged(arrival.batch))
 
-    def _execute_tuples(self, arrival: Arrival) -> None:
+    def tuples(self, arrival: Arrival) -> Iterator[Tuple]:
+        """The rows of `arrival` as tuples."""
         assert self.context.attempt is not None
         origin = Origin(
             self.context.attempt, arrival.component, arrival.stream, arrival.task, tuple(arrival.batch.schema.names)
         )
+        return map(Tuple, rows_of_batch(arrival.batch), repeat(origin))
+
+    def execute_rows(self, arrival: Arrival) -> None:
+        """Hand the rows of `arrival` to the bolt as one record batch."""
+        try:
+            batch = arrival.batch
+            if is_tagged(batch):
+                batch = as_columns(
+                    batch, f"{self.context.component}, stream {arrival.stream!r} of {arrival.component!r}"
+                )
+            if isinstance(self.bolt, BasicBolt):
+                self.bolt.execute_batch(batch, self.collector)
+            else:
+                self.bolt.execute_batch(batch)
+        except BaseException:
+            last = self._seen + arrival.batch.num_rows
+            self._at.input = f"rows {self._seen + 1} to {last} of its input, stream {arrival.stream!r} of "
+            self._at.input += f"{arrival.component}[{arrival.task}]"
+            raise
+
+    def execute_tuple(self, one: Tuple) -> None:
+        """Hand one tuple to the bolt."""
         if isinstance(self.bolt, BasicBolt):
-            basic, collector = self.bolt.execute, self.collector
-            for one in map(Tuple, rows_of_batch(arrival.batch), repeat(origin)):
-                basic(one, collector)
+            self.bolt.execute(one, self.collector)
         else:
-            execute = self.bolt.execute
-            for one in map(Tuple, rows_of_batch(arrival.batch), repeat(origin)):
-                execute(one)
+            self.bolt.execute(one)
+
+    def _execute_tuples(self, arrival: Arrival) -> None:
+        one = None
+        try:
+            if isinstance(self.bolt, BasicBolt):
+                basic, collector = self.bolt.execute, self.collector
+                for one in self.tuples(arrival):
+                    basic(one, collector)
+            else:
+                execute = self.bolt.execute
+                for one in self.tuples(arrival):
+                    execute(one)
+        except BaseException:
+            self._at.input = shortened(one)
+            raise
 
     def finish(self) -> None:
         """All input is in."""
         if isinstance(self.bolt, BatchBolt):
             self.bolt.finish_batch()
-
-
-def error_row(component: str, task: int, level: int, error: BaseException) -> ErrorRow:
-    """What is reported of an exception raised in user code."""
-    kind = "reported" if isinstance(error, ReportedFailedException) else "other"
-    if kind == "other" and isinstance(error, FailedException):
-        kind = "failed"
-    return ErrorRow(
-        component=component,
-        task=task,
-        kind=kind,
-        type=type(error).__name__,
-        message=str(error),
-        frame=_user_frame(error),
-        traceback="".join(traceback.format_exception(error)),
-        level=level,
-    )
-
-
-def _user_frame(error: BaseException) -> str:
-    frames: Sequence[Any] = traceback.extract_tb(error.__traceback__)
-    mine = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    if not mine:
-        return ""
-    return f"{mine[-1].filename}:{mine[-1].lineno} in {mine[-1].name}"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txstorm.errors import EngineError
 
-FORMAT = 1
+FORMAT = 2
 # Columns must begin at addresses that suit their values: header and content are padded to multiples of this.
 _ALIGNMENT = 8
 _HEADER = struct.Struct("<BB6xqqIIII")
@@ -30,6 +30,8 @@ class Kind(IntEnum):
     """A txid failed in a task; `data` is an error row."""
     SPILLED = 4
     """Rows of one edge in a file named by `data`."""
+    DIVERTED = 5
+    """Dead letters of a stage task; `batch` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Cargo:
 
     Attributes:
         txid, attempt_id: the attempt it belongs to.
-        edge: index of the plan's edge (DATA, SPILLED); for RESULT and ERROR the level of the reporting stage.
+        edge: index of the plan's edge (DATA, SPILLED); for the other kinds the level of the reporting stage.
         source, target: indices of the sending and receiving task.
         sequence: order among the cargo of one attempt, edge and source task.
     """
@@ -83,7 +85,7 @@ def decode(data: pa.Buffer) -> Cargo:
         msg = f"cargo of format {version}, expected {FORMAT}: driver and workers run different versions of txstorm"
         raise EngineError(msg)
     body = view[_HEADER.size :]
-    if kind == Kind.DATA:
+    if kind in (Kind.DATA, Kind.DIVERTED):
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             batch, content = reader.read_next_batch(), None
     else:

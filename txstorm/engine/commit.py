@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
 
 from txstorm.api.context import CommitResources, TaskContext
-from txstorm.engine.bolts import Arrival, BoltRun, error_row
+from txstorm.engine.bolts import Arrival, BoltRun
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
+from txstorm.engine.failures import RAISED, At, error_row
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
-from txstorm.engine.routing import Router, check_target
+from txstorm.engine.routing import Router, routes
+from txstorm.engine.salvage import Salvage, Work
 from txstorm.engine.task import unspill
+from txstorm.plan.stages import Edge
 
 
 class CommitFailed(Exception):
@@ -31,12 +36,34 @@ class Resources(CommitResources, Protocol):
     def activate(self, active: bool) -> None:
         """Let handles be used, or not."""
 
+    def settle(self, component: str, task: int) -> None:
+        """Raise `StateError` now for what the task wrote and no table can hold."""
+
+    def undo(self, component: str, task: int) -> None:
+        """Take back what the task wrote in this txid."""
+
+
+class _Sent(NamedTuple):
+    collector: OutputCollector
+    emitted: Sequence[Emitted]
+    routed: Sequence[tuple[Edge, int, pa.RecordBatch]]
+
 
 class CommitRun:
     """The commit phase of one attempt.
 
     Components finish in topological order: every committer when its turn in the graph comes, a bolt behind a
     committer after it, all in this one commit phase (storm.md, items 37–40).
+
+    Args:
+        program: the topology.
+        txid_input: the attempt.
+        cargo: the input of the committers.
+        resources: their tables.
+        begins: told (component, task) before any of its code runs.
+
+    Attributes:
+        letters: what was left out, where the policy says so.
     """
 
     def __init__(
@@ -46,15 +73,17 @@ class CommitRun:
         cargo: Sequence[Cargo],
         resources: Resources,
         observe: Observe | None = None,
+        begins: Callable[[str, int], None] = lambda component, task: None,
     ) -> None:
         self._program = program
         self._observe = observe
+        self._begins = begins
+        self._at = At()
+        self._level = len(program.stages)
+        self._salvage = Salvage(txid_input.divert) if txid_input.divert else None
         self._input = txid_input
         self._resources = resources
         self._arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
-        self._begun: dict[tuple[str, int], BoltRun] = {}
-        self._executed = False
-        self._failed: CommitFailed | None = None
         self.counts: dict[str, int] = {}
         self.reported: list[str] = []
         for one in sorted(cargo, key=lambda one: one.order):
@@ -68,62 +97,49 @@ class CommitRun:
             batch = unspill(cargo, Path(self._program.spill_dir))
         self._arrivals[edge.target, cargo.target].append(Arrival(edge.source, edge.stream, cargo.source, batch))
 
-    def execute(self) -> None:
-        """Let every task execute what the processing phase has sent to it; may be called before the txid's turn.
-
-        Raises `CommitFailed` when user code raises, and again whenever it or `run` is called then.
-        """
-        if self._failed is not None:
-            raise self._failed
-        if self._executed:
-            return
-        self._executed = True
-        for spec, task in self._tasks():
-            if (spec.id, task) in self._arrivals:
-                try:
-                    self._execute(spec, task)
-                except (Exception, SystemExit) as error:
-                    self._failed = CommitFailed(error_row(spec.id, task, len(self._program.stages), error))
-                    raise self._failed from error
-
     def run(self) -> None:
-        """Run the commit phase, or what `execute` has left of it; raises `CommitFailed` when user code raises."""
-        self.execute()
-        for spec, task in self._tasks():
-            self._run_task(spec, task)
+        """Run the commit phase; raises `CommitFailed` when user code raises."""
+        for name in self._program.commit:
+            spec = self._program.components[name]
+            for task in range(spec.parallelism):
+                self._run_task(spec, task)
 
-    def _tasks(self) -> Iterator[tuple[ComponentSpec, int]]:
-        specs = (self._program.components[name] for name in self._program.commit)
-        return ((spec, task) for spec in specs for task in range(spec.parallelism))
-
-    def _execute(self, spec: ComponentSpec, task: int) -> BoltRun:
-        """Hand the task what has arrived for it; what it is sent later follows in `run`."""
-        run = self._begun.get((spec.id, task))
-        if run is None:
-            run = BoltRun(spec.fresh(), self._context(spec, task), OutputCollector(spec.id, spec.streams))
-            self._begun[spec.id, task] = run
-        run.execute(self._arrivals.pop((spec.id, task), ()))
-        return run
+    @property
+    def letters(self) -> list[pa.RecordBatch]:
+        """Dead letters of the commit phase; called once, after `run`."""
+        return [self._salvage.letters.take()] if self._salvage is not None else []
 
     def _run_task(self, spec: ComponentSpec, task: int) -> None:
+        self._begins(spec.id, task)
+        work = self._work(spec, task)
+        arrivals = self._arrivals.pop((spec.id, task), [])
         try:
-            run = self._execute(spec, task)
-            del self._begun[spec.id, task]
-            collector = run.collector
+            sent = work.run(arrivals) if self._salvage is None else self._salvage.run(work, arrivals)
+        except RAISED as error:
+            raise CommitFailed(error_row(spec.id, task, self._level, error, self._at.input)) from error
+        if sent is None:
+            return
+        sent.collector.close(self._input.attempt)
+        if self._observe is not None:
+            self._observe(spec.id, task, self._input.attempt, sent.emitted)
+        for edge, target, batch in sent.routed:
+            self._arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, task, batch))
+        self.counts[spec.id] = self.counts.get(spec.id, 0) + sent.collector.count
+        self.reported += [f"{spec.id}[{task}]: {error!r}" for error in sent.collector.errors]
+
+    def _work(self, spec: ComponentSpec, task: int) -> Work[_Sent]:
+        def finish(run: BoltRun) -> _Sent:
             self._resources.activate(True)
             try:
                 run.finish()
             finally:
                 self._resources.activate(False)
-            emitted = collector.take()
-            self._send(spec, task, emitted)
-            collector.close(self._input.attempt)
-        except (Exception, SystemExit) as error:
-            raise CommitFailed(error_row(spec.id, task, len(self._program.stages), error)) from error
-        if self._observe is not None:
-            self._observe(spec.id, task, self._input.attempt, emitted)
-        self.counts[spec.id] = self.counts.get(spec.id, 0) + collector.count
-        self.reported += [f"{spec.id}[{task}]: {error!r}" for error in collector.errors]
+            if self._salvage is not None:
+                self._resources.settle(spec.id, task)
+            return self._routed(spec, task, run.collector)
+
+        context = lambda: self._context(spec, task)  # noqa: E731 - made for every fresh object
+        return Work(spec, task, self._level, context, self._at, finish, lambda: self._resources.undo(spec.id, task))
 
     def _context(self, spec: ComponentSpec, task: int) -> TaskContext:
         return TaskContext(
@@ -137,16 +153,14 @@ class CommitRun:
             resources=self._resources if spec.kind == "committer" else None,
         )
 
-    def _send(self, spec: ComponentSpec, task: int, emitted: Sequence[Emitted]) -> None:
+    def _routed(self, spec: ComponentSpec, task: int, collector: OutputCollector) -> _Sent:
+        emitted = collector.take()
+        routed: list[tuple[Edge, int, pa.RecordBatch]] = []
         for edge in self._program.out_edges(spec.id):
-            router = Router(edge, self._input.attempt.txid, task)
-            for one in emitted:
-                if one.stream == edge.stream:
-                    if one.direct is not None:
-                        check_target(edge, one.direct)
-                    routed = [(one.direct, one.batch)] if one.direct is not None else router.route(one.batch)
-                    for target, batch in routed:
-                        self._arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, task, batch))
+            divert = self._salvage.grouping(spec.id, task, self._level, edge.stream) if self._salvage else None
+            router = Router(edge, self._input.attempt.txid, task, self._at, divert)
+            routed += [(edge, *one) for one in routes(edge, router, emitted)]
+        return _Sent(collector, emitted, routed)
 
 
 def input_bytes(cargo: Sequence[Cargo]) -> int:

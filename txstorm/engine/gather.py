@@ -49,6 +49,8 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
         _take_error(outcome, ErrorRow(**cargo.data["row"]))
         _take_parts(outcome, cargo)
         outcome.digests.update(cargo.data.get("digests", {}))
+    elif cargo.kind is Kind.DIVERTED:
+        outcome.diverted.append(cargo.batch)
     elif cargo.kind is Kind.RESULT:
         outcome.reports += 1
         _take_parts(outcome, cargo)

@@ -7,9 +7,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
+
+SOURCE = "source"
+"""In `TxidInput.divert`: the batch as a whole is a dead letter; nothing of it is emitted."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +25,16 @@ class TxidInput:
         document: the spout document the planner made.
         stamp: processing time, UTC microseconds.
         payload: rows that travel with the batch, for sources in the driver's memory.
+        divert: what is left out of the batch and kept as dead letters instead of failing it: tuples whose handling
+            fails in one of these kinds (``failed``, ``other``), or with `SOURCE` all that the source has. Empty:
+            nothing, a failure fails the batch.
     """
 
     attempt: TransactionAttempt
     document: Any
     stamp: int
     payload: Any = None
+    divert: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class ErrorRow:
         kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, or ``lost`` when there
             was no answer: the worker died, or the batch timed out.
         frame: ``file:line in function`` of the innermost frame of the user's code.
+        input: the tuple that was being handled, shortened, or the rows of a record batch; empty in `finish_batch`.
     """
 
     component: str
@@ -60,10 +70,12 @@ class ErrorRow:
     frame: str
     traceback: str
     level: int = 0
+    input: str = ""
 
     def __str__(self) -> str:
         at = f" at {self.frame}" if self.frame else ""
-        return f"{self.component}[{self.task}] raised {self.type}{at}: {self.message}"
+        given = f"; it was given {self.input}" if self.input else ""
+        return f"{self.component}[{self.task}] raised {self.type}{at}: {self.message}{given}"
 
 
 @dataclass
@@ -77,6 +89,7 @@ class Processed:
         digests: source partition → digest of what was read.
         counts: component → tuples emitted.
         reported: errors reported without failing the batch.
+        diverted: dead letters, as `txstorm.engine.letters.SCHEMA` has them.
         busy: stage level → seconds of work, summed over its tasks.
         reports, emitters: tasks that reported, and tasks of the spout that emitted.
         error: set when the txid failed; everything else is void then, but for `digests`, and `parts` when all
@@ -89,6 +102,7 @@ class Processed:
     digests: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     reported: list[str] = field(default_factory=list)
+    diverted: list[pa.RecordBatch] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
     reports: int = 0
     emitters: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import pyarrow as pa
 
 from txstorm.api import keys
 from txstorm.engine.arrow import rows_of_batch
+from txstorm.engine.collector import Emitted
+from txstorm.engine.failures import RAISED, At, shortened
 from txstorm.engine.hashing import row_hashes
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
@@ -18,10 +21,27 @@ Targets = npt.NDArray[np.int64]
 
 
 class Router:
-    """Divides the batches that one source task sends over one edge within one attempt."""
+    """Divides the batches that one source task sends over one edge within one attempt.
 
-    def __init__(self, edge: Edge, txid: int, task: int) -> None:
+    Args:
+        edge: the edge.
+        txid: the transaction.
+        task: index of the source task.
+        at: told which tuple a custom grouping raised for.
+        divert: asked with (batch, row, exception) whether that tuple may be left out instead of failing the batch.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        txid: int,
+        task: int,
+        at: At | None = None,
+        divert: Callable[[pa.RecordBatch, int, BaseException], bool] | None = None,
+    ) -> None:
         self.edge = edge
+        self._at = at or At()
+        self._divert = divert
         self.task = task
         self._custom = edge.grouping.custom
         # A start that differs between txids and tasks, so that small batches do not all land on task 0.
@@ -66,10 +86,34 @@ class Router:
     def _route_custom(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         chosen: list[list[int]] = [[] for _ in range(self.edge.targets)]
         for row, values in enumerate(rows_of_batch(batch)):
-            for target in self._custom.choose_tasks(self.task, values):
-                check_target(self.edge, target)
+            try:
+                targets = self._chosen(values)
+            except RAISED as error:
+                if self._divert is None or not self._divert(batch, row, error):
+                    self._at.input = shortened(dict(zip(batch.schema.names, values, strict=True)))
+                    raise
+                continue
+            for target in targets:
                 chosen[target].append(row)
         yield from ((target, batch.take(pa.array(rows))) for target, rows in enumerate(chosen) if rows)
+
+    def _chosen(self, values: Sequence[Any]) -> list[int]:
+        targets = list(self._custom.choose_tasks(self.task, values))
+        for target in targets:
+            check_target(self.edge, target)
+        return targets
+
+
+def routes(edge: Edge, router: Router, emitted: Iterable[Emitted]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(task, rows) of all that goes over `edge`, in order."""
+    for one in emitted:
+        if one.stream != edge.stream:
+            continue
+        if one.direct is not None:
+            check_target(edge, one.direct)
+            yield one.direct, one.batch
+        else:
+            yield from router.route(one.batch)
 
 
 def check_target(edge: Edge, target: object) -> None:

@@ -8,21 +8,24 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.context import TaskContext
-from txstorm.engine.bolts import Arrival, BoltRun, error_row
+from txstorm.engine.bolts import Arrival, BoltRun
 from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.digest import missing_digests
+from txstorm.engine.emission import metadata_of, parts_without
+from txstorm.engine.failures import RAISED, At, error_row
 from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
-from txstorm.engine.routing import Router, check_target
+from txstorm.engine.routing import Router, routes
+from txstorm.engine.salvage import Salvage, Work
 from txstorm.plan.stages import Edge
 from txstorm.spouts.executors import SpoutTask, spout_task
 
@@ -75,7 +78,7 @@ class StageTask:
         if self._spout is not None:
             try:
                 self._spout.close()
-            except Exception:
+            except RAISED:
                 log.exception("spout %s: close() of its emitter failed", self.program.spout)
 
     def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
@@ -102,15 +105,15 @@ class StageTask:
                 run.run_component(spec)
             outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
             faults.point("p3.after")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; R11 makes a row of it
+        except RAISED as error:  # user code may raise anything; R11 makes a row of it
             self._failed = txid_input.attempt.txid
-            row = asdict(self.failure(current, error))
+            row = asdict(self.failure(current, error, run.at.input))
             outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts, "digests": run.digests})]
         yield from outcome
 
-    def failure(self, component: str, error: BaseException) -> ErrorRow:
+    def failure(self, component: str, error: BaseException, given: str = "") -> ErrorRow:
         """What is reported of an exception of user code; called while its frames are still there."""
-        return error_row(component, self.task, self.stage.level, error)
+        return error_row(component, self.task, self.stage.level, error, given)
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
         """A piece of cargo that tells the driver about one txid."""
@@ -147,6 +150,20 @@ class StageTask:
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 
+    def skip_spout(self, spec: ComponentSpec, txid_input: TxidInput) -> dict[str, Any] | None:
+        """The parts of a batch of which this task emits nothing; None when nobody can tell where the next begins."""
+        parts = parts_without(txid_input.document, self.task, spec.parallelism)
+        self._carried.update(parts or {})
+        return parts
+
+
+class _Sent(NamedTuple):
+    """What one component has to send on: (edge, receiving task, rows)."""
+
+    collector: OutputCollector
+    emitted: Sequence[Emitted]
+    routed: Sequence[tuple[Edge, int, pa.RecordBatch]]
+
 
 class TxidRun:
     """One attempt at one txid in one stage task: components in topological order, then what they sent."""
@@ -162,48 +179,86 @@ class TxidRun:
         self.digests: dict[str, str] = {}
         self._reported: list[str] = []
         self._sequence = 0
+        self.at = At()
+        self._salvage = Salvage(txid_input.divert) if txid_input.divert else None
         for one in sorted(cargo, key=lambda one: one.order):
             edge = task.program.edges[one.edge]
             self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, one.source, one.batch))
 
     def run_component(self, spec: ComponentSpec) -> None:
         """Run one component on what has arrived for it and send on what it emits."""
-        collector = OutputCollector(spec.id, spec.streams)
         if spec.kind == "spout":
-            self.parts = self._task.emit_spout(spec, self._input, collector)
+            sent = self._emit(spec)
         else:
-            run = BoltRun(spec.fresh(), self._task.context(spec, self._input), collector)
-            run.execute(self._arrivals.pop(spec.id, ()))
+            work = self._work(spec)
+            arrivals = self._arrivals.pop(spec.id, [])
+            sent = work.run(arrivals) if self._salvage is None else self._salvage.run(work, arrivals)
+        self._counts[spec.id] = 0
+        if sent is not None:
+            self._deliver(spec, sent)
+
+    def _work(self, spec: ComponentSpec) -> Work[_Sent]:
+        def finish(run: BoltRun) -> _Sent:
             run.finish()
-        emitted = collector.take()
-        collector.close(self._input.attempt)
-        if self._task.observe is not None:
-            self._task.observe(spec.id, self._task.task, self._input.attempt, emitted)
-        if spec.kind == "spout":
+            return self._routed(spec, run.collector, run.collector.take())
+
+        return Work(
+            spec,
+            self._task.task,
+            self._task.stage.level,
+            lambda: self._task.context(spec, self._input),
+            self.at,
+            finish,
+        )
+
+    def _emit(self, spec: ComponentSpec) -> _Sent | None:
+        """What the emitter emits; None when all of it is diverted."""
+        if self._salvage is not None and self._salvage.whole:
+            self.parts = self._task.skip_spout(spec, self._input)
+            if self.parts is None:  # it has to emit, to find out what is not to be processed
+                self.parts = self._task.emit_spout(spec, self._input, OutputCollector(spec.id, spec.streams))
+            return None
+        collector = OutputCollector(spec.id, spec.streams)
+        letters = len(self._salvage.letters) if self._salvage else 0
+        try:
+            self.parts = self._task.emit_spout(spec, self._input, collector)
+            emitted = collector.take()
             self.digests = {**collector.digests, **self._task.undigested(spec, emitted, collector.digests)}
-        self._send(spec, emitted)
-        self._counts[spec.id] = collector.count
-        self._reported += [f"{spec.id}[{self._task.task}]: {error!r}" for error in collector.errors]
+            return self._routed(spec, collector, emitted)
+        except RAISED as error:
+            if self._salvage is None or not self._salvage.takes(error):
+                raise
+            parts = self.parts if self.parts is not None else self._task.skip_spout(spec, self._input)
+            if parts is None:  # a replay would begin with it again, for ever
+                raise
+            self.parts = parts
+            self._salvage.letters.cut(letters)
+            row = error_row(spec.id, self._task.task, self._task.stage.level, error, trace=False)
+            metadata = metadata_of(self._input.document, parts, self._task.task, spec.parallelism)
+            self._salvage.letters.add_metadata(row, spec.id, self._task.task, metadata)
+            return None
 
-    def _send(self, spec: ComponentSpec, emitted: Sequence[Emitted]) -> None:
-        attempt = self._input.attempt
+    def _routed(self, spec: ComponentSpec, collector: OutputCollector, emitted: Sequence[Emitted]) -> _Sent:
+        """What goes where; nothing is sent before all of it is known, since a grouping is user code too."""
+        routed: list[tuple[Edge, int, pa.RecordBatch]] = []
         for edge in self._task.out_edges[spec.id]:
-            router = Router(edge, attempt.txid, self._task.task)
-            for one in emitted:
-                if one.stream == edge.stream:
-                    self._send_over(edge, router, one)
+            salvage, level = self._salvage, self._task.stage.level
+            divert = salvage.grouping(spec.id, self._task.task, level, edge.stream) if salvage else None
+            router = Router(edge, self._input.attempt.txid, self._task.task, self.at, divert)
+            routed += [(edge, *one) for one in routes(edge, router, emitted)]
+        return _Sent(collector, emitted, routed)
 
-    def _send_over(self, edge: Edge, router: Router, emitted: Emitted) -> None:
-        if emitted.direct is not None:
-            check_target(edge, emitted.direct)
-            routed: Iterable[tuple[int, pa.RecordBatch]] = [(emitted.direct, emitted.batch)]
-        else:
-            routed = router.route(emitted.batch)
-        for target, batch in routed:
+    def _deliver(self, spec: ComponentSpec, sent: _Sent) -> None:
+        sent.collector.close(self._input.attempt)
+        if self._task.observe is not None:
+            self._task.observe(spec.id, self._task.task, self._input.attempt, sent.emitted)
+        for edge, target, batch in sent.routed:
             if edge.local and self._task.levels[edge.index] == self._task.stage.level:
                 self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, self._task.task, batch))
             else:
                 self._put(edge, target, batch)
+        self._counts[spec.id] = sent.collector.count
+        self._reported += [f"{spec.id}[{self._task.task}]: {error!r}" for error in sent.collector.errors]
 
     def _put(self, edge: Edge, target: int, batch: pa.RecordBatch) -> None:
         attempt, settings = self._input.attempt, self._task.program.settings
@@ -216,6 +271,10 @@ class TxidRun:
     def finished(self, seconds: float) -> Iterator[Cargo]:
         """What the task sends on for this txid: the rows, then its report."""
         yield from self._spill(self._sent)
+        if self._salvage is not None and len(self._salvage.letters):
+            letters = self._task.report(Kind.DIVERTED, self._input, None)
+            for piece in split(self._salvage.letters.take(), self._task.program.settings["cargo_bytes"]):
+                yield replace(letters, batch=piece)
         data = {
             "counts": self._counts,
             "digests": self.digests,

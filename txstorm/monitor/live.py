@@ -116,9 +116,10 @@ def _totals(moment: Moment) -> str:
     now = moment.snapshot
     phases = Counter(phase for _, _, phase in now.in_flight)
     detail = f" ({', '.join(f'{count} {phase}' for phase, count in phases.items())})" if phases else ""
+    letters = f", {now.dead_letters:,} dead letters" if now.dead_letters else ""
     return (
         f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {now.txids:,} txids and "
-        f"{now.tuples:,} tuples in {moment.seconds:.1f} s, {moment.rate:,.0f} tuples/s, {now.replays} replays"
+        f"{now.tuples:,} tuples in {moment.seconds:.1f} s, {moment.rate:,.0f} tuples/s, {now.replays} replays{letters}"
     )
 
 

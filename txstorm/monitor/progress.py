@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.coordinator.machine import State
 
+log = logging.getLogger("txstorm.monitor")
 RECENT = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,6 +29,8 @@ class TransactionProgress:
         spout: the spout's id, whose tuples are the input.
         pack: how many txids its job processed; `group`: how many were committed with it.
         job_ms: milliseconds its job took; `commit_ms`: step of the commit → milliseconds for its group.
+        dead_letters: records that were left out and kept in the dead-letter table.
+        failures: how often it had failed before, over all runs; `cause`: the last error.
     """
 
     txid: int
@@ -39,6 +43,9 @@ class TransactionProgress:
     job_ms: float
     commit_ms: Mapping[str, float]
     reported: tuple[str, ...] = ()
+    dead_letters: int = 0
+    failures: int = 0
+    cause: str | None = None
 
     @property
     def timestamp(self) -> str:
@@ -77,8 +84,9 @@ class Snapshot:
     Attributes:
         in_flight: (txid, attempt id, phase) of active transactions, in txid order.
         committed: the topology's last committed txid, 0 before the first.
-        txids, tuples, replays: of this process.
+        txids, tuples, replays, dead_letters: of this process.
         blocked: why a decided group cannot be published, or None.
+        failures: (txid, how often it failed, the last cause) of txids that are not committed yet, over all runs.
     """
 
     in_flight: tuple[tuple[int, int, str], ...] = ()
@@ -88,6 +96,8 @@ class Snapshot:
     replays: int = 0
     blocked: str | None = None
     last_failure: str | None = None
+    dead_letters: int = 0
+    failures: tuple[tuple[int, int, str], ...] = ()
 
 
 @dataclass
@@ -95,6 +105,7 @@ class _Totals:
     txids: int = 0
     tuples: int = 0
     replays: int = 0
+    dead_letters: int = 0
     held: dict[int, int] = field(default_factory=dict)
 
 
@@ -105,7 +116,8 @@ class Monitor:
     """Collects what the driver reports; may be read from any thread.
 
     Args:
-        listeners: called on the driver thread after a transaction is committed; they must be quick.
+        listeners: called on the driver thread after a transaction is committed; they must be quick. What one raises
+            is logged: it has nothing to do with the transaction, which is committed.
     """
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
@@ -116,6 +128,7 @@ class Monitor:
         self._state: State | None = None
         self._blocked: str | None = None
         self._last_failure: str | None = None
+        self._failures: dict[int, tuple[int, str]] = {}
 
     # -- told by the driver -------------------------------------------------------------------------------------
 
@@ -132,9 +145,18 @@ class Monitor:
         for attempt in attempts:
             self._totals.held.pop(attempt.txid, None)
 
-    def failed(self, attempt: TransactionAttempt, cause: str) -> None:
-        """An attempt failed."""
+    def known_failures(self, failures: Mapping[int, tuple[int, str]]) -> None:
+        """Txid → count and last cause of txids that failed in earlier runs; called before the first event."""
+        self._failures = dict(failures)
+        if failures:
+            txid = min(failures)
+            self._last_failure = f"txid {txid}: {failures[txid][1]}"
+
+    def failed(self, attempt: TransactionAttempt, cause: str, count: int = 1) -> None:
+        """An attempt failed, for the `count`-th time."""
         self._last_failure = f"{attempt}: {cause}"
+        with self._lock:
+            self._failures[attempt.txid] = (count, cause)
 
     def replayed(self) -> None:
         """A batch is emitted again."""
@@ -150,10 +172,20 @@ class Monitor:
             self._recent.extend(done)
             self._totals.txids += len(done)
             self._totals.tuples += sum(sum(one.tuples.values()) for one in done)
+            self._totals.dead_letters += sum(one.dead_letters for one in done)
+            for one in done:
+                self._failures.pop(one.txid, None)
         for one in done:
             self._totals.held.pop(one.txid, None)
             for listener in self._listeners:
-                listener(one)
+                self._tell(listener, one)
+
+    @staticmethod
+    def _tell(listener: Listener, progress: TransactionProgress) -> None:
+        try:
+            listener(progress)
+        except (Exception, SystemExit):
+            log.exception("txid %s: a listener raised; the transaction is committed, the run goes on", progress.txid)
 
     # -- asked by anybody ---------------------------------------------------------------------------------------
 
@@ -167,6 +199,10 @@ class Monitor:
         """Whether a decided group cannot be published; nothing is planned meanwhile (design.md, R13)."""
         return self._blocked is not None
 
+    def failures_of(self, txid: int) -> tuple[int, str | None]:
+        """How often `txid`, which is not committed yet, has failed, and the last cause."""
+        return self._failures.get(txid, (0, None))
+
     def recent(self) -> list[TransactionProgress]:
         """The last `RECENT` committed transactions, oldest first."""
         with self._lock:
@@ -176,6 +212,8 @@ class Monitor:
         """The run now."""
         state, totals = self._state, self._totals
         active = {} if state is None else state.active
+        with self._lock:
+            failures = tuple((txid, *one) for txid, one in sorted(self._failures.items()))
         return Snapshot(
             in_flight=tuple((txid, attempt, status.name.lower()) for txid, (attempt, status) in active.items()),
             committed=0 if state is None else state.currtx - 1,
@@ -184,4 +222,6 @@ class Monitor:
             replays=totals.replays,
             blocked=self._blocked,
             last_failure=self._last_failure,
+            dead_letters=totals.dead_letters,
+            failures=failures,
         )

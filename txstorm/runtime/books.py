@@ -15,6 +15,9 @@ from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put
 from txstorm.state.intent import Intent
 
+CAUSE = 4000
+"""Characters that are kept of the cause of a failure."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -176,19 +179,19 @@ class Books:
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
-        """Txid → {"count", "cause"} of txids that failed and are not committed yet."""
+        """Txid → {"count", "cause", …} of txids that failed and are not committed yet; see `retry.Failure`."""
         entries = self.ledger.scan(names.FAILURES)
         return {int(txid): self._value(names.failure_path(int(txid)), entry.value) for txid, entry in entries.items()}
 
-    def write_failure(self, txid: int, count: int, cause: str) -> None:
-        """Record that `txid` has failed `count` times, the last time because of `cause`."""
-        self._commit([self._put(names.failure_path(txid), {"count": count, "cause": cause[:4000]})])
+    def write_failure(self, txid: int, failure: Mapping[str, Any]) -> None:
+        """Record the failures of `txid`: {"count", "cause", …}, of which the cause is cut."""
+        self._commit([self._put(names.failure_path(txid), {**failure, "cause": failure["cause"][:CAUSE]})])
 
     def sweep(self) -> None:
         """Remove blob files nothing in the ledger names any more."""
         kept = [
             entry.value
-            for path in (names.META, names.INTENTS, names.HISTORY)
+            for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES)
             for entry in self.ledger.scan(path).values()
         ]
         sweep_blobs(self._blobs, kept)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
-from txstorm.engine.bolts import error_row
 from txstorm.engine.collector import Observe
-from txstorm.engine.commit import CommitFailed, CommitRun, Resources
-from txstorm.engine.port import ErrorRow, Processed, TxidInput
+from txstorm.engine.commit import CommitFailed, CommitRun
+from txstorm.engine.failures import error_row
+from txstorm.engine.letters import Letters, letters_table
+from txstorm.engine.port import SOURCE, ErrorRow, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt, TxstormError
 from txstorm.ledger import names
@@ -23,10 +26,13 @@ from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.collecting import seldom_collected
+from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
 from txstorm.state.store import CommitGroup, StateStore
+
+Housekeeping = Callable[[int], list[Op]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Ready:
 
     Attributes:
         digests: of its input; `extents`: what it read, for the history.
+        failure: why the batch as a whole is a dead letter, when it is one.
     """
 
     txid_input: TxidInput
@@ -43,6 +50,7 @@ class Ready:
     extents: Any
     job_seconds: float = 0.0
     pack: int = 1
+    failure: ErrorRow | None = None
 
     @property
     def attempt(self) -> TransactionAttempt:
@@ -57,14 +65,23 @@ class CommittedTxid:
     ready: Ready
     counts: dict[str, int]
     reported: tuple[str, ...]
+    letters: int = 0
+
+    def empty(self, spout: str) -> bool:
+        """Whether the source gave nothing; a batch that is left out has been something."""
+        return self.counts.get(spout, 0) == 0 and not self.ready.txid_input.divert
 
 
 @dataclass
 class Outcome:
-    """How a group ended: the txids that are committed, and the failure that ended it early."""
+    """How a group ended: the txids that are committed, and the failure that ended it early.
+
+    Attributes:
+        failed: the attempt, and its error; None when the end of the run cut it short.
+    """
 
     committed: list[CommittedTxid] = field(default_factory=list)
-    failed: tuple[TransactionAttempt, ErrorRow] | None = None
+    failed: tuple[TransactionAttempt, ErrorRow | None] | None = None
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -90,6 +107,10 @@ class Committer:
         blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
         sleep: waits between tries; returns True when the run is to stop.
         observe: told what every task of the commit phase emitted.
+        monotonic: seconds.
+
+    Attributes:
+        turn: the group that is, or was last, in P5.
     """
 
     TRIES = 8
@@ -105,11 +126,13 @@ class Committer:
         blocked: Callable[[str | None], None],
         sleep: Callable[[float], bool],
         observe: Observe | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.turn: Turn | None = None
+        self._monotonic = monotonic
         self._program = program
         self._observe = observe
         self._spout = _spout_committer(program)
-        self._early: dict[TransactionAttempt, CommitRun] = {}
         self._store = store
         self._books = books
         self._identity = identity
@@ -119,50 +142,42 @@ class Committer:
         self._tables = dict(store.last_txids())
         self._kept = [intent.last for intent in books.intents()]
 
-    @property
-    def has_bolts(self) -> bool:
-        """Whether the topology has bolts that run in the commit phase."""
-        return bool(self._program.commit)
-
-    def execute(self, ready: Ready) -> None:
-        """Let committers execute the input of `ready` before its turn; called on the thread that commits.
-
-        Raises `CommitFailed` when one of them raises. Nothing of it lasts: they may write in `finish_batch` only.
-        """
-        attempt = ready.attempt
-        run = self._early[attempt] = self._run(ready, self._store.resources(attempt.txid))
-        run.execute()
-
-    def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """What these attempts executed before their turn is not wanted any more; called on any thread."""
-        for attempt in attempts:
-            self._early.pop(attempt, None)
-
     def close(self) -> None:
         """Let go of the spout's emitters; called on the thread that commits, after all else."""
         if self._spout is not None:
             self._spout.close()
 
-    def commit(self, group: Sequence[Ready], housekeeping: Callable[[int], list[Op]]) -> Outcome:
+    def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> Outcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
         with seldom_collected():
             return self.conclude(self.finish(group), housekeeping)
 
     def finish(self, group: Sequence[Ready]) -> Finished:
         """P5: committers finish in txid order, and what they wrote is staged; nothing refers to it yet."""
-        outcome = Outcome()
-        tables = self._store.group(group[0].attempt.txid)
-        with _timed(outcome, "finish"):
+        turn = self.turn = Turn(self._store.group(group[0].attempt.txid), Outcome(), self._monotonic)
+        with _timed(turn.outcome, "finish"):
             faults.point("p5.before")
-            self._finish(group, tables, outcome)
+            self._finish(group, turn)
             faults.point("p5.after")
+        return self._staged(turn)
+
+    def rest(
+        self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None, housekeeping: Housekeeping
+    ) -> Outcome:
+        """P5 to P8 of what had finished before `turn` was taken away from its thread, at `attempt`."""
+        turn.tables.drop_from(attempt.txid)
+        turn.outcome.failed = (attempt, row)
+        return self.conclude(self._staged(turn), housekeeping)
+
+    def _staged(self, turn: Turn) -> Finished:
+        tables, outcome = turn.tables, turn.outcome
         if not outcome.committed:
             return Finished(tables, outcome, None)
         records = [_record(one) for one in outcome.committed]
         with _timed(outcome, "stage"):
             return Finished(tables, outcome, self._intent(records, tables.stage(records, self._books.epoch)))
 
-    def conclude(self, finished: Finished, housekeeping: Callable[[int], list[Op]]) -> Outcome:
+    def conclude(self, finished: Finished, housekeeping: Housekeeping) -> Outcome:
         """P6 to P8 of what `finish` gave: decide, publish, complete."""
         outcome, intent = finished.outcome, finished.intent
         if intent is None:
@@ -178,36 +193,42 @@ class Committer:
             self._store.maps.forget(before=self._kept[0] if self._kept else intent.last)
         return outcome
 
-    def _finish(self, group: Sequence[Ready], tables: CommitGroup, outcome: Outcome) -> None:
+    def _finish(self, group: Sequence[Ready], turn: Turn) -> None:
         for ready in group:
-            txid = ready.attempt.txid
             try:
-                outcome.committed.append(self._finish_txid(ready, tables))
+                turn.outcome.committed.append(self._finish_txid(ready, turn))
             except CommitFailed as failure:
                 # The failed txid ends the group; what it and later ones wrote vanishes from the overlays.
-                tables.drop_from(txid)
-                outcome.failed = (ready.attempt, failure.row)
+                turn.tables.drop_from(ready.attempt.txid)
+                turn.outcome.failed = (ready.attempt, failure.row)
                 return
 
-    def _finish_txid(self, ready: Ready, tables: CommitGroup) -> CommittedTxid:
-        resources = tables.begin_txid(ready.attempt.txid)
-        run = self._early.pop(ready.attempt, None) or self._run(ready, resources)
-        run.execute()
-        self._commit_spout(ready)
-        run.run()
+    def _finish_txid(self, ready: Ready, turn: Turn) -> CommittedTxid:
+        tables, txid = turn.tables, ready.attempt.txid
+        resources = tables.begin_txid(txid)
+        turn.enter(ready.attempt)
+        cargo = ready.processed.cargo
+        run = CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins)
         try:
-            tables.end_txid(ready.attempt.txid)
+            self._commit_spout(ready, turn)
+            run.run()
+        finally:
+            turn.leave()
+        letters = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
+        try:
+            if letters:
+                tables.divert(txid, letters)
+            tables.end_txid(txid)
         except TxstormError as error:
             raise CommitFailed(_rule_row(error)) from error
         counts = {**ready.processed.counts, **run.counts}
-        return CommittedTxid(ready, counts, (*ready.processed.reported, *run.reported))
+        reported = (*ready.processed.reported, *run.reported)
+        return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
 
-    def _run(self, ready: Ready, resources: Resources) -> CommitRun:
-        return CommitRun(self._program, ready.txid_input, ready.processed.cargo, resources, self._observe)
-
-    def _commit_spout(self, ready: Ready) -> None:
+    def _commit_spout(self, ready: Ready, turn: Turn) -> None:
         if self._spout is None:
             return
+        turn.begins(self._program.spout, 0)
         try:
             self._spout.commit(ready.attempt, ready.txid_input.stamp, ready.processed.parts)
         except SpoutCommitError as failure:
@@ -286,8 +307,16 @@ def batch_digest(digests: Mapping[str, str]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def progress_of(one: CommittedTxid, outcome: Outcome, spout: str) -> TransactionProgress:
-    """What is reported of one committed transaction."""
+def progress_list(
+    outcome: Outcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]]
+) -> list[TransactionProgress]:
+    """What is reported of the committed transactions; `failures_of` tells how often one had failed before, and why."""
+    return [_progress(one, outcome, spout, *failures_of(one.ready.attempt.txid)) for one in outcome.committed]
+
+
+def _progress(
+    one: CommittedTxid, outcome: Outcome, spout: str, failures: int, cause: str | None
+) -> TransactionProgress:
     ready = one.ready
     return TransactionProgress(
         txid=ready.attempt.txid,
@@ -300,7 +329,19 @@ def progress_of(one: CommittedTxid, outcome: Outcome, spout: str) -> Transaction
         job_ms=ready.job_seconds * 1000,
         commit_ms=outcome.milliseconds,
         reported=one.reported,
+        dead_letters=one.letters,
+        failures=failures,
+        cause=cause,
     )
+
+
+def _letters(ready: Ready, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
+    """The dead letters of both phases; of a batch that is one as a whole also its extents."""
+    whole = Letters()
+    if SOURCE in ready.txid_input.divert and ready.failure is not None:
+        whole.add_metadata(ready.failure, spout, None, ready.extents)
+    batches = [whole.take(), *ready.processed.diverted, *committing]
+    return letters_table(batches, ready.attempt, ready.txid_input.stamp)
 
 
 def _record(one: CommittedTxid) -> TxidRecord:

@@ -14,7 +14,7 @@ from txstorm.ledger.open import LEDGER_FILE
 FORMAT = "txstorm-data"
 VERSION = 1
 FORMAT_FILE = "format.json"
-TABLE_FOLDERS = ("state", "changes", "sinks")
+TABLE_FOLDERS = ("state", "changes", "sinks", "dead_letters")
 
 
 def default_directory(topology: str) -> Path:

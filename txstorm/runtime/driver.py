@@ -5,24 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
-from txstorm.coordinator.machine import Config, State, initial, step
-from txstorm.engine.commit import CommitFailed, input_bytes
-from txstorm.engine.port import ErrorRow, Pack, Processed
+from txstorm.coordinator.machine import State, initial, step
+from txstorm.engine.commit import input_bytes
+from txstorm.engine.failures import RAISED
+from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
 from txstorm.engine.task import sweep_spilled
 from txstorm.errors import EngineError, FailedException
-from txstorm.ledger import names
-from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.ahead import Ahead
-from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_of
-from txstorm.runtime.failure import batch_failure, spout_failure
+from txstorm.runtime.commit_line import CommitLine
+from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_list
+from txstorm.runtime.failure import batch_failure, spout_failure, spout_row
 from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
 from txstorm.runtime.session import Session
@@ -49,15 +48,15 @@ class Driver:
         self._idle_wait = IDLE_SHORTEST
         self._wake_set = False
         self._attempts = session.books.epoch << 32
-        self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="txstorm-commit")
-        self._ahead = Ahead(session.committer, self._commit_thread.submit, self._inbox.put, self._failed_ahead)
+        self._commits = CommitLine(session.committer, self._commit_ended, session.monotonic)
+        self._asks_again = 0.0
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
         self._committing = 0
         self._uncompacted_since: float | None = None
         self._waiters = Waiters(session.planning)
         self.stopping = stopping
-        config = self._config()
+        config = session.machine_config()
         self.state: State = initial(config)
         if session.journal is not None:
             session.journal.write(journal.header(config) + "\n")
@@ -68,15 +67,6 @@ class Driver:
             lambda job: self._inbox.put(lambda: self._job_done(job)),
             limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
             monotonic=session.monotonic,
-        )
-
-    def _config(self) -> Config:
-        settings = self._session.settings
-        pending = settings.max_spout_pending
-        return Config(
-            max_pending=self._window.LIMIT if pending == "auto" else pending,
-            max_group=settings.max_group_txids,
-            opaque=self._planning.planner.opaque,
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------
@@ -90,13 +80,11 @@ class Driver:
                 self._inbox.drain()
                 if self._failure is None:
                     self._look()
-                    if not self._committing:
-                        self._ahead.go(self._ready.values())
                     self._maintain()
         finally:
             self.jobs.give_up_all()
-            self._commit_thread.submit(self._session.committer.close)
-            self._commit_thread.shutdown(wait=True)
+            self._commits.run(self._session.committer.close)
+            self._commits.close()
             self._waiters.end(self._failure)
         if self._failure is not None:
             raise self._failure
@@ -187,6 +175,8 @@ class Driver:
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
+        if self._doom is not None or self._session.monotonic() < self._asks_again:
+            return ev.NotReady(txid)
         if self._gate.past(txid) or not (command.replay or self._opens(txid)):
             return ev.NotReady(txid)
         try:
@@ -194,8 +184,8 @@ class Driver:
         except FailedException as error:
             log.info("txid %s: the spout's coordinator raised %r; asked again later", txid, error)
             return ev.NotReady(txid)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything
-            self._fail(spout_failure(error, self._session.program.spout, txid))
+        except RAISED as error:
+            self._plan_failed(txid, error)
             return ev.NotReady(txid)
         if not planned:
             self._waiters.dry = True
@@ -203,6 +193,19 @@ class Driver:
             return ev.NotReady(txid)
         self._attempts += 1
         return ev.Planned(txid, self._attempts)
+
+    def _plan_failed(self, txid: int, error: BaseException) -> None:
+        """The coordinator raised: it is asked again where the policy says so, else what is in flight is the last."""
+        spout = self._session.program.spout
+        attempt, row = TransactionAttempt(txid, self._attempts + 1), spout_row(error, spout)
+        verdict = self._session.retry.judge(txid, row, divertible=False)
+        self._monitor.failed(attempt, str(row), verdict.count)
+        if verdict.delay is None:
+            self._doom = spout_failure(error, spout, txid)
+            return
+        log.warning("txid %s: %s; asked again (failure %s)", txid, row, verdict.count)
+        self._asks_again = self._session.monotonic() + verdict.delay
+        self._inbox.timers.later(verdict.delay, self._woken)
 
     def _opens(self, txid: int) -> bool:
         held = self._monitor.bytes_held
@@ -228,13 +231,11 @@ class Driver:
             self._ready.pop(attempt.txid, None)
         self._monitor.discarded(dead)
         self.jobs.discard(dead)
-        self._ahead.forget(dead)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
     def _make_pack(self, attempts: list[TransactionAttempt]) -> Pack:
-        inputs = tuple(self._planning.txid_input(attempt) for attempt in attempts)
-        return Pack(inputs, self._planning.carried(attempts[0].txid), self.state.currtx - 1)
+        return self._planning.pack(attempts, self.state.currtx - 1, self._session.retry.divert)
 
     def _current(self, attempt: TransactionAttempt) -> bool:
         entry = self.state.active.get(attempt.txid)
@@ -270,10 +271,12 @@ class Driver:
         for outcome in good:
             txid = outcome.attempt.txid
             document = self._planning.document(txid)
-            self._gate.saw(outcome.counts.get(self._session.program.spout, 0))
-            self._ready[txid] = Ready(
-                inputs[outcome.attempt], outcome, batch_digest(outcome.digests), document, seconds, len(job.attempts)
-            )
+            given = inputs[outcome.attempt]
+            # A batch that is left out has been something, also where nothing of it was emitted.
+            self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(given.divert))
+            failure = self._session.retry.failure(txid).error if SOURCE in given.divert else None
+            digest = batch_digest(outcome.digests)
+            self._ready[txid] = Ready(given, outcome, digest, document, seconds, len(job.attempts), failure)
             self._monitor.processed(txid, input_bytes(outcome.cargo))
         for outcome in reversed(good):  # the lowest txid last: its turn comes when all that can follow it are processed
             self._processed(outcome.attempt)
@@ -305,16 +308,19 @@ class Driver:
 
     def _expire(self, now: float) -> None:
         settings = self._session.settings
-        if not settings.enable_timeouts:
+        timeout = settings.batch_timeout if settings.enable_timeouts else None
+        self._commits.expire(timeout, stopping=self.stopping.is_set())
+        if timeout is None:
             return
-        for job in self.jobs.running:
-            if now - job.started > settings.batch_timeout:
-                self.jobs.give_up(job)
-                self._job_failed(job, f"no result within batch_timeout={settings.batch_timeout} s")
+        for job in self.jobs.give_up_since(now - timeout):
+            self._job_failed(job, f"no result within batch_timeout={timeout} s")
 
-    def _user_failed(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
+    def _user_failed(self, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
+        if row is None:  # the end of the run cut it short
+            self._feed(ev.Failed(*attempt, resume=False))
+            return
         verdict = self._session.retry.judge(attempt.txid, row)
-        self._monitor.failed(attempt, str(row))
+        self._monitor.failed(attempt, str(row), verdict.count)
         if verdict.delay is None:
             # The topology ends with this, but what comes before the failed txid is committed first (R3).
             self._doom = batch_failure(attempt, row, verdict.count)
@@ -332,15 +338,10 @@ class Driver:
     def _commit(self, command: cmd.Commit) -> None:
         group = [self._ready[txid] for txid in command.txids]
         self._committing += 1
-        future = self._commit_thread.submit(self._session.committer.commit, group, self._housekeeping)
-        future.add_done_callback(lambda done: self._inbox.put(lambda: self._commit_done(done)))
+        self._commits.commit(group, self._session.housekeeping)
 
-    def _housekeeping(self, last: int) -> list[Op]:
-        """Ledger entries that go with P8: metadata before `last`, failure counts up to it."""
-        old = [txid for txid in list(self._planning.metas) if txid < last]
-        failed = self._session.retry.forget(last)
-        paths = [*(names.meta_path(txid) for txid in old), *(names.failure_path(txid) for txid in failed)]
-        return [Delete(path) for path in paths]
+    def _commit_ended(self, done: Future[Outcome]) -> None:
+        self._inbox.put(lambda: self._commit_done(done) if self._commits.is_current(done) else None)
 
     def _commit_done(self, done: Future[Outcome]) -> None:
         self._committing -= 1
@@ -358,22 +359,15 @@ class Driver:
         last = outcome.committed[-1].ready.attempt
         for one in outcome.committed:
             self._ready.pop(one.ready.attempt.txid, None)
-        self._ahead.forget(one.ready.attempt for one in outcome.committed)
         sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.forget(last.txid)
         spout = self._session.program.spout
-        self._monitor.committed([progress_of(one, outcome, spout) for one in outcome.committed])
+        self._monitor.committed(progress_list(outcome, spout, self._monitor.failures_of))
         self._uncompacted_since = self._session.monotonic()
         self._feed(ev.Committed(*last))
         self._session.after_commit()
-        empty = [one.ready.attempt.txid for one in outcome.committed if one.counts.get(spout, 0) == 0]
+        empty = [one.ready.attempt.txid for one in outcome.committed if one.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0))
-
-    def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        if not isinstance(error, CommitFailed):
-            self._fail(error)
-        elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
-            self._user_failed(attempt, error.row)  # in a group that is committing it fails in its turn, and is told
 
     def _maintain(self) -> None:
         """After some seconds without work the state tables are brought up to date, on the commit thread."""
@@ -381,7 +375,7 @@ class Driver:
         if self.state.idle and since is not None and self._session.monotonic() - since > IDLE_COMPACT:
             self._uncompacted_since = None
             self._committing += 1
-            future = self._commit_thread.submit(self._session.store.compact)
+            future = self._commits.run(self._session.store.compact)
             future.add_done_callback(lambda done: self._inbox.put(lambda: self._maintained(done)))
 
     def _maintained(self, done: Future[Any]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import txstorm.errors
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.failures import error_row
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import InputError, TopologyError, TopologyFailed, TxstormError
 
@@ -25,9 +26,14 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
     return failure
 
 
+def spout_row(error: BaseException, spout: str) -> ErrorRow:
+    """The error row of an exception that the spout's coordinator raised while planning."""
+    return error_row(f"coordinator of {spout}", 0, 0, error)
+
+
 def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
     """The error a topology ends with when the spout's coordinator raised while planning `txid`."""
-    if isinstance(error, TxstormError) or not isinstance(error, Exception):
+    if isinstance(error, TxstormError):
         return error
     failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {type(error).__name__}: {error}")
     failure.__cause__ = error

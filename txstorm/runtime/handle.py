@@ -17,7 +17,7 @@ from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
 from txstorm.plan.explain import explain
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failure import system_failure
-from txstorm.runtime.reading import SinkView, StateView, read_directory_history
+from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology
 
@@ -107,6 +107,8 @@ class RunHandle:
             "inFlight": len(now.in_flight),
             "replays": now.replays,
             "lastFailure": now.last_failure,
+            "failures": {txid: {"count": count, "cause": cause} for txid, count, cause in now.failures},
+            "deadLetters": now.dead_letters,
         }
 
     @property
@@ -212,6 +214,10 @@ class RunHandle:
         """The rows of the sink `name`."""
         return SinkView(self.data_dir, name)
 
+    def dead_letters(self) -> DeadLettersView:
+        """The records that were left out of their transactions, where `on_error` says so."""
+        return DeadLettersView(self.data_dir)
+
     def history(self) -> Any:
         """One row per committed txid, as a `pyarrow.Table`."""
         return read_directory_history(self.data_dir)
@@ -237,6 +243,7 @@ class RunHandle:
             "in flight": len(now.in_flight),
             "tuples": f"{now.tuples:,}",
             "replays": now.replays,
+            **({"dead letters": now.dead_letters} if now.dead_letters else {}),
             "data": self.data_dir,
         }
         if self._error is not None:

@@ -110,6 +110,13 @@ class Jobs:
         self._running.pop(job.number, None)
         self._engine.cancel(job.future)
 
+    def give_up_since(self, moment: float) -> list[Job]:
+        """Give up the jobs that began before `moment`; returns them."""
+        late = [job for job in self.running if job.started < moment]
+        for job in late:
+            self.give_up(job)
+        return late
+
     def give_up_all(self) -> None:
         """Cancel everything."""
         self._queue.clear()

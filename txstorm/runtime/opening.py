@@ -13,6 +13,7 @@ from typing import TextIO
 from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.collector import Observe
+from txstorm.engine.letters import TABLE_SCHEMA
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
@@ -27,7 +28,7 @@ from txstorm.runtime.directory import check_directory, ledger_exists, make_direc
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.origin import Origin
 from txstorm.runtime.planning import Planning
-from txstorm.runtime.retry import RetryPolicy
+from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.session import Session
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
@@ -164,6 +165,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         create=known is None,
         committed=committed,
         recorded=books.tables(),
+        letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
     )
     store.raise_epoch(epoch)
     _lead_maps(store, books, committed, waiting)
@@ -252,8 +254,8 @@ def _assemble(
         blocked=monitor.blocked,
         sleep=sleep,
         observe=options.observe,
+        monotonic=options.clock.monotonic,
     )
-    failures = {txid: int(one["count"]) for txid, one in books.failures().items()}
     return Session(
         data_dir=Path(store.data_dir),
         identity=identity,
@@ -266,11 +268,22 @@ def _assemble(
         gate=_gate(planning.planner, settings, options),
         window=window,
         committer=committer,
-        retry=RetryPolicy(settings, books.write_failure, failures),
+        retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
     )
+
+
+def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:
+    """The policy, with what is known of failures from before."""
+    known = {txid: Failure.from_json(one) for txid, one in books.failures().items()}
+    monitor.known_failures({txid: (one.count, one.cause) for txid, one in known.items()})
+    retry = RetryPolicy(
+        settings, lambda txid, failure: books.write_failure(txid, failure.to_json()), known, planning.pin
+    )
+    planning.pinned = retry.pinned
+    return retry
 
 
 def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Gate:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.spout import NOT_READY
-from txstorm.engine.port import Processed, TxidInput
+from txstorm.engine.port import Pack, Processed, TxidInput
 from txstorm.errors import SpoutError
 from txstorm.runtime.books import Books, Meta, with_digests
 from txstorm.spouts.executors import SpoutPlanner
@@ -23,6 +24,9 @@ class Planning:
 
     Args:
         clock: now, in UTC microseconds.
+
+    Attributes:
+        pinned: asked with (txid, the document before it) for a document that is settled, whatever the spout says.
     """
 
     def __init__(self, books: Books, planner: SpoutPlanner, clock: Callable[[], int]) -> None:
@@ -31,6 +35,7 @@ class Planning:
         self._clock = clock
         self.metas: dict[int, Meta] = books.metas()
         self._unsaved: dict[int, Meta] = {}
+        self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Txids from `currtx` on to emit again with stored metadata. An opaque spout's are dropped (R3)."""
@@ -51,7 +56,9 @@ class Planning:
         """Plan `txid`; False when the source has nothing. Not durable before `save`."""
         if replay and not self.planner.opaque and txid in self.metas:
             return True
-        document = self.planner.plan(txid, self.document(txid - 1), replay=replay)
+        document = self.pinned(txid, self.document(txid - 1))
+        if document is None:
+            document = self.planner.plan(txid, self.document(txid - 1), replay=replay)
         if document is NOT_READY:
             return False
         previous = self.metas.get(txid - 1)
@@ -71,6 +78,13 @@ class Planning:
         """What the engine gets of a planned txid."""
         meta = self.metas[attempt.txid]
         return TxidInput(attempt, meta.document, meta.stamp, self.planner.payload(meta.document))
+
+    def pack(
+        self, attempts: Sequence[TransactionAttempt], committed: int, divert: Callable[[int], tuple[str, ...]]
+    ) -> Pack:
+        """What the engine gets of `attempts`, which follow each other; `divert` tells what one leaves out."""
+        inputs = tuple(replace(self.txid_input(one), divert=divert(one.txid)) for one in attempts)
+        return Pack(inputs, self.carried(attempts[0].txid), committed)
 
     def carried(self, txid: int) -> Mapping[str, Any]:
         """Partition metadata of task-planned spouts before `txid`."""
@@ -124,6 +138,12 @@ class Planning:
                     "use an opaque one if the source cannot"
                 )
                 raise SpoutError(msg)
+
+    def pin(self, txid: int) -> tuple[Any, Any] | None:
+        """The document of `txid` and the one before it, if a replay could have another one."""
+        if not self.planner.opaque or self.planner.task_planned:
+            return None
+        return self.document(txid), self.document(txid - 1)
 
     def forget(self, before: int) -> list[int]:
         """Drop documents of txids below `before`; returns them, to be removed from the ledger with P8."""

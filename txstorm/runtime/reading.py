@@ -9,13 +9,24 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from txstorm.engine.letters import TABLE_SCHEMA
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
 from txstorm.runtime.origin import Origin
 from txstorm.state.history import history_table, read_history
-from txstorm.state.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
+from txstorm.state.read import (
+    list_sinks,
+    list_states,
+    read_changes,
+    read_letters,
+    read_sink,
+    read_state,
+    rows_json,
+    txid_of,
+)
+from txstorm.state.schema import TXID
 
 SHOWN = 20
 Answer = TypeVar("Answer")
@@ -117,6 +128,29 @@ class SinkView(TableView):
 
     def __str__(self) -> str:
         return f"sink {self.name}"
+
+    def __repr__(self) -> str:
+        return f"<{self} in {self.data_dir}>"
+
+
+class DeadLettersView(TableView):
+    """The records that were left out of their transactions, with ``_txid``, in the order they were committed.
+
+    Columns: ``component`` and ``task`` that could not handle the record; ``source``, ``source_task`` and ``stream`` it
+    came from; ``what``: ``tuple``, or ``metadata`` of a batch that was not emitted; ``record``: it, as JSON; ``kind``,
+    ``type``, ``message`` and ``frame`` of the error; ``attempt`` and ``stamp`` of the transaction.
+    """
+
+    def __init__(self, data_dir: str | Path) -> None:
+        super().__init__(data_dir, "dead_letters")
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`; empty when nothing was ever left out."""
+        rows = read_letters(self.data_dir)
+        return pa.schema([*TABLE_SCHEMA, TXID]).empty_table() if rows is None else rows
+
+    def __str__(self) -> str:
+        return "dead letters"
 
     def __repr__(self) -> str:
         return f"<{self} in {self.data_dir}>"

@@ -119,6 +119,6 @@ class _WatchedTask(StageTask):
         super().__init__(program, level, number, pack)
         self._caught = caught
 
-    def failure(self, component: str, error: BaseException) -> ErrorRow:
+    def failure(self, component: str, error: BaseException, given: str = "") -> ErrorRow:
         self._caught(error)
-        return super().failure(component, error)
+        return super().failure(component, error, given)

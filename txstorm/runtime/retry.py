@@ -1,16 +1,54 @@
-"""What happens after a batch failed: again at once, again later, or the end of the topology (design.md, R11)."""
+"""What happens after a batch failed: again at once, again later, without some records, or the end (design.md, R11)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from txstorm.engine.port import ErrorRow
+from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.topology.settings import Settings
 
-Record = Callable[[int, int, str], None]
 LOST_RETRIES = 2
 """A worker may die, or be slow, for reasons that have nothing to do with the batch it is at."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is remembered of the failures of one txid, until it is committed.
+
+    Attributes:
+        count: how often it has failed.
+        cause: the last error.
+        divert: what the next attempt leaves out; see `TxidInput.divert`.
+        tries: kind of error → how often, since `divert` was last decided on.
+        row: the error that `divert` was decided for, without its traceback.
+        pin: for an opaque spout whose batch is a dead letter as a whole: its document, and the one before it.
+    """
+
+    count: int = 0
+    cause: str = ""
+    divert: tuple[str, ...] = ()
+    tries: Mapping[str, int] = field(default_factory=dict)
+    row: Mapping[str, Any] | None = None
+    pin: tuple[Any, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for the ledger."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Failure:
+        """What `to_json` made, or a record of counts only."""
+        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        pin = known.get("pin")
+        return cls(**{**known, "divert": tuple(known.get("divert", ())), "pin": pin and tuple(pin)})
+
+    @property
+    def error(self) -> ErrorRow:
+        """The error that `divert` was decided for."""
+        assert self.row is not None
+        return ErrorRow(**self.row)
 
 
 @dataclass(frozen=True)
@@ -25,33 +63,86 @@ class RetryPolicy:
     """Counts failures per txid, durably, and judges the next one.
 
     Args:
-        record: called with (txid, count, cause) before the verdict takes effect.
-        known: counts from before a restart.
+        settings: the topology's.
+        record: called with a txid and its failures before the verdict takes effect.
+        known: from before a restart.
+        pin: asked for `Failure.pin` of a txid whose batch becomes a dead letter as a whole.
     """
 
-    def __init__(self, settings: Settings, record: Record, known: dict[int, int]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        record: Callable[[int, Failure], None],
+        known: Mapping[int, Failure],
+        pin: Callable[[int], tuple[Any, Any] | None] = lambda txid: None,
+    ) -> None:
         self._settings = settings
         self._record = record
-        self._counts = dict(known)
+        self._known = dict(known)
+        self._pin = pin
 
-    def judge(self, txid: int, row: ErrorRow) -> Verdict:
-        """What to do about a failed attempt at `txid`."""
-        count = self._counts[txid] = self._counts.get(txid, 0) + 1
-        self._record(txid, count, str(row))
-        settings = self._settings
-        limit = _limit(settings, row.kind)
-        if limit is not None and count > limit:
-            return Verdict(None, count)
+    def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> Verdict:
+        """What to do about a failed attempt at `txid`; `divertible`: whether there is a record to leave out."""
+        before = self._known.get(txid, Failure())
+        kind = "failed" if row.kind == "reported" else row.kind
+        tries = {**before.tries, kind: before.tries.get(kind, 0) + 1}
+        after = replace(before, count=before.count + 1, cause=str(row), tries=tries)
+        limit = _limit(self._settings, kind)
+        if kind in before.divert or (limit is not None and tries[kind] > limit):
+            more = self._more(before.divert, kind) if divertible else None
+            if more is None:
+                self._put(txid, after)
+                return Verdict(None, after.count)
+            after = self._diverting(txid, after, more, row)
+        self._put(txid, after)
         # The first replay is immediate, as Storm's; a batch that keeps failing backs off.
-        delay = 0.0 if count == 1 else settings.retry_backoff * 2.0 ** min(count - 2, 30)
-        return Verdict(min(delay, settings.retry_backoff_max), count)
+        times = sum(after.tries.values())
+        delay = 0.0 if times <= 1 else self._settings.retry_backoff * 2.0 ** min(times - 2, 30)
+        return Verdict(min(delay, self._settings.retry_backoff_max), after.count)
+
+    def divert(self, txid: int) -> tuple[str, ...]:
+        """What the next attempt at `txid` leaves out."""
+        return self.failure(txid).divert if self._settings.dead_letters else ()
+
+    def failure(self, txid: int) -> Failure:
+        """What is remembered of `txid`."""
+        return self._known.get(txid, Failure())
+
+    def pinned(self, txid: int, previous: Any) -> Any:
+        """The document that `txid` must have after the document `previous`; None when the spout is to plan it.
+
+        A batch is a dead letter as a whole only as it was: when the one before it has changed, this is undone.
+        """
+        found = self._known.get(txid)
+        if found is None or found.pin is None or not self._settings.dead_letters:
+            return None
+        document, after = found.pin
+        if after == previous:
+            return document
+        rest = tuple(kind for kind in found.divert if kind != SOURCE)
+        self._known[txid] = replace(found, divert=rest, tries={}, pin=None)
+        return None
 
     def forget(self, upto: int) -> list[int]:
         """Txids up to `upto` are committed; returns those that had failures."""
-        done = [txid for txid in list(self._counts) if txid <= upto]
+        done = [txid for txid in list(self._known) if txid <= upto]
         for txid in done:
-            del self._counts[txid]
+            del self._known[txid]
         return done
+
+    def _more(self, divert: tuple[str, ...], kind: str) -> tuple[str, ...] | None:
+        """What is left out next, when `divert` was not enough for an error of `kind`; None when nothing is left."""
+        if not self._settings.dead_letters or SOURCE in divert:
+            return None
+        return (*divert, SOURCE if kind == "lost" or kind in divert else kind)
+
+    def _diverting(self, txid: int, failure: Failure, divert: tuple[str, ...], row: ErrorRow) -> Failure:
+        pin = self._pin(txid) if SOURCE in divert else None
+        return replace(failure, divert=divert, tries={}, row=asdict(replace(row, traceback="")), pin=pin)
+
+    def _put(self, txid: int, failure: Failure) -> None:
+        self._known[txid] = failure
+        self._record(txid, failure)
 
 
 def _limit(settings: Settings, kind: str) -> int | None:

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
+from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
+from txstorm.ledger import names
+from txstorm.ledger.store import Delete, Op
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer
 from txstorm.runtime.gate import Gate, Window
@@ -53,6 +56,22 @@ class Session:
     journal: TextIO | None = None
     _groups: int = 0
 
+    def machine_config(self) -> Config:
+        """What the state machine is told once."""
+        pending = self.settings.max_spout_pending
+        return Config(
+            max_pending=self.window.LIMIT if pending == "auto" else pending,
+            max_group=self.settings.max_group_txids,
+            opaque=self.planning.planner.opaque,
+        )
+
+    def housekeeping(self, last: int) -> list[Op]:
+        """Ledger entries that go with P8 of a group up to `last`: metadata before it, failure counts up to it."""
+        old = [txid for txid in list(self.planning.metas) if txid < last]
+        failed = self.retry.forget(last)
+        paths = [*(names.meta_path(txid) for txid in old), *(names.failure_path(txid) for txid in failed)]
+        return [Delete(path) for path in paths]
+
     def after_commit(self) -> None:
         """Bookkeeping between commits: every `HISTORY_GROUPS` groups the ledger's rows move to the history table."""
         self._groups += 1
@@ -89,7 +108,7 @@ class Session:
         for close in (self.planning.planner.close, self.engine.close, self.store.close, self._close_journal):
             try:
                 close()
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("closing %s failed", self.identity.topology)
         self.books.ledger.close()
 

@@ -19,7 +19,7 @@ def calling(spout: str, call: str) -> Iterator[None]:
         yield
     except TxstormError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         msg = f"spout {spout!r}: {call} raised {type(error).__name__}: {error}"
         raise TopologyFailed(msg) from error
 

@@ -12,28 +12,40 @@ from txstorm.api.names import field_fault, name_fault
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import stored_schema
 from txstorm.errors import StateError
-from txstorm.state.intent import CHANGES, SINK, STATE
+from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
 from txstorm.state.table import DeltaTableState, TableRef
 
 KEYS, VALUES = "txstorm.keys", "txstorm.values"
+LETTERS_REF = TableRef(LETTERS, "")
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A state or sink and the component that declares it."""
+    """A state or sink and the component that declares it, or the table of dead letters.
+
+    Attributes:
+        component: who writes it.
+        table: its columns.
+        letters: whether it is the table of dead letters.
+    """
 
     component: str
     table: KeyedState | SinkTable
+    letters: bool = False
 
     @property
     def label(self) -> str:
         """What messages call it."""
+        if self.letters:
+            return "table of dead letters"
         return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
 
     @property
     def refs(self) -> tuple[TableRef, ...]:
         """Its Delta tables."""
+        if self.letters:
+            return (LETTERS_REF,)
         kinds = (CHANGES, STATE) if isinstance(self.table, KeyedState) else (SINK,)
         return tuple(TableRef(kind, self.table.name) for kind in kinds)
 
@@ -75,6 +87,12 @@ class Declaration:
             raise StateError("; ".join(found))
         for ref in self.refs:
             stored_schema(self.label, self.schema(ref))
+
+
+def letters_declaration(schema: pa.Schema) -> Declaration:
+    """The declaration of the table of dead letters, with the columns of `schema`."""
+    columns = {field.name: field.type for field in schema}
+    return Declaration("dead-letters", SinkTable("dead-letters", columns), letters=True)
 
 
 def declarations(

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -127,11 +128,13 @@ class Tables:
         states: name of a state or map → the component that declares it, and its unpublished rows.
         sinks: the same of the sinks.
         members: all tables that groups write to, in the order in which they are published.
+        letters: the rows of the table of dead letters, where there is one.
     """
 
     states: Mapping[str, tuple[str, StateGroup | MapGroup]]
     sinks: Mapping[str, tuple[str, SinkGroup]]
     members: Sequence[Member]
+    letters: SinkGroup | None = None
 
 
 class Resources:
@@ -142,28 +145,65 @@ class Resources:
         self._tables = tables
         self._handles: list[TaskState | TaskMap | TaskSink] = []
         self._active = False
+        self._closed = False
+        self._lock = RLock()
 
     def state(self, component: str, task: int, name: str) -> TaskState | TaskMap:
         """The handle of the state or map `name` of `component`; raises `StateError` when it declares none such."""
-        handle = _declared("state", component, name, self._tables.states).handle(component, task, self.txid)
-        self._give(handle)
+        group = _declared("state", component, name, self._tables.states)
+        with self._lock:
+            self._check_open(component, name)
+            handle = group.handle(component, task, self.txid)
+            self._give(handle)
         return handle
 
     def sink(self, component: str, task: int, name: str) -> TaskSink:
         """The handle of the sink `name` declared by `component`; raises `StateError` when it declares none such."""
-        handle = _declared("sink", component, name, self._tables.sinks).handle(component, task, self.txid)
-        self._give(handle)
+        group = _declared("sink", component, name, self._tables.sinks)
+        with self._lock:
+            self._check_open(component, name)
+            handle = group.handle(component, task, self.txid)
+            self._give(handle)
         return handle
 
     def activate(self, active: bool) -> None:
         """Let handles be used, or no longer: those given out and those to come."""
-        self._active = active
-        for handle in self._handles:
-            handle.active = active
+        with self._lock:
+            self._active = active and not self._closed
+            for handle in self._handles:
+                handle.active = self._active
+
+    def close(self) -> None:
+        """Nothing can be written through these from now on, whoever still holds a handle or asks for one."""
+        with self._lock:
+            self._closed = True
+        self.activate(False)
+
+    def settle(self, component: str, task: int) -> None:
+        """Raise `StateError` now for what the task wrote and no table can hold; else that shows when the txid ends."""
+        for rows in self._groups():
+            rows.settle(component, task, self.txid)
+
+    def undo(self, component: str, task: int) -> None:
+        """Take back what the task wrote in this txid."""
+        for rows in self._groups():
+            rows.undo(component, task, self.txid)
+
+    def _groups(self) -> list[StateGroup | MapGroup | SinkGroup]:
+        states = [rows for _, rows in self._tables.states.values()]
+        return [*states, *(rows for _, rows in self._tables.sinks.values())]
 
     def _give(self, handle: TaskState | TaskMap | TaskSink) -> None:
         handle.active = self._active
         self._handles.append(handle)
+
+    def _check_open(self, component: str, name: str) -> None:
+        if self._closed:
+            msg = (
+                f"{component}: {name!r} asked for by an attempt at txid {self.txid} that was given up (it took too "
+                "long, or the run ended); nothing it does counts any more"
+            )
+            raise StateError(msg)
 
 
 class CommitGroup:
@@ -190,6 +230,14 @@ class CommitGroup:
         """Let the handles of the txid at hand be used, or no longer."""
         self.resources.activate(active)
 
+    def divert(self, txid: int, letters: pa.Table) -> None:
+        """Dead letters of `txid`; called after its committers have finished and before it ends."""
+        assert self._tables.letters is not None
+        sink = self._tables.letters.handle("dead-letters", 0, txid)
+        sink.active = True
+        sink.append_batch(letters)
+        sink.active = False
+
     def end_txid(self, txid: int) -> None:
         """All committers of `txid` have finished.
 
@@ -202,7 +250,7 @@ class CommitGroup:
 
     def drop_from(self, txid: int) -> None:
         """Forget `txid` and every later one, in all tables, staged files included; nothing of them is decided."""
-        self.resources.activate(False)
+        self.resources.close()
         self.resources = Resources(txid, self._tables)
         for member in self._tables.members:
             member.drop_from(txid)

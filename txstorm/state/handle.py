@@ -186,6 +186,16 @@ class StateGroup:
                 tasks[component, task] = TaskState(self, component, task, txid)
             return tasks[component, task]
 
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Forget what one task wrote in `txid`, which has not ended; its handle is of no more use."""
+        with self._lock:
+            handle = self._open.get(txid, {}).pop((component, task), None)
+            if handle is not None:
+                handle.active = False
+
+    def settle(self, component: str, task: int, txid: int) -> None:
+        """Nothing to do: what a task writes is checked when it writes it."""
+
     def before(self, keys: Sequence[Key], txid: int) -> list[Value | None]:
         """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead."""
         # The overlay first: when a txid moves into the index meanwhile, its keys are found in the one or the other.

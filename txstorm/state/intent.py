@@ -14,8 +14,8 @@ from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.state.staging import Staged
 
 FORMAT, VERSION = "txstorm-intent", 1
-CHANGES, STATE, SINK, MAP = "changes", "state", "sink", "map"
-DIRECTORIES = {CHANGES: "changes", STATE: "state", SINK: "sinks", MAP: "maps"}
+CHANGES, STATE, SINK, MAP, LETTERS = "changes", "state", "sink", "map", "dead-letters"
+DIRECTORIES = {CHANGES: "changes", STATE: "state", SINK: "sinks", MAP: "maps", LETTERS: "dead_letters"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class IntentTable:
     """One table, or map in a store of the user's own, that an intent touches.
 
     Attributes:
-        kind: ``changes``, ``sink`` or ``map``.
-        name: the state's, sink's or map's name.
+        kind: ``changes``, ``sink``, ``map`` or ``dead-letters``.
+        name: the state's, sink's or map's name; empty for the one table of dead letters.
         uri: the directory of the table, or of the map's staged rows, relative to the data directory.
         schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
         previous: the last txid of the table before this group.

@@ -191,6 +191,16 @@ class MapGroup:
                 tasks[component, task] = TaskMap(self, component, task, txid)
             return tasks[component, task]
 
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Forget what one task wrote in `txid`, which has not ended; its handle is of no more use."""
+        with self._lock:
+            handle = self._open.get(txid, {}).pop((component, task), None)
+            if handle is not None:
+                handle.active = False
+
+    def settle(self, component: str, task: int, txid: int) -> None:
+        """Nothing to do: what a task writes is checked when it writes it."""
+
     def rows(self, texts: Sequence[str], txid: int, where: str) -> list[Row[Any] | None]:
         """The rows of the keys `texts` as `txid` finds them.
 

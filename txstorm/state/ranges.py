@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from txstorm.clients.delta import is_table
 from txstorm.errors import TableCorrupt
+from txstorm.state.declared import LETTERS_REF
 from txstorm.state.intent import CHANGES, SINK, TxidRecord
 from txstorm.state.read import list_sinks, list_states, open_table
 from txstorm.state.table import TableRef
@@ -31,13 +33,15 @@ class TableRange:
 
 
 def table_ranges(data_dir: Path) -> dict[str, list[TableRange]]:
-    """Table (``changes/…``, ``sinks/…``) → its ranges on the current timeline, oldest first, as far as kept.
+    """Table (its directory) → its ranges on the current timeline, oldest first, as far as kept.
 
     Raises:
         TableCorrupt: the ranges of a table leave a gap or overlap.
     """
     refs = [TableRef(CHANGES, name) for name in list_states(data_dir)]
     refs += [TableRef(SINK, name) for name in list_sinks(data_dir)]
+    if is_table(data_dir / LETTERS_REF.uri):
+        refs.append(LETTERS_REF)
     found = {ref.uri: _ranges(data_dir, ref) for ref in refs}
     for uri, ranges in found.items():
         check_tiling(uri, ranges)

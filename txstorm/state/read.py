@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
-from txstorm.state.declared import KEYS, VALUES
+from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, in_order
 from txstorm.state.table import COMPACTED, CREATED, DeltaTableState, Owner, TableRef
@@ -89,6 +89,14 @@ def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None
     """
     high = None if last is None else (TXID.name, last)
     rows = _open(data_dir, SINK, name).handle.read(low=(TXID.name, first - 1), high=high)
+    return rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
+
+
+def read_letters(data_dir: Path) -> pa.Table | None:
+    """The dead letters with their ``_txid``, by txid and then as they were added; None when none were ever kept."""
+    if not is_table(data_dir / LETTERS_REF.uri):
+        return None
+    rows = open_table(data_dir, LETTERS_REF).handle.read()
     return rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
 
 

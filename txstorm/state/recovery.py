@@ -16,7 +16,7 @@ _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 
 
 def table_ref(uri: str) -> TableRef:
-    """The table that the ledger and intents call ``changes/…``, ``sinks/…`` or ``maps/…``."""
+    """The table that the ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…`` or ``dead_letters``."""
     directory, _, name = uri.partition("/")
     return TableRef(_KINDS[directory], name)
 

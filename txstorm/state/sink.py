@@ -103,6 +103,20 @@ class SinkGroup:
                 tasks[component, task] = TaskSink(self.sink, self._columns, component, task, txid)
             return tasks[component, task]
 
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Forget what one task appended in `txid`, which has not ended; its handle is of no more use."""
+        with self._lock:
+            handle = self._open.get(txid, {}).pop((component, task), None)
+            if handle is not None:
+                handle.active = False
+
+    def settle(self, component: str, task: int, txid: int) -> None:
+        """Raise `StateError` now if a row that the task appended in `txid` does not fit the columns."""
+        with self._lock:
+            handle = self._open.get(txid, {}).get((component, task))
+            if handle is not None:
+                handle.collected()
+
     def end_txid(self, txid: int) -> None:
         """Take over the rows of `txid`: called after all its tasks have finished.
 

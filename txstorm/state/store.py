@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from txstorm import faults
 from txstorm.api.maps import MapState
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.compact import compact_state
-from txstorm.state.declared import Declaration, declarations
+from txstorm.state.declared import Declaration, declarations, letters_declaration
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, Resources, Tables
 from txstorm.state.handle import StateGroup
@@ -67,6 +69,7 @@ class StateStore:
         create: bool,
         committed: int = 0,
         recorded: Collection[str] = (),
+        letters: pa.Schema | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -83,6 +86,7 @@ class StateStore:
             create: whether this is the first run; later only tables that are not `recorded` may be missing.
             committed: the last committed txid; the range of a new table starts after it.
             recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
+            letters: the columns of the table of dead letters, where the topology keeps any.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -91,6 +95,8 @@ class StateStore:
         """
         owner = Owner(topology, incarnation, timeline)
         declared = declarations(states, sinks)
+        if letters is not None:
+            declared.append(letters_declaration(letters))
         found: dict[TableRef, DeltaTableState] = {}
         missing: list[tuple[Declaration, TableRef]] = []
         for one in declared:
@@ -132,14 +138,17 @@ class StateStore:
             table.refresh()
         states: dict[str, tuple[str, StateGroup | MapGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
+        letters: SinkGroup | None = None
         for one in self._declared:
             if isinstance(one.table, KeyedState):
                 states[one.table.name] = one.component, self._load_state(one, one.table)
+            elif one.letters:
+                letters = self._load_sink(one, one.table)
             else:
                 sinks[one.table.name] = one.component, self._load_sink(one, one.table)
         maps = self.maps.groups()
         self._members.update(self.maps.members(maps))
-        self._tables = Tables({**states, **maps}, sinks, list(self._members.values()))
+        self._tables = Tables({**states, **maps}, sinks, list(self._members.values()), letters)
 
     def last_txids(self) -> dict[str, int]:
         """Table (``changes/…``, ``sinks/…``) or map with a mark (``maps/…``) → the last txid published to it."""

@@ -57,7 +57,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """Which table: ``changes``, ``state`` or ``sink``, and its name."""
+    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
 
     kind: str
     name: str
@@ -65,11 +65,12 @@ class TableRef:
     @property
     def uri(self) -> str:
         """Its directory, relative to the data directory; also its name in ledger and messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}"
+        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
 
     def txid_app(self, owner: Owner) -> str:
         """The app id under which it keeps its last txid."""
-        return f"txstorm/{owner.incarnation}/{owner.timeline}/{self.kind}-{self.name}"
+        table = f"{self.kind}-{self.name}" if self.name else self.kind
+        return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
 
 
 class DeltaTableState:

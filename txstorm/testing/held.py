@@ -98,7 +98,7 @@ class HeldDriver(Driver):
             _forget(one)
         self.held.clear()
         self.jobs.give_up_all()
-        self._commit_thread.shutdown()
+        self._commits.close()
 
     # -- one turn of the loop -----------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class HeldDriver(Driver):
             self._feed(ev.Processed(*attempt))
         else:
             finished = one.finished
-            self._commit_done(_done(lambda: self._session.committer.conclude(finished, self._housekeeping)))
+            self._commit_done(_done(lambda: self._session.committer.conclude(finished, self._session.housekeeping)))
 
     def _failed(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
         one = self._take(attempt)

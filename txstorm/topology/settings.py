@@ -27,6 +27,9 @@ _LATER = {
 }
 
 
+_POLICY = re.compile(r"fail_topology|dead_letter|retry\([1-9][0-9]{0,5}\)( *, *dead_letter)?")
+
+
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
         msg = "expected a number, got a truth value"
@@ -39,9 +42,9 @@ def _none_word(value: Any) -> Any:
 
 
 def _error_policy(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(r"fail_topology|retry\([1-9][0-9]{0,5}\)", value):
-        return value
-    msg = "expected fail_topology or retry(N) with N >= 1"
+    if isinstance(value, str) and (found := _POLICY.fullmatch(value.strip())):
+        return ", ".join(found.group(0).replace(" ", "").split(","))
+    msg = "expected fail_topology, retry(N), dead_letter, or 'retry(N), dead_letter', with N >= 1"
     raise ValueError(msg)
 
 
@@ -76,17 +79,18 @@ class Settings(BaseModel):
     max_group_txids: Count = Field(64, description="transactions decided and published together at most")
     max_jobs: Count = Field(2, description="jobs that process at the same time")
     batch_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)] = Field(
-        600.0, description="seconds after which a processing batch is cancelled and tried again"
+        600.0, description="seconds after which a batch, in either phase, is given up and tried again"
     )
     enable_timeouts: bool = Field(True, description="whether batch_timeout applies")
     min_interval: Seconds = Field(0.0, description="seconds between the starts of two transactions at least")
     on_error: Annotated[str, BeforeValidator(_error_policy)] = Field(
-        "fail_topology", description="what an exception of user code does: fail_topology or retry(N)"
+        "fail_topology",
+        description="what an exception does: fail_topology, retry(N), dead_letter, or retry(N), dead_letter",
     )
     retry_backoff: Seconds = Field(0.05, description="seconds before a failed batch is tried again; doubles")
     retry_backoff_max: Seconds = Field(5.0, description="seconds between two tries of a batch at most")
     max_retries: Annotated[Size | None, BeforeValidator(_none_word)] = Field(
-        None, description="tries after a FailedException before the topology fails; none: unlimited"
+        None, description="tries after a FailedException before it counts as an exception that lasts; none: unlimited"
     )
     max_in_flight_bytes: Count = Field(256 * MIB, description="bytes of processed, undecided batches at most")
     spill_bytes: Size = Field(
@@ -100,8 +104,13 @@ class Settings(BaseModel):
 
     @property
     def error_retries(self) -> int:
-        """N of ``on_error = "retry(N)"``, 0 for ``fail_topology``."""
-        return int(self.on_error[6:-1]) if self.on_error.startswith("retry(") else 0
+        """N of ``retry(N)`` in `on_error`, 0 without it."""
+        return int(self.on_error[6 : self.on_error.index(")")]) if self.on_error.startswith("retry(") else 0
+
+    @property
+    def dead_letters(self) -> bool:
+        """Whether records that always fail go to the dead-letter table, instead of ending the topology."""
+        return self.on_error.endswith("dead_letter")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Settings:

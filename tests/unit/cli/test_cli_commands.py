@@ -27,6 +27,7 @@ def test_run_prints_one_object(txstorm_json, words: Path):
         "txids": 3,
         "tuples": 6,
         "replays": 0,
+        "dead_letters": 0,
         "state": {"counts": str(words / "txstorm-data/words/state/counts")},
         "sinks": {"log": str(words / "txstorm-data/words/sinks/log")},
     }

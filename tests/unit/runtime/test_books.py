@@ -55,7 +55,7 @@ def test_every_coordinator_has_a_higher_epoch_and_fences_the_one_before(books: B
         lambda: books.write_metas({1: Meta({}, 1)}),
         lambda: books.decide(intent(1)),
         lambda: books.complete(1, {}, []),
-        lambda: books.write_failure(1, 1, "no"),
+        lambda: books.write_failure(1, {"count": 1, "cause": "no"}),
         lambda: books.write_tables({"a": 1}),
     ]
     for write in writes:
@@ -114,8 +114,8 @@ def test_a_completed_group_moves_on_in_one_write(books: Books) -> None:
 
 
 def test_failures_are_counted_with_their_last_cause(books: Books) -> None:
-    books.write_failure(3, 1, "first")
-    books.write_failure(3, 2, "x" * 10_000)
+    books.write_failure(3, {"count": 1, "cause": "first"})
+    books.write_failure(3, {"count": 2, "cause": "x" * 10_000})
     assert books.failures() == {3: {"count": 2, "cause": "x" * 4000}}
 
 

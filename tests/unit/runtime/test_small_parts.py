@@ -17,7 +17,7 @@ from txstorm.ledger.memory import MemoryLedger
 from txstorm.runtime.books import Books
 from txstorm.runtime.failure import batch_failure, spout_failure
 from txstorm.runtime.planning import Planning
-from txstorm.runtime.retry import LOST_RETRIES, RetryPolicy
+from txstorm.runtime.retry import LOST_RETRIES, Failure, RetryPolicy
 from txstorm.runtime.timers import Timers
 from txstorm.runtime.waiters import Waiters
 from txstorm.topology.settings import Settings
@@ -29,7 +29,7 @@ def row(kind: str = "failed", name: str = "FailedException") -> ErrorRow:
     return ErrorRow("split", 1, kind, name, "why", "jobs/a.py:3 in execute", "Traceback …")
 
 
-def policy(known: dict[int, int] | None = None, **settings) -> tuple[RetryPolicy, list]:
+def policy(known: dict[int, Failure] | None = None, **settings) -> tuple[RetryPolicy, list]:
     recorded: list = []
     return RetryPolicy(Settings.parse(settings), lambda *one: recorded.append(one), known or {}), recorded
 
@@ -38,7 +38,9 @@ def test_a_failed_batch_is_replayed_at_once_then_with_growing_pauses() -> None:
     made, recorded = policy(retry_backoff=0.1, retry_backoff_max=1)
     delays = [made.judge(4, row()).delay for _ in range(8)]
     assert delays == [0, 0.1, 0.2, 0.4, 0.8, 1, 1, 1]
-    assert recorded[-1] == (4, 8, "split[1] raised FailedException at jobs/a.py:3 in execute: why")
+    txid, failure = recorded[-1]
+    assert (txid, failure.count, failure.tries) == (4, 8, {"failed": 8})
+    assert failure.cause == "split[1] raised FailedException at jobs/a.py:3 in execute: why"
     assert made.judge(5, row()).delay == 0
 
 
@@ -60,7 +62,7 @@ def test_how_often_a_batch_is_replayed(kind: str, settings: dict, replays: int) 
 
 
 def test_counts_go_on_over_a_restart_and_end_with_the_commit() -> None:
-    made, _ = policy({3: 2, 9: 1}, on_error="retry(2)")
+    made, _ = policy({3: Failure(2, tries={"other": 2}), 9: Failure(1, tries={"other": 1})}, on_error="retry(2)")
     assert made.judge(3, row("other")).delay is None
     assert made.forget(5) == [3]
     assert made.judge(3, row("other")).count == 1

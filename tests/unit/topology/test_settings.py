@@ -27,6 +27,8 @@ def test_defaults_are_the_documented_ones():
         ("enable_timeouts", "false", False),
         ("compact_on_stop", "true", True),
         ("on_error", "retry(3)", "retry(3)"),
+        ("on_error", "dead_letter", "dead_letter"),
+        ("on_error", " retry(3) ,dead_letter", "retry(3), dead_letter"),
         ("spill_bytes", "0", 0),
     ],
 )
@@ -64,6 +66,8 @@ def test_storm_keys_are_read_in_storm_units():
         ("min_interval", "inf"),
         ("on_error", "retry(0)"),
         ("on_error", "ignore"),
+        ("on_error", "dead_letter, retry(3)"),
+        ("on_error", "fail_topology, dead_letter"),
         ("on_error", 3),
         ("max_retries", -1),
         ("cargo_bytes", 2**24 + 1),
@@ -109,6 +113,9 @@ def test_a_setting_given_under_both_names_is_refused():
 
 def test_retry_policy_tells_its_number():
     assert Settings.parse({"on_error": "retry(12)"}).error_retries == 12
+    both = Settings.parse({"on_error": "retry(12), dead_letter"})
+    assert (both.error_retries, both.dead_letters) == (12, True)
+    assert (Settings().dead_letters, Settings(on_error="dead_letter").error_retries) == (False, 0)
 
 
 def test_updated_keeps_what_is_not_named():

@@ -1,0 +1,229 @@
+"""A network with user code in every place where there can be any, each of which can be told to raise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    Emitter,
+    FailedException,
+    ReportedFailedException,
+    SpoutCoordinator,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+)
+from txstorm.api.state import KeyedState, SinkTable
+
+ERRORS = {
+    "failed": FailedException,
+    "reported": ReportedFailedException,
+    "value": ValueError,
+    "exit": SystemExit,
+}
+TUPLES = ("basic.execute", "batch.execute", "keep.execute", "behind.execute")
+"""Places that see one tuple; with record batches they see some."""
+GROUPINGS = ("grouping", "behind.grouping")
+PLACES = (
+    "is_ready",
+    "initialize",
+    "emitter",
+    "basic.prepare",
+    "batch.prepare",
+    "batch.finish",
+    "keep.prepare",
+    "keep.finish",
+    "behind.prepare",
+    "behind.finish",
+    *TUPLES,
+    *GROUPINGS,
+)
+COORDINATOR = PLACES[:2]
+
+
+class Trouble:
+    """Raises at the places and txids it is told, once each or always.
+
+    Args:
+        marks: an empty directory, where it is remembered what has been raised, over processes.
+        plan: place → (txid, name of the error).
+    """
+
+    def __init__(self, marks: Path, plan: Mapping[str, tuple[int, str]], *, always: bool = False) -> None:
+        self.marks, self.plan, self.always = os.fspath(marks), dict(plan), always
+
+    def __call__(self, place: str, txid: int) -> None:
+        when, error = self.plan.get(place, (0, ""))
+        if when == txid and (self.always or self._first(place)):
+            raise ERRORS[error](f"trouble in {place}")
+
+    def _first(self, place: str) -> bool:
+        try:
+            os.close(os.open(os.path.join(self.marks, place), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+class Numbers(TransactionalSpout):
+    """Transaction N is the numbers 2N - 1 and 2N."""
+
+    fields = ("n",)
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+
+    def coordinator(self, context):
+        return _Coordinator(self.trouble)
+
+    def emitter(self, context):
+        return _Emitter(self.trouble, context)
+
+
+class _Coordinator(SpoutCoordinator):
+    def __init__(self, trouble):
+        self.trouble, self.asked = trouble, 0
+
+    def is_ready(self):
+        self.asked += 1
+        self.trouble("is_ready", self.asked)
+        return True
+
+    def initialize_transaction(self, txid, prev_metadata):
+        self.trouble("initialize", txid)
+        return [2 * txid - 1, 2 * txid]
+
+
+class _Emitter(Emitter):
+    def __init__(self, trouble, context):
+        self.trouble, self.context = trouble, context
+
+    def emit_batch(self, attempt, metadata, collector):
+        for n in metadata:
+            if n % self.context.parallelism == self.context.task:
+                collector.emit(n)
+                self.trouble("emitter", attempt.txid)
+
+
+class ByNumber:
+    """A custom grouping; a number tells its transaction."""
+
+    def __init__(self, trouble: Trouble, place: str) -> None:
+        self.trouble, self.place = trouble, place
+
+    def prepare(self, component, stream, targets):
+        self.targets = targets
+
+    def choose_tasks(self, source_task, values):
+        (n,) = values
+        if n % 2:
+            self.trouble(self.place, (n + 1) // 2)
+        return [n % self.targets]
+
+
+class Basic(BasicBolt):
+    """Raises for odd numbers, after it has emitted."""
+
+    fields = ("n",)
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+
+    def prepare(self, context):
+        self.trouble("basic.prepare", context.attempt.txid)
+
+    def execute(self, tuple, collector):
+        collector.emit(tuple["n"])
+        if tuple["n"] % 2:
+            self.trouble("basic.execute", (tuple["n"] + 1) // 2)
+
+
+class BasicRows(Basic):
+    def execute_batch(self, batch, collector):
+        collector.emit_batch(batch)
+        for n in batch.column("n").to_pylist():
+            if n % 2:
+                self.trouble("basic.execute", (n + 1) // 2)
+
+
+class Batch(BatchBolt):
+    """Emits at the end what it has got; raises for odd numbers."""
+
+    fields = ("n",)
+
+    def __init__(self, trouble: Trouble, name: str) -> None:
+        self.trouble, self.name = trouble, name
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.attempt, self.numbers = context, collector, attempt, []
+        self.trouble(f"{self.name}.prepare", attempt.txid)
+
+    def execute(self, tuple):
+        self.take(tuple["n"])
+
+    def take(self, n):
+        self.numbers.append(n)
+        if n % 2:
+            self.trouble(f"{self.name}.execute", (n + 1) // 2)
+
+    def finish_batch(self):
+        for n in self.numbers:
+            self.collector.emit(n)
+        if self.numbers:
+            self.trouble(f"{self.name}.finish", self.attempt.txid)
+
+
+class BatchRows(Batch):
+    def execute_batch(self, batch):
+        for n in batch.column("n").to_pylist():
+            self.take(n)
+
+
+class Keep(Batch, Committer):
+    seen = KeyedState("seen", key={"n": int}, value={"times": int})
+    kept = SinkTable("kept", {"n": int})
+
+    def finish_batch(self):
+        for n in self.numbers:
+            self.context.state("seen").update(n, lambda old: (old or 0) + 1)
+            self.context.sink("kept").append(n)
+        super().finish_batch()
+
+
+class KeepRows(Keep):
+    def execute_batch(self, batch):
+        for n in batch.column("n").to_pylist():
+            self.take(n)
+
+
+class End(BatchBolt, Committer):
+    ended = SinkTable("ended", {"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.numbers = context, []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
+
+    def finish_batch(self):
+        for n in self.numbers:
+            self.context.sink("ended").append(n)
+
+
+def failing_net(trouble: Trouble, *, rows: bool = False, **settings: Any) -> Any:
+    """numbers(2) → basic(2) → batch(2) → keep(2), a committer → behind(2), in the commit phase → end, a committer."""
+    basic, batch, keep = (BasicRows, BatchRows, KeepRows) if rows else (Basic, Batch, Keep)
+    builder = TransactionalTopologyBuilder("failing", "numbers", Numbers(trouble), 2)
+    builder.set_bolt("basic", basic(trouble), 2).local_or_shuffle_grouping("numbers")
+    builder.set_bolt("batch", batch(trouble, "batch"), 2).custom_grouping("basic", ByNumber(trouble, "grouping"))
+    builder.set_bolt("keep", keep(trouble, "keep"), 2).fields_grouping("batch", ["n"])
+    behind = builder.set_bolt("behind", batch(trouble, "behind"), 2)
+    behind.custom_grouping("keep", ByNumber(trouble, "behind.grouping"))
+    builder.set_bolt("end", End()).global_grouping("behind")
+    made = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
+    return builder.build_topology().with_settings({**made, **settings})

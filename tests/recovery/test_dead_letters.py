@@ -1,0 +1,289 @@
+"""Records that always fail: left out, kept in the dead-letter table in the same transaction, the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from failing_net import Trouble, failing_net
+from recovery_cases import check, open_books, sums
+from watched import Diary, PartitionedShelfSpout, Shelf, ShelfSpout, watched_topology
+
+from txstorm import FailedException, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
+from txstorm.errors import TopologyFailed
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_letters, read_sink
+
+LAST = 14
+POISON = {
+    "emitter": (2, "value"),
+    "basic.execute": (3, "exit"),
+    "batch.execute": (4, "value"),
+    "batch.finish": (5, "value"),
+    "keep.execute": (6, "exit"),
+    "keep.finish": (7, "value"),
+    "grouping": (8, "value"),
+    "behind.grouping": (9, "exit"),
+    "behind.execute": (10, "value"),
+    "behind.finish": (11, "value"),
+    "basic.prepare": (12, "value"),
+    "keep.prepare": (13, "value"),
+}
+
+
+@pytest.fixture
+def marks(place: Path) -> Path:
+    (place / "marks").mkdir()
+    return place / "marks"
+
+
+def poisoned(place: Path, engine: Any, **settings: Any) -> Path:
+    trouble = Trouble(place / "marks", POISON, always=True)
+    topology = failing_net(trouble, **{"on_error": "dead_letter", **settings})
+    run(topology, engine=engine, data_dir=place / "data", until_txid=LAST).awaitTermination()
+    return place / "data"
+
+
+def letters(data_dir: Path) -> list[tuple[int, str, int, str, Any]]:
+    """(txid, component, task, error, record), in the order of the table."""
+    found = read_letters(data_dir)
+    assert found is not None
+    return [
+        (row["_txid"], row["component"], row["task"], row["type"], json.loads(row["record"]))
+        for row in found.to_pylist()
+    ]
+
+
+def numbers(data_dir: Path, sink: str) -> set[int]:
+    rows = read_sink(data_dir, sink).to_pylist()
+    assert all(row["_txid"] == (row["n"] + 1) // 2 for row in rows)
+    assert len({row["n"] for row in rows}) == len(rows)
+    return {row["n"] for row in rows}
+
+
+EVERYTHING = set(range(1, 2 * LAST + 1))
+# What a task gets depends on the groupings: odd numbers are those that raise, and go to task 1 after "basic".
+LETTERS = {
+    2: [
+        ("numbers", 0, "ValueError", {"meta": [3, 4], "task": 0, "of": 2}),
+        ("numbers", 1, "ValueError", {"meta": [3, 4], "task": 1, "of": 2}),
+    ],
+    3: [("basic", 1, "SystemExit", {"n": 5})],
+    4: [("batch", 1, "ValueError", {"n": 7})],
+    5: [("batch", 0, "ValueError", {"n": 10}), ("batch", 1, "ValueError", {"n": 9})],
+    8: [("basic", 1, "ValueError", {"n": 15})],
+    10: [("behind", 1, "ValueError", {"n": 19})],
+    11: [("behind", 0, "ValueError", {"n": 22}), ("behind", 1, "ValueError", {"n": 21})],
+    12: [("basic", 0, "ValueError", {"n": 24}), ("basic", 1, "ValueError", {"n": 23})],
+}
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["tuples", "record batches"])
+def test_what_raises_is_left_out_and_the_rest_goes_on(place, marks, rows):
+    trouble = Trouble(marks, POISON, always=True)
+    topology = failing_net(trouble, rows=rows, on_error="dead_letter")
+    handle = run(topology, engine="local", data_dir=place / "data", until_txid=LAST)
+    handle.awaitTermination()
+
+    found = letters(place / "data")
+    for txid, expected in LETTERS.items():
+        mine = [one[1:] for one in found if one[0] == txid]
+        assert mine == expected, txid
+    by_txid = {txid: {one[4]["n"] for one in found if one[0] == txid} for txid in (6, 7, 9, 13)}
+    assert by_txid == {6: {11}, 7: {13, 14}, 9: {17}, 13: {25, 26}}
+    kept = EVERYTHING - {3, 4} - {5} - {7} - {9, 10} - {11} - {13, 14} - {15} - {23, 24} - {25, 26}
+    assert numbers(place / "data", "kept") == kept
+    assert sums(place / "data") == dict.fromkeys(sorted(kept), 1)
+    assert numbers(place / "data", "ended") == kept - {17} - {19} - {21, 22}
+    assert handle.snapshot.dead_letters == handle.status["deadLetters"] == len(found)
+    assert sum(one.dead_letters for one in handle.recentProgress) == len(found)
+    assert handle.snapshot.replays == len(POISON)
+    assert handle.dead_letters().to_arrow().num_rows == len(found)
+    check(place / "data", LAST)
+
+
+@pytest.mark.spark
+def test_the_same_letters_on_spark(spark, place, marks):
+    from txstorm.engine.spark import SparkEngine
+
+    other = place / "other"
+    (other / "marks").mkdir(parents=True)
+    one, two = poisoned(place, SparkEngine(spark)), poisoned(other, "local")
+    assert letters(one) == letters(two)
+    assert numbers(one, "kept") == numbers(two, "kept")
+    assert numbers(one, "ended") == numbers(two, "ended")
+    frames = [found.column("frame").to_pylist() for found in (read_letters(one), read_letters(two))]
+    assert frames[0] == frames[1]
+
+
+def test_every_letter_says_what_went_wrong_and_where(place, marks):
+    data = poisoned(place, "local", on_error="retry(2), dead_letter")
+    [row] = [row for row in read_letters(data).to_pylist() if row["_txid"] == 4]
+    assert (row["source"], row["stream"], row["what"], row["kind"]) == ("basic", "default", "tuple", "other")
+    assert row["message"] == "trouble in batch.execute"
+    assert "failing_net.py:" in row["frame"]
+    history = {one["txid"]: one for one in run_history(data)}
+    assert row["attempt"] == history[4]["attempt"]
+    assert row["stamp"] == history[4]["stamp"]
+
+
+def run_history(data: Path) -> list[dict[str, Any]]:
+    from txstorm.runtime.reading import read_directory_history
+
+    return list(read_directory_history(data).to_pylist())
+
+
+# --- the policy -------------------------------------------------------------------------------------------------------
+
+NUMBERS = list(range(1, 21))
+
+
+def source() -> Any:
+    return MemoryTransactionalSpout([NUMBERS], ["n"], take=2)
+
+
+@pytest.fixture
+def diary(place: Path) -> Diary:
+    return Diary(place / "diary")
+
+
+def tries(diary: Diary, what: str, txid: int) -> int:
+    return [one for one, _ in diary.of(what)].count(txid)
+
+
+def test_retries_come_first_and_failed_exceptions_have_a_limit_of_their_own(place, diary):
+    def trouble(txid, nth):
+        if txid == 2:
+            raise ValueError("never")
+        if txid == 4:
+            raise FailedException("never")
+        if txid == 6 and nth <= 9:
+            raise FailedException("not yet") if nth % 2 else ValueError("nor this")
+
+    settings = {"on_error": "retry(4), dead_letter", "max_retries": 6}
+    topology = watched_topology(source(), diary, process=trouble, **settings)
+    run(topology, engine="local", data_dir=place / "data", available_now=True).awaitTermination()
+    assert tries(diary, "process", 2) == 6  # once, four retries, and once more without what it raises for
+    assert tries(diary, "process", 4) == 8
+    assert tries(diary, "process", 6) == 10  # neither of its two troubles has reached its limit
+    assert [(one[0], one[4]["n"]) for one in letters(place / "data")] == [(2, 3), (2, 4), (4, 7), (4, 8)]
+    check(place / "data", 10)
+
+
+def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(place, diary):
+    def trouble(txid, nth):
+        if txid == 3 and nth == 1:
+            raise ValueError("poison, once")
+        if txid == 3 and nth <= 5:
+            raise FailedException("the database is away")
+
+    topology = watched_topology(source(), diary, process=trouble, on_error="dead_letter")
+    run(topology, engine="local", data_dir=place / "data", available_now=True).awaitTermination()
+    assert tries(diary, "process", 3) == 6
+    assert letters(place / "data") == []
+    assert sums(place / "data") == dict.fromkeys(NUMBERS, 1)
+
+
+def test_a_broken_rule_of_the_state_takes_the_whole_batch(place, marks):
+    """Two tasks change one key: no task is to blame, so the batch is a letter as a whole."""
+    builder = TransactionalTopologyBuilder(
+        "rule", "numbers", MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
+    )
+    builder.set_bolt("sum", CountByKey("key", table="counts"), 2).all_grouping("numbers")
+    builder.set_setting("on_error", "dead_letter")
+    handle = run(builder.build_topology(), engine="local", data_dir=place / "data", available_now=True)
+    handle.awaitTermination()
+    found = letters(place / "data")
+    assert [(txid, component) for txid, component, *_ in found] == [(1, "state"), (2, "state")]
+    assert handle.state("counts").to_pylist() == []
+    assert handle.committed == 2
+
+
+def test_without_the_policy_there_is_no_table(place, marks):
+    handle = run(failing_net(Trouble(marks, {})), engine="local", data_dir=place / "data", until_txid=2)
+    handle.awaitTermination()
+    assert not (place / "data" / "dead_letters").exists()
+    assert handle.dead_letters().to_pylist() == []
+
+
+# --- batches that take a worker with them, or never end ---------------------------------------------------------------
+
+
+def hangs_at(wanted: int) -> Callable[[int, int], None]:
+    def trouble(txid, nth):
+        if txid == wanted and nth <= 3:
+            time.sleep(30)
+
+    return trouble
+
+
+@pytest.mark.parametrize("phase", ["process", "commit"])
+def test_a_batch_that_never_ends_is_a_letter_as_a_whole(place, diary, phase):
+    settings = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
+    topology = watched_topology(source(), diary, **{phase: hangs_at(3)}, **settings)
+    handle = run(topology, engine="local", data_dir=place / "data", available_now=True)
+    handle.awaitTermination()
+
+    [row] = read_letters(place / "data").to_pylist()
+    assert (row["_txid"], row["what"], row["kind"], row["source"]) == (3, "metadata", "lost", "numbers")
+    assert row["component"] == ("the worker" if phase == "process" else "commit")
+    assert json.loads(row["record"]) == {"meta": {"0": [4, 2]}}
+    assert sums(place / "data") == dict.fromkeys(NUMBERS[:4] + NUMBERS[6:], 1)
+    check(place / "data", 10)
+
+
+@pytest.mark.spark
+def test_a_batch_that_kills_its_worker_is_a_letter_as_a_whole(spark, place, diary):
+    def trouble(txid, nth):
+        if txid == 6 and [6, []] not in diary.of("process"):
+            os.kill(os.getpid(), 9)
+
+    topology = watched_topology(source(), diary, process=trouble, on_error="dead_letter", max_pack_txids=2)
+    run(topology, spark=spark, data_dir=place / "data", available_now=True).awaitTermination()
+    [row] = read_letters(place / "data").to_pylist()
+    assert (row["_txid"], row["what"], row["kind"]) == (6, "metadata", "lost")
+    assert sums(place / "data") == dict.fromkeys(NUMBERS[:10] + NUMBERS[12:], 1)
+    check(place / "data", 10)
+
+
+def test_an_opaque_batch_that_is_a_letter_stays_the_one_that_failed(place, diary):
+    """The source has more when the batch is planned again; what is new is not thrown away with it."""
+    shelf = Shelf(place / "shelf").write([1, 2, 3, 4, 5], take=2)
+    seen = []
+
+    def trouble(txid, nth):
+        if txid == 3 and nth == 3:
+            shelf.write([1, 2, 3, 4, 5, 6, 7], take=2)
+        if txid == 3 and nth <= 3:
+            seen.append(nth)
+            time.sleep(30)
+
+    settings = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
+    topology = watched_topology(ShelfSpout(shelf), diary, commit=trouble, **settings)
+    handle = run(topology, engine="local", data_dir=place / "data", until_txid=4)
+    handle.awaitTermination()
+    assert [one[4] for one in letters(place / "data")] == [{"meta": [[4, 5]]}]
+    assert sums(place / "data") == dict.fromkeys([1, 2, 3, 4, 6, 7], 1)
+
+
+def test_an_emitter_that_fails_before_its_extents_are_known_cannot_be_passed(place, diary):
+    """Nobody can tell where the next batch begins: the topology ends, nothing is left out."""
+    shelf = Shelf(place / "shelf").write(["no number"], take=2)
+
+    class Broken(PartitionedShelfSpout):
+        def emitter(self, context):
+            made = super().emitter(context)
+            made.emit_partition_batch = lambda *_: 1 / 0
+            return made
+
+    topology = watched_topology(Broken(shelf), diary, on_error="dead_letter")
+    with pytest.raises(TopologyFailed, match=r"numbers\[0\] raised ZeroDivisionError"):
+        run(topology, engine="local", data_dir=place / "data", until_txid=4).awaitTermination()
+    with open_books(place / "data") as books:
+        assert books.currtx() == 1

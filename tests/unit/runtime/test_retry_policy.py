@@ -1,0 +1,108 @@
+"""What is left out after which failures, and what of it survives a restart."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from txstorm.engine.port import SOURCE, ErrorRow
+from txstorm.runtime.retry import LOST_RETRIES, Failure, RetryPolicy
+from txstorm.topology.settings import Settings
+
+
+def row(kind: str) -> ErrorRow:
+    return ErrorRow("split", 1, kind, "ValueError", "why", "jobs/a.py:3 in execute", "a long trace")
+
+
+class Desk:
+    """A policy whose records go through JSON, as they do in a ledger; `restart` begins again from them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Settings.parse({"on_error": "dead_letter", "retry_backoff": 0.1, **settings})
+        self.ledger: dict[int, str] = {}
+        self.pins: dict[int, Any] = {}
+        self.policy = self.restart()
+
+    def restart(self) -> RetryPolicy:
+        known = {txid: Failure.from_json(json.loads(text)) for txid, text in self.ledger.items()}
+        self.policy = RetryPolicy(self.settings, self.write, known, self.pins.get)
+        return self.policy
+
+    def write(self, txid: int, failure: Failure) -> None:
+        self.ledger[txid] = json.dumps(failure.to_json())
+
+    def fail(self, *kinds: str) -> float | None:
+        """The delay after the last of these failures of txid 3, with a restart before each of them."""
+        delays = [self.restart().judge(3, row(kind)).delay for kind in kinds]
+        return delays[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds", "divert"),
+    [
+        ({}, ["other"], ("other",)),
+        ({"on_error": "retry(2), dead_letter"}, ["other"] * 2, ()),
+        ({"on_error": "retry(2), dead_letter"}, ["other"] * 3, ("other",)),
+        ({}, ["failed"] * 30, ()),
+        ({"max_retries": 2}, ["failed", "reported"], ()),
+        ({"max_retries": 2}, ["failed", "reported", "failed"], ("failed",)),
+        ({"max_retries": 1}, ["failed", "other", "failed"], ("other",)),
+        ({"max_retries": 0}, ["other", "failed"], ("other", "failed")),
+        ({}, ["lost"] * LOST_RETRIES, ()),
+        ({}, ["lost"] * (LOST_RETRIES + 1), (SOURCE,)),
+        ({}, ["other", "other"], ("other", SOURCE)),
+        ({}, ["other", "lost"], ("other",)),
+    ],
+)
+def test_what_is_left_out(settings: dict, kinds: list[str], divert: tuple[str, ...]) -> None:
+    desk = Desk(**settings)
+    assert desk.fail(*kinds) is not None
+    assert desk.policy.divert(3) == desk.restart().divert(3) == divert
+
+
+def test_when_nothing_is_left_to_leave_out_the_topology_ends() -> None:
+    desk = Desk()
+    assert desk.fail("other", "other") == 0
+    assert desk.fail("other") is None
+
+
+def test_what_was_decided_is_of_no_effect_under_another_policy() -> None:
+    desk = Desk()
+    desk.fail("other")
+    desk.settings = Settings.parse({})
+    assert desk.restart().divert(3) == ()
+    assert desk.fail("other") is None
+
+
+def test_pauses_go_on_growing_over_restarts_and_begin_anew_with_another_way_to_try() -> None:
+    desk = Desk(on_error="retry(3), dead_letter")
+    assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
+    assert desk.policy.failure(3).count == 5
+
+
+def test_the_error_is_kept_without_its_trace() -> None:
+    desk = Desk()
+    desk.fail("lost", "lost", "lost")
+    error = desk.restart().failure(3).error
+    assert (error.kind, error.message, error.traceback) == ("lost", "why", "")
+
+
+def test_a_batch_that_is_left_out_as_a_whole_stays_what_it_was() -> None:
+    desk = Desk()
+    desk.pins[3] = ({"meta": [4, 6]}, {"meta": [2, 4]})
+    desk.fail("lost", "lost", "lost")
+    policy = desk.restart()
+    assert policy.pinned(3, {"meta": [2, 4]}) == {"meta": [4, 6]}
+    assert policy.divert(3) == (SOURCE,)
+    assert policy.pinned(4, {"meta": [4, 6]}) is None
+    # The batch before it has another end now: it is another batch, and innocent.
+    assert policy.pinned(3, {"meta": [2, 5]}) is None
+    assert policy.divert(3) == ()
+
+
+def test_what_has_no_record_to_leave_out_ends_the_topology() -> None:
+    desk = Desk(on_error="retry(1), dead_letter")
+    assert desk.policy.judge(3, row("other"), divertible=False).delay == 0
+    assert desk.policy.judge(3, row("other"), divertible=False).delay is None

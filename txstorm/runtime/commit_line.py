@@ -1,0 +1,128 @@
+"""The commit thread: one group after the other, and another thread when a committer does not come to an end."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from txstorm.engine.port import ErrorRow
+from txstorm.runtime.commits import Committer, Housekeeping, Outcome, Ready
+
+log = logging.getLogger("txstorm.commit")
+STOP_SECONDS = 5.0
+"""How long a run that ends waits for a committer that does not come to an end."""
+
+
+class Worker:
+    """One daemon thread that makes calls one after the other; it may be left to itself in the middle of one."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Not a thread pool: its threads would keep the process from ending.
+        self._thread = threading.Thread(target=self._body, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[], Any], answer: Future[Any]) -> None:
+        """Have `call` made; `answer` gets what it gives or raises."""
+
+        def make() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - handed to who waits for it
+                answer.set_exception(error)
+
+        self._calls.put(make)
+
+    def end(self) -> None:
+        """The thread ends after the calls it has; nobody waits for it here."""
+        self._calls.put(None)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; False when it did not come in time."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _body(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+class CommitLine:
+    """What is done in the committer's turn; told and asked by the driver thread only.
+
+    Args:
+        committer: does it.
+        done: called with a finished future, on the thread that finished it.
+        monotonic: seconds.
+    """
+
+    def __init__(
+        self, committer: Committer, done: Callable[[Future[Outcome]], None], monotonic: Callable[[], float]
+    ) -> None:
+        self._committer = committer
+        self._monotonic = monotonic
+        self._stopped_at: float | None = None
+        self._done = done
+        self._worker = Worker("txstorm-commit")
+        self._current: Future[Outcome] | None = None
+        self._housekeeping: Housekeeping | None = None
+
+    def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> None:
+        """Commit `group` when its turn comes."""
+        self._housekeeping = housekeeping
+        self._submit(lambda: self._committer.commit(group, housekeeping))
+
+    def run(self, call: Callable[[], Any]) -> Future[Any]:
+        """Have something else done in the committer's turn."""
+        answer: Future[Any] = Future()
+        self._worker.submit(call, answer)
+        return answer
+
+    def is_current(self, future: Future[Outcome]) -> bool:
+        """Whether `future` is the answer that is waited for; that of an abandoned thread is not."""
+        return future is self._current
+
+    def expire(self, timeout: float | None, *, stopping: bool) -> None:
+        """Take the group away whose committers have been at one txid for more than `timeout` seconds (None: never).
+
+        The txids before it are decided, on a fresh thread; it and the later ones have failed. A run that is stopping
+        waits for `STOP_SECONDS` at most, and that is no failure of the txid's.
+        """
+        if stopping:
+            self._stopped_at = self._stopped_at or self._monotonic()
+            if self._monotonic() - self._stopped_at > STOP_SECONDS:
+                self._take_away(0, "did not come to an end when the run was stopped", counts=False)
+        if timeout is not None:
+            self._take_away(timeout, f"did not come to an end within batch_timeout={timeout} s", counts=True)
+
+    def _take_away(self, limit: float, cause: str, *, counts: bool) -> None:
+        turn = self._committer.turn
+        taken = turn.take(limit) if turn is not None else None
+        if turn is None or taken is None:
+            return
+        attempt, (component, task) = taken
+        log.warning("txid %s: %s[%s] %s; its thread is left behind", attempt, component, task, cause)
+        self._worker.end()
+        self._worker = Worker("txstorm-commit")
+        row = ErrorRow(component, task, "lost", "Timeout", cause, "", "") if counts else None
+        housekeeping = self._housekeeping
+        assert housekeeping is not None
+        self._submit(lambda: self._committer.rest(turn, attempt, row, housekeeping))
+
+    def close(self) -> None:
+        """Wait for the end of what is under way, but not for user code that does not come to one."""
+        self._worker.end()
+        while not self._worker.join(STOP_SECONDS):
+            turn = self._committer.turn
+            if turn is not None and turn.take(STOP_SECONDS) is not None:
+                return
+
+    def _submit(self, call: Callable[[], Outcome]) -> None:
+        answer: Future[Outcome] = Future()
+        self._current = answer
+        answer.add_done_callback(self._done)
+        self._worker.submit(call, answer)
