@@ -192,21 +192,22 @@ def test_item_81_a_stale_failure_changes_nothing(place, shelf, diary):
 
 
 def test_item_82_a_late_commit_still_has_its_tuples(place, shelf, diary):
-    """1 and 2 are processed, and wait for their commit longer than batches may take."""
-    shelf.write([1, 2, 3, 4, 5, 6], take=2)
-    timeout = 0.3
+    """4 is processed, and waits for its commit longer than a batch may take in either phase."""
+    shelf.write([1, 2, 3, 4, 5, 6, 7, 8], take=2)
+    timeout = 1.5
 
     def trouble(txid, nth):
         if txid == 1:
-            eventually(lambda: [one for one, _ in diary.of("process") if one == 2])
-            time.sleep(3 * timeout)
+            eventually(lambda: [one for one, _ in diary.of("process") if one == 4])
+        if txid < 4:
+            time.sleep(0.4 * timeout)
 
-    settings = {"max_spout_pending": 2, "max_pack_txids": 1, "max_group_txids": 1, "batch_timeout": timeout}
+    settings = {"max_spout_pending": 4, "max_pack_txids": 1, "max_group_txids": 1, "batch_timeout": timeout}
     topology = watched_topology(KINDS["planned"](shelf), diary, commit=trouble, **settings)
-    run(topology, engine="local", data_dir=place / "data", until_txid=3).awaitTermination()
+    run(topology, engine="local", data_dir=place / "data", until_txid=4).awaitTermination()
 
-    assert diary.of("commit") == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]]]
-    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6]}
+    assert diary.of("commit") == [[1, [1, 2]], [2, [3, 4]], [3, [5, 6]], [4, [7, 8]]]
+    assert rows_by_txid(place / "data") == {1: [1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8]}
 
 
 @both_kinds
