@@ -45,6 +45,7 @@ def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, An
 
 
 def test_transactional_global_count(finished: Callable[..., RunHandle]):
+    """T46; item 78."""
     from jobs.transactional_global_count import topology
 
     handle = finished(topology, until_txid=5)
@@ -55,6 +56,7 @@ def test_transactional_global_count(finished: Callable[..., RunHandle]):
 
 
 def test_transactional_words(finished: Callable[..., RunHandle]):
+    """T47; item 79."""
     from jobs.transactional_words import topology
 
     handle = finished(topology, until_txid=4)

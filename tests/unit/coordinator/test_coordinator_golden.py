@@ -18,6 +18,7 @@ def play(bench: Bench, step: dict) -> list[str]:
 
 
 def test_items_1_to_12_transcript():
+    """T38, T39: emit on the batch stream, commit in order."""
     bench = Bench(GOLDEN["max_pending"])
     got = [{**step, "emits": play(bench, step)} for step in GOLDEN["steps"]]
     assert got == GOLDEN["steps"]
