@@ -84,7 +84,7 @@ METADATA = {
 
 @pytest.mark.parametrize("name", METADATA)
 def test_metadata_that_is_not_json(name, tmp_path):
-    """Row T42."""
+    """T42: metadata are JSON, of the types JSON has."""
     value, found, cure = METADATA[name]
 
     def initialize(self, txid, prev_metadata):

@@ -18,6 +18,7 @@ Factory = Callable[[], Engine]
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_same_tuples_in_the_same_order(name: str, make_engine: Factory) -> None:
+    """T20: every grouping, parallelism per bolt; items 36 to 41 in one graph."""
     check_network(NETWORKS[name], make_engine)
 
 

@@ -13,6 +13,8 @@ from txstorm import TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import MetadataError
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime.books import Books
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 from txstorm.state.read import read_sink
@@ -86,6 +88,7 @@ KINDS = [PlainLog, OpaquePlainLog, PartitionedLog, OpaqueLog]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_every_line_once(kind, start, world, batches) -> None:
+    """T30, T31, T32: the three kinds."""
     for partition, size in enumerate((5, 0, 7)):
         world.append(partition, *(f"{partition}.{n}" for n in range(size)))
     finished(start(kind, tasks=2, available_now=True))
@@ -111,6 +114,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("kind", "place"), FAILURES)
 def test_item_43_44_45_46_a_failed_exception_fails_at_once_and_is_replayed(kind, place, start, world, batches) -> None:
+    """T27, T35: later ones are emitted again after it."""
     world.append(0, *map(str, range(8)))
     world.ticket(f"{place}-2-failed", times=2)
     handle = start(kind, available_now=True)
@@ -172,7 +176,7 @@ def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, s
 
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_49_a_replay_emits_exactly_the_first_batch(place, start, world, batches) -> None:
-    """Rows T17, T31."""
+    """T31: bookkeeping per partition. Also T17."""
     world.append(0, "a", "b", "c")
     world.ticket(f"{place}-2-failed")
     (world.directory / "hold-1").touch()
@@ -236,7 +240,7 @@ def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, 
 
 @pytest.mark.parametrize("kind", [PartitionedLog, OpaqueLog, PlainLog])
 def test_item_52_another_number_of_tasks_moves_partitions_and_changes_no_batch(kind, start, world, batches) -> None:
-    """Rows T31, T37."""
+    """T31, T37: one coordinator, any number of emitters."""
     for partition in range(3):
         world.append(partition, *(f"{partition}.{n}" for n in range(8)))
     finished(start(kind, tasks=1, until_txid=2))
@@ -268,6 +272,7 @@ def test_item_54_pipelined_opaque_batches_do_not_overlap(start, world, batches) 
 
 
 def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_path: Path) -> None:
+    """T33."""
     words = [(0, word) for word in ("dog", "cat", "apple", "dog")]
     spout = OpaqueMemoryTransactionalSpout([words], ["partition", "line"], 2)
     builder = TransactionalTopologyBuilder("logs", "log", spout)
@@ -280,7 +285,7 @@ def test_item_54_the_memory_spout_too(make_engine: Factory, world, batches, tmp_
 @pytest.mark.parametrize("kind", [OpaqueLog, OpaquePlainLog])
 @pytest.mark.parametrize("place", ["watch-finish", "after-keep"])
 def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind, place, start, world, batches) -> None:
-    """Rows T32, T36."""
+    """T32, T36: where the last transaction stopped."""
     world.append(0, *map(str, range(12)))
     (world.directory / "hold-1").touch()
     world.ticket(f"{place}-2-failed")
@@ -338,6 +343,7 @@ def test_item_59_the_number_of_partitions_is_asked_at_every_attempt(start, world
 
 
 def test_item_60_a_partition_that_cannot_be_read_keeps_its_position(start, world, batches) -> None:
+    """T32: the loss of a broker."""
     world.append(0, "a", "b", "c", "d", "e", "f")
     world.append(1, "A", "B", "C", "D")
     world.ticket("away-1-2")
@@ -362,11 +368,26 @@ def test_item_61_no_metadata_means_the_last_there_was(stop_at, start, world, bat
     assert [last for _, partition, last in emissions(world, "opaque") if partition == 1][1:] == [{"end": 2}] * 3
 
 
+def test_item_29_31_what_is_kept_of_committed_transactions(start_on_threads, world, batches, tmp_path) -> None:
+    """The positions of all partitions stay until the next transaction has them, also of one that gave nothing."""
+    world.append(0, *"abcdef")
+    world.append(1, *"AB")
+    world.ticket("null-1-3")
+    finished(start_on_threads(OpaqueLog, until_txid=3))
+    ledger = open_ledger(tmp_path / "data", create=False)
+    ledger.acquire("logs")
+    metas = Books(ledger, tmp_path / "data" / "intents").metas()
+    ledger.close()
+    assert {txid: meta.document for txid, meta in metas.items()} == {
+        3: {"parts": {"0": {"batch": {"end": 6}}, "1": {"kept": {"end": 2}}}}
+    }
+
+
 # --- plain ------------------------------------------------------------------------------------------------------------
 
 
 def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
-    """Rows T30, T43."""
+    """T19, T43: the directory goes on, and nobody is asked for what is stored. Also T30."""
     world.append(0, *map(str, range(8)))
     (world.directory / "hold-2").touch()
     handle = start(PlainLog, settings={"max_spout_pending": 4, "max_group_txids": 1})

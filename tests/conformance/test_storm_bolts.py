@@ -76,7 +76,7 @@ def net(world: World, make_engine: Factory, tmp_path: Path) -> Net:
 
 @pytest.mark.parametrize("place", ["watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"])
 def test_item_32_34_a_retry_starts_from_zero(place: str, net: Net) -> None:
-    """Row T16."""
+    """T16: every task and attempt has an object of its own."""
     net.world.ticket(f"{place}-1-failed")
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish()
     assert {note[5] for note in net.world.notes("finish")} == {2}
@@ -86,7 +86,7 @@ def test_item_32_34_a_retry_starts_from_zero(place: str, net: Net) -> None:
 
 
 def test_item_33_every_task_finishes_every_batch_also_without_tuples(net: Net) -> None:
-    """Rows T15, T22."""
+    """T15, T22: a task knows when a batch is complete."""
     net.bolt("watch", "log", tasks=3).bolt("keep", "watch", kind=Keep, tasks=4).finish()
     finishes = Counter(tuple(note[1:4]) for note in net.world.notes("finish"))
     tasks = [("watch", task) for task in range(3)] + [("keep", task) for task in range(4)]
@@ -112,7 +112,7 @@ def test_item_35_a_batch_that_times_out_is_dropped_without_finishing(world: Worl
 
 
 def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
-    """Row T21."""
+    """T21: a tuple in, tuples out, no batch."""
     net.bolt("each", "log", kind=WatchEach, tasks=2).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
     net.world.ticket("watch-finish-2-failed")
     net.finish()
@@ -137,7 +137,7 @@ def test_item_42_a_basic_bolt_cannot_be_a_committer(net: Net) -> None:
 
 
 def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) -> None:
-    """Rows T23, T40."""
+    """T40: all tuples, and its turn. Also T23."""
     (net.world.directory / "hold-1").touch()
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep)
     handle = net.start(until_txid=3, settings={"max_spout_pending": 3, "max_pack_txids": 1, "max_jobs": 2})
@@ -152,7 +152,7 @@ def test_item_37_committers_finish_in_order_while_later_txids_process(net: Net) 
 
 
 def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
-    """Row T28."""
+    """T28: batch bolts and committers behind a committer."""
     net.bolt("first", "log", committer=True).bolt("plain", "first").bolt("second", "plain", kind=Keep)
     net.bolt("third", "second", "log", committer=True)
     net.finish(settings={"max_spout_pending": 3, "max_pack_txids": 3})
@@ -162,6 +162,7 @@ def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase
 
 
 def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> None:
+    """T28: the source document's bolts A to D."""
     (net.world.directory / "hold-1").touch()
     net.bolt("A", "log").bolt("B", "A", kind=Keep).bolt("C", "A", "B").bolt("D", "C", committer=True)
     handle = net.start(until_txid=2, settings={"max_spout_pending": 2, "max_pack_txids": 1})
@@ -181,6 +182,7 @@ def test_item_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -> N
 
 @pytest.mark.parametrize("place", ["keep-execute", "keep-finish", "after-keep"])
 def test_item_44_a_failure_in_the_commit_phase_runs_both_phases_again(place: str, net: Net) -> None:
+    """T29: until all bolts have succeeded."""
     net.world.ticket(f"{place}-2-failed")
     net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"max_spout_pending": 1})
     attempts = {note[4] for note in net.world.notes("finish") if note[1] == "watch" and note[3] == 2}
@@ -189,7 +191,7 @@ def test_item_44_a_failure_in_the_commit_phase_runs_both_phases_again(place: str
 
 
 def test_item_45_a_failed_exception_in_execute_fails_at_once(net: Net) -> None:
-    """Rows T14, T27."""
+    """T27: the batch replays, the process lives. Also T14."""
     net.world.ticket("watch-execute-1-failed")
     net.world.ticket("each-execute-2-failed")
     net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
@@ -259,6 +261,7 @@ class MarkedKeep(BatchBolt, Committer):
 
 
 def test_the_marker_and_set_committer_bolt_are_equal(net: Net) -> None:
+    """T24."""
     (net.world.directory / "hold-1").touch()
     net.bolt("set", "log", committer=True).bolt("marked", "log", kind=MarkedKeep).bolt("keep", "log", kind=Keep)
     topology = net.builder.build_topology()

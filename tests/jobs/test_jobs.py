@@ -45,7 +45,7 @@ def state(handle: RunHandle, name: str, txid: int | None = None) -> dict[Any, An
 
 
 def test_transactional_global_count(finished: Callable[..., RunHandle]):
-    """Item 78, row T46."""
+    """T46; item 78. Also Item 78."""
     from jobs.transactional_global_count import topology
 
     handle = finished(topology, until_txid=5)
@@ -56,7 +56,7 @@ def test_transactional_global_count(finished: Callable[..., RunHandle]):
 
 
 def test_transactional_words(finished: Callable[..., RunHandle]):
-    """Item 79, rows T11, T47."""
+    """T47; item 79. Also Item 79, T11."""
     from jobs.transactional_words import topology
 
     handle = finished(topology, until_txid=4)

@@ -16,7 +16,7 @@ from txstorm.errors import TableCorrupt
 from txstorm.state.compact import compact_state
 from txstorm.state.declared import Declaration, declarations, letters_declaration
 from txstorm.state.group import CommitGroup as CommitGroup
-from txstorm.state.group import Member, Resources, Tables
+from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.history import HISTORY
 from txstorm.state.index import MemoryIndex
@@ -164,12 +164,6 @@ class StateStore:
         self.load()
         assert self._tables is not None
         return CommitGroup(first, self._tables)
-
-    def resources(self, txid: int) -> Resources:
-        """Handles of the tables for `txid`, before its turn; they can be used from its `CommitGroup.begin_txid` on."""
-        self.load()
-        assert self._tables is not None
-        return Resources(txid, self._tables)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
         """Publish a decided group to all its tables and maps in order; returns table → version.

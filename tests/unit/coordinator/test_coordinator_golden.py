@@ -18,7 +18,7 @@ def play(bench: Bench, step: dict) -> list[str]:
 
 
 def test_items_1_to_12_transcript():
-    """Rows T2, T13, T38, T39."""
+    """T38, T39: emit on the batch stream, commit in order. Also T13, T2."""
     bench = Bench(GOLDEN["max_pending"])
     got = [{**step, "emits": play(bench, step)} for step in GOLDEN["steps"]]
     assert got == GOLDEN["steps"]

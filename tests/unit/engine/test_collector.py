@@ -31,7 +31,7 @@ def taken(collector: OutputCollector) -> list[tuple[str, int | None, list[Any]]]
 
 
 def test_tuples_leave_as_batches_per_stream_in_order(collector: OutputCollector) -> None:
-    """Row T26."""
+    """T26: the id is not among the fields."""
     collector.emit("a", 1)
     collector.emit("bad", stream="errors")
     collector.emit("b", 2)

@@ -36,7 +36,7 @@ def loose(ledger: Ledger) -> RotatingState:
 
 
 def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
-    """Row T41."""
+    """T41: strict."""
     init, state = Variable(10), strict(ledger)
     assert state.get_state(1, init) == 10
     assert state.get_state(2, init) == 10
@@ -58,7 +58,7 @@ def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
 
 
 def test_item_27_not_strict(ledger: Ledger) -> None:
-    """Row T41."""
+    """T41: not strict."""
     init, state = Variable(10), loose(ledger)
     for value, txid, expected in [
         (20, 10, 20),

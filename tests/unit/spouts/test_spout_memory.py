@@ -19,7 +19,7 @@ STARTER = {
 
 
 def test_take_per_partition_then_empty_transactions_for_ever():  # sizes of storm.md 78
-    """Row T33."""
+    """T33."""
     bench = Bench(MemoryTransactionalSpout(STARTER, ["word"], 3), tasks=3)
     assert [len(bench.rows(txid)) for txid in range(1, 7)] == [9, 7, 3, 0, 0, 0]
 
@@ -141,6 +141,7 @@ def test_bad_arguments(make, error, message):
 
 
 def test_the_example_of_the_source_document():  # storm.md 77
+    """T35; item 77."""
     spout = OpaqueMemoryTransactionalSpout([list(range(1, 141))], "n", 50)
     bench = Bench(spout)
     assert bench.planner.opaque
@@ -153,7 +154,7 @@ def test_the_example_of_the_source_document():  # storm.md 77
 
 
 def test_disabled_partition_gives_nothing_and_keeps_its_position():
-    """Row T33."""
+    """T33: partitions that can be disabled."""
     spout = OpaqueMemoryTransactionalSpout([["a", "b", "c"], ["x", "y"]], "w", 1)
     bench = Bench(spout)
     bench.rows(1)

@@ -168,6 +168,7 @@ ANOTHER = r"txid 1: the spout emitted another batch for task 0 of 1 than the fir
 @pytest.mark.parametrize("bolt", [FailsOnce, FailsOnceCommitting])
 @pytest.mark.parametrize("spout", [Unsteady, UnsteadyCommitter, UnsteadyPartitions])
 def test_another_batch_under_the_same_metadata_ends_the_topology(spout, bolt, in_tmp):
+    """T17: the source must replay the exact batch; found by digest where it does not."""
     refuses(spout(), bolt(FailedException), ANOTHER)
 
 

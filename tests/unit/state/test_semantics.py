@@ -26,6 +26,7 @@ def test_a_row_ahead_of_the_txid_is_an_error_that_names_both():
 
 
 def test_opaque_update_at_the_same_and_a_later_txid():
+    """T34."""
     row = Row("v1", 8, "v0")
     assert opaque(row, 8, lambda _: "v2") == Row("v2", 8, "v0")
     assert opaque(row, 9, lambda _: "v2") == Row("v2", 9, "v1")

@@ -28,7 +28,7 @@ def inputs_of(declare):
 
 
 def test_the_topology_of_the_design_is_built():
-    """Rows T18, T20."""
+    """T18, T20."""
     topology = word_count()
     assert [(one.id, one.kind, one.parallelism) for one in topology.components] == [
         ("lines", "spout", 2),
@@ -48,7 +48,7 @@ def test_parallelism_is_one_when_nothing_is_said():
 
 
 def test_marker_and_set_committer_bolt_are_equal():
-    """Row T24."""
+    """T24."""
     made = builder()
     made.set_bolt("marked", Keep()).global_grouping("lines")
     made.set_committer_bolt("added", Plain()).global_grouping("lines")
@@ -172,6 +172,8 @@ def test_impossible_settings_are_faults_beside_the_others():
 
 
 def test_all_three_kinds_of_spouts_are_accepted():
+    """T18: one spout of any kind."""
+
     class Ours(PartitionedTransactionalSpout):
         fields = ("x",)
 
