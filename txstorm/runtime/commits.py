@@ -113,6 +113,10 @@ class Committer:
         self._tables = dict(store.last_txids())
         self._kept = [intent.last for intent in books.intents()]
 
+    def use(self, program: Program) -> None:
+        """Finish later groups with `program`; called while none is under way."""
+        self._program = program
+
     def commit(self, group: Sequence[Ready], housekeeping: Callable[[int], list[Op]]) -> Outcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
         with seldom_collected():

@@ -21,6 +21,7 @@ from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_of
+from txstorm.runtime.control import Control
 from txstorm.runtime.failure import batch_failure, spout_failure
 from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
@@ -54,6 +55,7 @@ class Driver:
         self._committing = 0
         self._uncompacted_since: float | None = None
         self._waiters = Waiters(session.planning)
+        self.control = Control(session, monitor, lambda: self.state, self._feed, self.stop)
         self.stopping = stopping
         config = self._config()
         self.state: State = initial(config)
@@ -87,6 +89,7 @@ class Driver:
                 self._next()()
                 self._inbox.drain()
                 if self._failure is None:
+                    self.control.poll()
                     self._look()
                     self._maintain()
         finally:
@@ -99,6 +102,7 @@ class Driver:
     def _open(self) -> None:
         currtx = self._session.currtx
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
+        self.control.open()
         self._look()
 
     def _look(self) -> None:

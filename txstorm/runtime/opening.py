@@ -37,6 +37,7 @@ from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
 from txstorm.state.table import Owner
 from txstorm.topology.graph import Topology
+from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.open")
@@ -99,7 +100,10 @@ def open_session(
     try:
         store, identity = _lead(topology, books, data_dir)
         make_directory(data_dir / "spill", empty=True)
-        return _assemble(topology, program, engine, books, store, identity, options, monitor, sleep)
+        chosen = rebalanced_before(topology, books.parallelism())
+        if chosen is not topology:
+            program = program.with_plan(compile_plan(chosen))
+        return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
     except BaseException:
         books.ledger.close()
         raise
@@ -221,6 +225,7 @@ def _complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None
 
 
 def _assemble(
+    coded: Topology,
     topology: Topology,
     program: Program,
     engine: Engine,
@@ -252,6 +257,8 @@ def _assemble(
     failures = {txid: int(one["count"]) for txid, one in books.failures().items()}
     return Session(
         data_dir=Path(store.data_dir),
+        coded=coded,
+        topology=topology,
         identity=identity,
         settings=settings,
         program=program,

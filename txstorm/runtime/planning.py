@@ -7,11 +7,14 @@ from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
 from txstorm.api.spout import NOT_READY
 from txstorm.engine.port import Processed, TxidInput
+from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
 from txstorm.runtime.books import Books, Meta, with_digests
-from txstorm.spouts.executors import SpoutPlanner
+from txstorm.spouts.executors import SpoutPlanner, planner
+from txstorm.topology.graph import Component
 
 
 class Planning:
@@ -21,12 +24,18 @@ class Planning:
         clock: now, in UTC microseconds.
     """
 
-    def __init__(self, books: Books, planner: SpoutPlanner, clock: Callable[[], int]) -> None:
+    def __init__(self, books: Books, source: SpoutPlanner, clock: Callable[[], int]) -> None:
         self._books = books
-        self.planner = planner
+        self.planner = source
         self._clock = clock
         self.metas: dict[int, Meta] = books.metas()
         self._unsaved: dict[int, Meta] = {}
+
+    def reopen(self, spout: Component, program: Program) -> None:
+        """Make the spout's coordinator anew, for another number of its tasks; called while nothing is in flight."""
+        self.planner.close()
+        context = TaskContext(program.topology, spout.id, 0, spout.parallelism, program.settings)
+        self.planner = planner(spout.object, context)
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Txids from `currtx` on to emit again with stored metadata. An opaque spout's are dropped (R3)."""
