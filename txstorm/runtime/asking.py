@@ -26,6 +26,7 @@ from txstorm.runtime.requests import (
     KILL,
     PATIENCE,
     REBALANCE,
+    STALE,
     Answer,
     Request,
     no_request,
@@ -42,13 +43,22 @@ class Waiting:
     """How an asker waits.
 
     Attributes:
-        patience: seconds after which the request is withdrawn.
+        patience: seconds until it has an answer or gives up, whatever the other side does.
     """
 
     patience: float = PATIENCE
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], datetime] = utc_now
+
+    @property
+    def busy(self) -> float:
+        """Seconds for a commit of ours: the run may hang in the middle of one of its own."""
+        return self.patience / 4
+
+    def until(self) -> float:
+        """When an answer that begins to be waited for now must be there, so that there is time to withdraw."""
+        return self.monotonic() + self.patience - 2 * self.busy
 
 
 def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
@@ -110,7 +120,7 @@ def kill(
     """
     until = waiting.monotonic() + waiting.patience
     result = _asked(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
-    with _opened(data_dir) as books:
+    with _opened(data_dir, waiting) as books:
         while (held := books.ledger.holder()) is not None and waiting.monotonic() < until:
             waiting.sleep(LOOK)
         return {**result, "committed_txid": books.currtx() - 1, "ended": held is None}
@@ -122,7 +132,7 @@ def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[st
     except NotRunningError:
         pass
     active = command == ACTIVATE
-    with _opened(data_dir) as books:
+    with _opened(data_dir, waiting) as books:
         books.ledger.acquire(f"txstorm {command}")  # a run that has begun meanwhile has not read the old value alone
         books.put_if([], {names.MODE: {"active": active}})
         identity = books.identity()
@@ -136,25 +146,38 @@ def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[st
 
 
 def _asked(data_dir: str | Path, command: str, arguments: Mapping[str, Any], waiting: Waiting) -> dict[str, Any]:
-    with _opened(data_dir) as books:
+    with _opened(data_dir, waiting) as books:
         if books.ledger.holder() is None:
             raise _not_running(books, data_dir, command)
         asker = f"pid {os.getpid()} on {socket.gethostname()}"
         request = Request(uuid.uuid4().hex, command, arguments, asker, waiting.clock().isoformat())
-        version = _open_request(books, request, waiting)
         try:
             answer = _answered(books, request, waiting)
-        finally:
-            withdrawn = books.put_if([no_request(version)], {})
-        # Where it could not be withdrawn it was taken, and answered with that.
-        answer = answer if withdrawn else read_answer(books.ledger, request.id)
+        except BusyError:
+            raise
+        except HeldError as error:
+            raise _unanswered(books, request, waiting, error) from error
         if answer is None:
             live = books.ledger.holder() is not None
             raise _unanswered(books, request, waiting) if live else _not_running(books, data_dir, command)
-        books.put_if([Delete(names.answer_path(request.id))], {})
         if answer.error is not None:
             raise InputError(f"{command}: {answer.error}")
         return dict(answer.result)
+
+
+def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None:
+    """Ask and wait; None when nobody answered, and the request is withdrawn."""
+    until = waiting.until()
+    version = _open_request(books, request, waiting)
+    try:
+        answer = _waited(books, request, waiting, until)
+    finally:
+        withdrawn = books.put_if([no_request(version)], {})
+    if not withdrawn:  # then it was taken, and answered with that
+        answer = read_answer(books.ledger, request.id)
+    if answer is not None:
+        books.put_if([Delete(names.answer_path(request.id))], {})
+    return answer
 
 
 def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
@@ -173,9 +196,8 @@ def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
     )
 
 
-def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None:
+def _waited(books: Books, request: Request, waiting: Waiting, until: float) -> Answer | None:
     """The answer; None when nobody is there any more who could give it, or patience is over."""
-    until = waiting.monotonic() + waiting.patience
     while True:
         live = books.ledger.holder() is not None
         answer = read_answer(books.ledger, request.id)
@@ -194,19 +216,22 @@ def _not_running(books: Books, data_dir: str | Path, command: str) -> NotRunning
     )
 
 
-def _unanswered(books: Books, request: Request, waiting: Waiting) -> HeldError:
+def _unanswered(books: Books, request: Request, waiting: Waiting, cause: HeldError | None = None) -> HeldError:
     status = books.status() or {}
+    end = "this one is withdrawn"
+    if cause is not None:
+        end = f"it is in the middle of a commit, and carries this one out if it goes on within {STALE:g} s ({cause})"
     return HeldError(
         f"{request.command}: no answer within {waiting.patience:g} s; the lease is held by {books.ledger.holder()}, "
         f"whose last status is {status.get('mode', 'none')!r}, of {status.get('told_at', 'no time')}; it is starting, "
-        "stopping or hanging: look at that process, and give the command again; this one is withdrawn"
+        f"stopping or hanging: look at that process, and give the command again; {end}"
     )
 
 
 @contextmanager
-def _opened(data_dir: str | Path) -> Iterator[Books]:
+def _opened(data_dir: str | Path, waiting: Waiting) -> Iterator[Books]:
     directory = topology_in(data_dir)
-    ledger = open_ledger(directory, create=False)
+    ledger = open_ledger(directory, create=False, busy=waiting.busy)
     try:
         yield Books(ledger, directory / "intents")
     finally:

@@ -177,8 +177,8 @@ class Books:
         return found
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Say how the run is."""
-        self._commit([self._put(names.STATUS, dict(status))])
+        """Say how the run is; a power failure may take that back."""
+        self._commit([self._put(names.STATUS, dict(status))], durable=False)
 
     def active(self) -> bool:
         """Whether new transactions may be started: false from `deactivate` to `activate`, over restarts."""
@@ -228,9 +228,9 @@ class Books:
 
     # -- values -------------------------------------------------------------------------------------------------
 
-    def _commit(self, ops: Sequence[Op]) -> None:
+    def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
-            self.ledger.commit([*self._guards, *ops])
+            self.ledger.commit([*self._guards, *ops], durable=durable)
         except ConflictError as error:
             raise self._fenced(error) from error
 

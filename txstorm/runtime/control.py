@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -261,12 +262,15 @@ class Control:
         except TxstormError as failure:
             log.debug("the status cannot be written: %s", failure)
 
+    def starting(self) -> None:
+        """The run leads, and its engine is about to start."""
+        with suppress(FencedError):  # the run's own first write says so
+            self.tell("starting")
+
     def ended(self, error: BaseException | None) -> None:
         """The run is over: say how. The ledger can still be written, unless it is what ended the run."""
-        try:
+        with suppress(FencedError):  # then the status is that of the coordinator that has taken over
             self.tell("failed" if error is not None else "stopped" if self.killer is None else "killed", error)
-        except FencedError:
-            log.debug("the status is that of the coordinator that has taken over")
 
     def _status(self, mode: str, error: BaseException | None) -> dict[str, Any]:
         session, now = self._session, self._monitor.snapshot()

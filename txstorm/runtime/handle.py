@@ -50,11 +50,11 @@ class RunHandle:
 
     def start(self) -> None:
         """Begin; called once, by `txstorm.run`."""
+        self._driver.control.starting()
         self._thread.start()
 
     def _body(self) -> None:
         try:
-            self._driver.control.tell("starting")
             self._session.engine.start(self._session.program)
             self._phase = "running"
             self._driver.run()
