@@ -10,10 +10,12 @@
     │   ├── MetadataError           spout metadata that cannot be stored as JSON
     │   ├── EmitError               an emit of the wrong arity, type or stream
     │   ├── StateError              a state used against its declaration
+    │   ├── NotRunningError         a command for a run, where none is live
     │   └── DataDirectoryError      a data directory that is foreign, newer, incomplete or corrupt
     │       ├── LedgerCorrupt
     │       └── TableCorrupt
     ├── HeldError                   another live run has the lease: exit code 3
+    │   └── BusyError               another life-cycle command is under way
     ├── FencedError                 a newer coordinator has taken over: exit code 3
     ├── ConflictError               a compare-and-set lost against another writer
     ├── OrderError                  a txid came out of its strict order
@@ -79,6 +81,10 @@ class StateError(InputError):
     """A state was used against its declaration or outside `finish_batch`."""
 
 
+class NotRunningError(InputError):
+    """A command asks something of a running topology, and nobody runs it."""
+
+
 class DataDirectoryError(InputError):
     """A data directory belongs to something else, is incomplete, or has a format this version does not know."""
 
@@ -95,6 +101,10 @@ class HeldError(TxstormError):
     """Another live run holds the lease of this topology."""
 
     exit_code = 3
+
+
+class BusyError(HeldError):
+    """Another life-cycle command for this topology is not answered yet; it is named."""
 
 
 class FencedError(TxstormError):

@@ -22,7 +22,10 @@ SETTINGS = {
     "infinite": ({"batch_timeout": "inf"}, Says(SettingError, "batch_timeout", "got 'inf'", "finite number")),
     "negative": ({"min_interval": -1}, Says(SettingError, "min_interval", "got -1", "greater than or equal to 0")),
     "large": ({"cargo_bytes": 1 << 30}, Says(SettingError, "cargo_bytes", "got 1073741824", "less than or equal to")),
-    "policy": ({"on_error": "retry"}, Says(SettingError, "on_error", "got 'retry'", "fail_topology, retry(N), dead_letter")),
+    "policy": (
+        {"on_error": "retry"},
+        Says(SettingError, "on_error", "got 'retry'", "fail_topology, retry(N), dead_letter"),
+    ),
     "twice": (
         {"max_spout_pending": 1, "topology.max.spout.pending": 2},
         Says(SettingError, "max_spout_pending", "given twice", "give it once"),

@@ -79,6 +79,8 @@ def execute(topology: Topology, request: Request, console: Console | None = None
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, started))
     document = document_of(handle, time.monotonic() - started)
+    if handle.killed:
+        document["killed_by"] = handle.killed
     error = handle.exception()
     if error is None and interrupts.interrupted:
         error = Interrupted(f"interrupted after txid {document['committed_txid']}; started again it continues")
@@ -140,6 +142,8 @@ def summarise(ending: Ending, console: Console) -> None:
         f"{done['replays']} replays{letters}",
         soft_wrap=True,
     )
+    if "killed_by" in done:
+        console.print(f"killed by {done['killed_by']}; started again it continues", soft_wrap=True)
     shown = _shortest(ending.data_dir)
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in done["state"]:

@@ -33,7 +33,7 @@ def state(
 
     Example: txstorm state txstorm-data/word-count counts --txid 7
     """
-    from txstorm.cli.output import print_text, stderr, stdout
+    from txstorm.cli.output import grid, print_text, stderr, stdout
     from txstorm.runtime.reading import StateView, check_readable
     from txstorm.state.read import rows_json, txid_of
 
@@ -43,7 +43,7 @@ def state(
         return
     shown = rows.slice(0, limit)
     cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
-    stdout().print(_grid(rows.column_names, cells, right=_numbers(rows.schema)))
+    stdout().print(grid(rows.column_names, cells, right=_numbers(rows.schema)))
     more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
     stderr().print(f"state {name} as of txid {txid_of(rows)}: {rows.num_rows:,} rows{more}", style="dim")
 
@@ -103,7 +103,7 @@ def dead_letters(
         ]
         for row in rows[:limit]
     ]
-    stdout().print(_grid(titles, cells, right=("txid",)))
+    stdout().print(grid(titles, cells, right=("txid",)))
     more = f"; {limit} shown, --limit shows more, --json all" if limit < len(rows) else ""
     stderr().print(f"{len(rows):,} dead letters{more}", style="dim")
 
@@ -126,6 +126,8 @@ def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]
 
 def history_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The history as a table for people."""
+    from txstorm.cli.output import grid
+
     titles = ("txid", "time", "tuples", "group", "versions", "digest")
     cells = [
         [
@@ -138,7 +140,7 @@ def history_table(rows: Sequence[dict[str, Any]]) -> Table:
         ]
         for row in rows
     ]
-    return _grid(titles, cells, right=("txid", "tuples", "group"))
+    return grid(titles, cells, right=("txid", "tuples", "group"))
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
@@ -150,14 +152,3 @@ def _parsed(text: str | None) -> Any:
     from json import loads
 
     return {} if text is None else loads(text)
-
-
-def _grid(titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    from rich.table import Table
-
-    grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in titles:
-        grid.add_column(title, justify="right" if title in right else "left", overflow="fold")
-    for row in cells:
-        grid.add_row(*row)
-    return grid

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
-from txstorm.cli import doctor, inspect, replay, run, show
+from txstorm.cli import doctor, inspect, life, replay, run, show
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -28,6 +28,8 @@ txstorm run jobs.word_count --engine local --available-now
 txstorm state txstorm-data/word-count counts
 
 txstorm history txstorm-data/word-count
+
+txstorm status txstorm-data/word-count
 """
 
 
@@ -63,6 +65,14 @@ app.command("state")(inspect.state)
 app.command("history")(inspect.history)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
 app.command("dead-letters")(inspect.dead_letters)
+app.command("list")(life.list_)
+app.command("status")(life.status)
+app.command("inspect")(life.inspect)
+app.command("deactivate", epilog=life.EXIT_CODES)(life.deactivate)
+app.command("activate", epilog=life.EXIT_CODES)(life.activate)
+app.command("rebalance", epilog=life.EXIT_CODES)(life.rebalance)
+app.command("kill", epilog=life.EXIT_CODES)(life.kill)
+app.command("repair")(life.repair)
 app.command("doctor")(doctor.doctor)
 
 

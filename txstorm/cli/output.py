@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from txstorm.cli.frames import without_internals
@@ -52,6 +53,23 @@ def print_text(text: str) -> None:
 def print_json(document: Mapping[str, Any]) -> None:
     """Print `document` to standard output as one line."""
     print_text(json.dumps(document, ensure_ascii=False, default=str))
+
+
+def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
+    """A table without lines; with titles of its columns, or with the names of facts in its first one.
+
+    Args:
+        titles: None: two columns, name and value.
+        rows: the cells.
+        right: titles of the columns that are aligned to the right.
+    """
+    made = Table(box=None, pad_edge=False, show_header=titles is not None, header_style="dim", padding=(0, 2, 0, 0))
+    for title in titles or ("name", "value"):
+        style = "dim" if titles is None and title == "name" else None
+        made.add_column(title, justify="right" if title in right else "left", overflow="fold", style=style)
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    return made
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -115,7 +115,7 @@ class Engine(Protocol):
     name: str
 
     def start(self, program: Program) -> None:
-        """Make ready to run `program`; called once, before `submit`."""
+        """Make ready to run `program`; called before `submit`, and again for another program while nothing runs."""
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process a pack. The future gives one outcome per txid, in order, up to and including the first failed one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
@@ -78,6 +78,12 @@ class Program:
     def work_of(self, busy: Mapping[int, float]) -> float:
         """Seconds of work on the longest way through a job, from the busy seconds per stage."""
         return sum(busy.get(stage.level, 0.0) / stage.tasks for stage in self.stages)
+
+    def with_plan(self, plan: Plan) -> Program:
+        """The same code under a plan with other numbers of tasks."""
+        tasks = {one.id: one.parallelism for one in plan.topology.components}
+        components = {name: replace(spec, parallelism=tasks[name]) for name, spec in self.components.items()}
+        return replace(self, components=components, stages=plan.stages, commit=plan.commit, edges=plan.edges)
 
     @property
     def spout(self) -> str:

@@ -44,7 +44,7 @@ class MemoryLedger:
         names = child_names(path, entries)
         return {name: entries[prefix + name] for name in names if prefix + name in entries}
 
-    def commit(self, ops: Sequence[Op]) -> None:
+    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         """Carry out `ops`, all or nothing."""
         check_ops(ops)
         self._check_open()

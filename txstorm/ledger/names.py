@@ -32,6 +32,18 @@ FAILURES = "failures"
 STATUS = "status"
 """What the run last said about itself, for readers beside it."""
 
+REQUEST = "control/request"
+"""What another process asks of the run."""
+
+ANSWERS = "control/answers"
+"""Answers, by the id of their request, until they are read."""
+
+MODE = "control/mode"
+"""Whether new transactions may be started; absent while they may."""
+
+PARALLELISM = "control/parallelism"
+"""What `rebalance` chose, and the numbers of the code it chose over."""
+
 
 def meta_path(txid: int) -> str:
     """Where the metadata of `txid` are."""
@@ -51,6 +63,11 @@ def table_path(table: str) -> str:
 def history_path(txid: int) -> str:
     """Where the history row of `txid` is."""
     return f"{HISTORY}/{txid}"
+
+
+def answer_path(request: str) -> str:
+    """Where the answer to the request with this id is."""
+    return f"{ANSWERS}/{request}"
 
 
 def failure_path(txid: int) -> str:

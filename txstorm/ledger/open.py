@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.durable import sync_file
 from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.sqlite_file import BUSY
 
 LEDGER_FILE = "ledger.db"
 # Two letters at least: one letter and a colon is a drive.
@@ -17,7 +18,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
 
-def open_ledger(data_dir: str | Path, *, create: bool, read_only: bool = False) -> SqliteLedger:
+def open_ledger(data_dir: str | Path, *, create: bool, read_only: bool = False, busy: float = BUSY) -> SqliteLedger:
     """The SQLite ledger ``ledger.db`` of the data directory `data_dir`; `create` makes both where missing.
 
     Raises:
@@ -28,7 +29,7 @@ def open_ledger(data_dir: str | Path, *, create: bool, read_only: bool = False) 
     directory = local_directory(data_dir)
     if create:
         _make(directory)
-    return SqliteLedger(directory / LEDGER_FILE, create=create, read_only=read_only)
+    return SqliteLedger(directory / LEDGER_FILE, create=create, read_only=read_only, busy=busy)
 
 
 def local_directory(data_dir: str | Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.lease import Clock, FileLease, utc_now
-from txstorm.ledger.sqlite_file import connect, create_file, entry_crc, translated
+from txstorm.ledger.sqlite_file import BUSY, connect, create_file, entry_crc, translated
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
 
 _PATHS = "SELECT path FROM kv"
@@ -29,6 +29,7 @@ class SqliteLedger:
         path: a file on a local disk.
         create: whether a missing file is made; otherwise it is an error.
         read_only: for readers beside a run.
+        busy: seconds that a commit waits for one of another process, which takes milliseconds unless that one hangs.
         clock: wall clock, for the lease's record of since when.
 
     Raises:
@@ -36,13 +37,15 @@ class SqliteLedger:
         LedgerCorrupt: damaged.
     """
 
-    def __init__(self, path: Path, *, create: bool, read_only: bool = False, clock: Clock = utc_now) -> None:
+    def __init__(
+        self, path: Path, *, create: bool, read_only: bool = False, busy: float = BUSY, clock: Clock = utc_now
+    ) -> None:
         self._path = path
         self._read_only = read_only
         self._lock = threading.RLock()
         if create and not read_only and not os.path.lexists(path):
             create_file(path)
-        self._connection: sqlite3.Connection | None = connect(path, read_only=read_only)
+        self._connection: sqlite3.Connection | None = connect(path, read_only=read_only, busy=busy)
         self._lease = FileLease(path.with_name(path.name + ".lock"), clock)
 
     def get(self, path: str) -> Entry | None:
@@ -67,11 +70,11 @@ class SqliteLedger:
         found = {row[0][start:]: Entry(row[1], row[2]) for row in rows if "/" not in row[0][start:]}
         return {name: found[name] for name in child_names("", found)}
 
-    def commit(self, ops: Sequence[Op]) -> None:
-        """Carry out `ops`, all or nothing, synced to the disk."""
+    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
+        """Carry out `ops`, all or nothing, synced to the disk, or without `durable` at some later time."""
         self._check_writable()
         check_ops(ops)
-        with self._working() as connection, _transaction(connection):
+        with self._working() as connection, _synced(connection, durable), _transaction(connection):
             for op in ops:
                 _apply(connection, op)
 
@@ -112,6 +115,19 @@ class SqliteLedger:
         if self._read_only:
             msg = f"ledger {self._path}: expected a handle that may write, got one opened with read_only=True"
             raise InputError(msg)
+
+
+@contextmanager
+def _synced(connection: sqlite3.Connection, durable: bool) -> Iterator[None]:
+    if durable:
+        yield
+        return
+    # In WAL mode nothing is synced at a commit then; the next one under FULL syncs the log with all that is in it.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA synchronous = FULL")
 
 
 @contextmanager

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from txstorm.errors import DataDirectoryError, LedgerCorrupt, TxstormError
+from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, TxstormError
 from txstorm.ledger.durable import sync_file
 
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
 
 # How long a commit waits for another process's commit, in seconds; a commit takes milliseconds.
-_BUSY = 30.0
+BUSY = 30.0
 _SCHEMA = """
 CREATE TABLE format(name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE kv(path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL)
@@ -61,11 +61,11 @@ def _write_empty(path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
 
 
-def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Connection:
     """A checked connection to the ledger at `path`, usable from any thread (under a lock), in autocommit mode."""
     _check_file(path, read_only=read_only)
     with translated(path):
-        connection = _open_reader(path) if read_only else _open(path, "mode=rw")
+        connection = _open_reader(path) if read_only else _open(path, "mode=rw", busy)
         try:
             _check_content(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
@@ -89,9 +89,9 @@ def _check_file(path: Path, *, read_only: bool) -> None:
         raise DataDirectoryError(msg)
 
 
-def _open(path: Path, mode: str) -> sqlite3.Connection:
+def _open(path: Path, mode: str, busy: float = BUSY) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?{mode}"
-    return sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(uri, uri=True, timeout=busy, isolation_level=None, check_same_thread=False)
 
 
 def _open_reader(path: Path) -> sqlite3.Connection:
@@ -165,6 +165,9 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         if _code(error) is None:  # not SQLite's, but of a text that is no text any more
             raise _corrupt(path, str(error)) from error
+        if _code(error) == sqlite3.SQLITE_BUSY:
+            msg = f"ledger {path}: expected another process to end its commit, got {error}; see whether that one hangs"
+            raise HeldError(msg) from error
         msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
         raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged text within SQLite's message

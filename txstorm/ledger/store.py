@@ -79,8 +79,11 @@ class Ledger(Protocol):
     def scan(self, path: str) -> dict[str, Entry]:
         """The entries directly below `path` (name → entry), all of one moment, in the order of `children`."""
 
-    def commit(self, ops: Sequence[Op]) -> None:
+    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         """Carry out `ops` in order, all or nothing; when it returns they are durable.
+
+        Without `durable` a power failure may take them back, as long as no durable commit has followed: for what is
+        written often and means nothing afterwards, such as the status of a run.
 
         An operation sees the effects of the earlier ones. A path may occur more than once.
 

@@ -107,6 +107,10 @@ class Books:
         self.epoch = epoch
         return epoch
 
+    def stored_epoch(self) -> int:
+        """The epoch of the coordinator that led last; 0 before the first."""
+        return int(self._read(names.EPOCH) or 0)
+
     # -- transactions -------------------------------------------------------------------------------------------
 
     def currtx(self) -> int:
@@ -176,6 +180,43 @@ class Books:
         """Drop history rows that are in the history table now."""
         self._commit([Delete(names.history_path(last)) for last in lasts])
 
+    # -- the life cycle -----------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any] | None:
+        """What the run last said about itself; None when it never did."""
+        found: dict[str, Any] | None = self._read(names.STATUS)
+        return found
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Say how the run is; a power failure may take that back."""
+        self._commit([self._put(names.STATUS, dict(status))], durable=False)
+
+    def active(self) -> bool:
+        """Whether new transactions may be started: false from `deactivate` to `activate`, over restarts."""
+        return bool((self._read(names.MODE) or {"active": True})["active"])
+
+    def parallelism(self) -> dict[str, dict[str, int]]:
+        """Component → {"declared": by the code, "chosen": by `rebalance`}."""
+        found: dict[str, dict[str, int]] = self._read(names.PARALLELISM) or {}
+        return found
+
+    def put_if(self, expected: Sequence[Op], values: Mapping[str, Any]) -> bool:
+        """Carry out `expected` and store `values` (path → value) with it; False, and nothing, if that conflicts."""
+        try:
+            self.ledger.commit([*self._guards, *expected, *(self._put(path, one) for path, one in values.items())])
+        except ConflictError as error:
+            self._check_guard(error)
+            return False
+        return True
+
+    def abandon(self, intents: Sequence[Intent]) -> None:
+        """Drop decided groups of which nothing is published: their transactions are undecided again.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+        """
+        self._commit([Delete(names.intent_path(one.last)) for one in intents])
+
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
@@ -198,13 +239,25 @@ class Books:
 
     # -- values -------------------------------------------------------------------------------------------------
 
-    def _commit(self, ops: Sequence[Op]) -> None:
-        guarded = [self._guard, *ops] if self._guard is not None else list(ops)
+    def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
-            self.ledger.commit(guarded)
+            self.ledger.commit([*self._guards, *ops], durable=durable)
         except ConflictError as error:
-            msg = f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})"
-            raise FencedError(msg) from error
+            raise self._fenced(error) from error
+
+    @property
+    def _guards(self) -> list[Op]:
+        return [] if self._guard is None else [self._guard]
+
+    def _check_guard(self, error: ConflictError) -> None:
+        """Raise `FencedError` if it was the epoch that conflicted."""
+        if self._guard is not None:
+            entry = self.ledger.get(names.EPOCH)
+            if entry is None or entry.version != self._guard.expect:
+                raise self._fenced(error) from error
+
+    def _fenced(self, error: ConflictError) -> FencedError:
+        return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})")
 
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
         return Put(path, encode_value(self._blobs, value, path), expect)

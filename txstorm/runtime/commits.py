@@ -142,6 +142,12 @@ class Committer:
         self._tables = dict(store.last_txids())
         self._kept = [intent.last for intent in books.intents()]
 
+    def use(self, program: Program) -> None:
+        """Finish later groups with `program`; called while none is under way."""
+        self.close()
+        self._program = program
+        self._spout = _spout_committer(program)
+
     def close(self) -> None:
         """Let go of the spout's emitters; called on the thread that commits, after all else."""
         if self._spout is not None:

@@ -21,6 +21,7 @@ from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.commit_line import CommitLine
 from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_list
+from txstorm.runtime.control import Control
 from txstorm.runtime.failure import batch_failure, spout_failure, spout_row
 from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
@@ -55,6 +56,7 @@ class Driver:
         self._committing = 0
         self._uncompacted_since: float | None = None
         self._waiters = Waiters(session.planning)
+        self.control = Control(session, monitor, lambda: self.state, self._feed, self.stop)
         self.stopping = stopping
         config = session.machine_config()
         self.state: State = initial(config)
@@ -79,6 +81,7 @@ class Driver:
                 self._next()()
                 self._inbox.drain()
                 if self._failure is None:
+                    self.control.poll()
                     self._look()
                     self._maintain()
         finally:
@@ -92,6 +95,7 @@ class Driver:
     def _open(self) -> None:
         currtx = self._session.currtx
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
+        self.control.open()
         self._look()
 
     def _look(self) -> None:

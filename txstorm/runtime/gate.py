@@ -74,6 +74,10 @@ class Gate:
         self._next_start = 0.0
         self.closed = False
 
+    def ask(self, planner: SpoutPlanner) -> None:
+        """From now on the source is asked through `planner`."""
+        self._planner = planner
+
     def bound(self) -> None:
         """Take what the source holds now as all there is (``--available-now``)."""
         self._mark = self._planner.latest()

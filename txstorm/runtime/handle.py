@@ -34,7 +34,6 @@ class RunHandle:
     """
 
     def __init__(self, topology: Topology, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
-        self._topology = topology
         self._session = session
         self._monitor = monitor
         self._driver = Driver(session, monitor, stopping)
@@ -51,6 +50,7 @@ class RunHandle:
 
     def start(self) -> None:
         """Begin; called once, by `txstorm.run`."""
+        self._driver.control.starting()
         self._thread.start()
 
     def _body(self) -> None:
@@ -70,12 +70,15 @@ class RunHandle:
     def _close(self) -> None:
         try:
             self._phase = "stopping"
-            self._session.close(compact=lambda: self._compact and self._error is None)
+            self._session.close(compact=lambda: self._compact and self._error is None, ended=self._tell_end)
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or system_failure(error, self.data_dir)
         self._phase = "failed" if self._error is not None else "stopped"
         for call in self._ended:
             call()
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        self._driver.control.ended(self._error or error)
 
     def on_end(self, call: Callable[[], None]) -> None:
         """Have `call` called, on the driver thread, when the run has ended."""
@@ -97,12 +100,13 @@ class RunHandle:
     def status(self) -> dict[str, Any]:
         """What the run does now."""
         now = self.snapshot
-        message = f"BLOCKED({now.blocked})" if now.blocked else self._phase
+        message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
         return {
             "message": message,
             "isDataAvailable": bool(now.in_flight),
             "isTriggerActive": bool(now.in_flight),
-            "phase": self._phase,
+            "phase": self.phase,
+            "parallelism": {one.id: one.parallelism for one in self.topology.components},
             "committed": now.committed,
             "inFlight": len(now.in_flight),
             "replays": now.replays,
@@ -110,6 +114,21 @@ class RunHandle:
             "failures": {txid: {"count": count, "cause": cause} for txid, count, cause in now.failures},
             "deadLetters": now.dead_letters,
         }
+
+    @property
+    def phase(self) -> str:
+        """What the run is at.
+
+        One of ``starting``, ``running``, ``inactive``, ``rebalancing``, ``killing``, ``stopping``, ``stopped`` and
+        ``failed``.
+        """
+        mode = self._driver.control.mode
+        return mode if self._phase == "running" and mode != "active" else self._phase
+
+    @property
+    def killed(self) -> str | None:
+        """Who ended the run with ``txstorm kill``, in words; None when nobody did."""
+        return self._driver.control.killer
 
     @property
     def lastProgress(self) -> TransactionProgress | None:  # noqa: N802
@@ -162,7 +181,7 @@ class RunHandle:
 
     def explain(self) -> None:
         """Print the compiled plan."""
-        print(explain(self._topology))
+        print(explain(self.topology))
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -197,8 +216,8 @@ class RunHandle:
 
     @property
     def topology(self) -> Topology:
-        """What runs."""
-        return self._topology
+        """What runs, with the numbers of tasks it has now."""
+        return self._session.topology
 
     def skip_compaction(self) -> None:
         """End without bringing the state tables up to date (a second Ctrl-C)."""
@@ -232,7 +251,7 @@ class RunHandle:
     def __repr__(self) -> str:
         now = self.snapshot
         return (
-            f"<txstorm run {self.name}: {self._phase}, committed txid {now.committed}, {len(now.in_flight)} in flight>"
+            f"<txstorm run {self.name}: {self.phase}, committed txid {now.committed}, {len(now.in_flight)} in flight>"
         )
 
     def _repr_html_(self) -> str:

@@ -39,6 +39,7 @@ from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
 from txstorm.state.table import Owner
 from txstorm.topology.graph import Topology
+from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.open")
@@ -104,7 +105,10 @@ def open_session(
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
-        return _assemble(topology, program, engine, books, store, identity, options, monitor, sleep)
+        chosen = rebalanced_before(topology, books.parallelism())
+        if chosen is not topology:
+            program = program.with_plan(compile_plan(chosen))
+        return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
     except BaseException:
         books.ledger.close()
         raise
@@ -227,6 +231,7 @@ def _complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None
 
 
 def _assemble(
+    coded: Topology,
     topology: Topology,
     program: Program,
     engine: Engine,
@@ -258,6 +263,8 @@ def _assemble(
     )
     return Session(
         data_dir=Path(store.data_dir),
+        coded=coded,
+        topology=topology,
         identity=identity,
         settings=settings,
         program=program,

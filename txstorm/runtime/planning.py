@@ -9,11 +9,14 @@ from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import TaskContext
 from txstorm.api.spout import NOT_READY
 from txstorm.engine.port import Pack, Processed, TxidInput
+from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
 from txstorm.runtime.books import Books, Meta, with_digests
-from txstorm.spouts.executors import SpoutPlanner
+from txstorm.spouts.executors import SpoutPlanner, planner
+from txstorm.topology.graph import Component
 
 # What the framework digests itself is divided by tasks; with another number of tasks there is nothing to compare.
 _TASK = re.compile(r"(.*/)?task \d+ of \d+", re.DOTALL)
@@ -29,13 +32,19 @@ class Planning:
         pinned: asked with (txid, the document before it) for a document that is settled, whatever the spout says.
     """
 
-    def __init__(self, books: Books, planner: SpoutPlanner, clock: Callable[[], int]) -> None:
+    def __init__(self, books: Books, source: SpoutPlanner, clock: Callable[[], int]) -> None:
         self._books = books
-        self.planner = planner
+        self.planner = source
         self._clock = clock
         self.metas: dict[int, Meta] = books.metas()
         self._unsaved: dict[int, Meta] = {}
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
+
+    def reopen(self, spout: Component, program: Program) -> None:
+        """Make the spout's coordinator anew, for another number of its tasks; called while nothing is in flight."""
+        self.planner.close()
+        context = TaskContext(program.topology, spout.id, 0, spout.parallelism, program.settings)
+        self.planner = planner(spout.object, context)
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Txids from `currtx` on to emit again with stored metadata. An opaque spout's are dropped (R3)."""

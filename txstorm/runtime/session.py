@@ -15,6 +15,7 @@ from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
+from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer
 from txstorm.runtime.gate import Gate, Window
@@ -22,6 +23,7 @@ from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import RetryPolicy
 from txstorm.state.history import append_history
 from txstorm.state.store import StateStore
+from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.session")
@@ -34,12 +36,15 @@ class Session:
     """What P0 opened.
 
     Attributes:
+        coded: the topology as its code has it; `topology` is what runs, maybe with other numbers of tasks.
         currtx: next txid to commit when the session was opened.
         monotonic: seconds, for timers and timeouts.
         journal: where events and commands are recorded, or None.
     """
 
     data_dir: Path
+    coded: Topology
+    topology: Topology
     identity: Identity
     settings: Settings
     program: Program
@@ -89,18 +94,37 @@ class Session:
             self.books.forget_history(list(groups))
             faults.point("history.after")
 
-    def close(self, *, compact: Callable[[], bool]) -> None:
+    def rebalance(self, topology: Topology) -> None:
+        """Go on with `topology`, which differs in the numbers of tasks only. Nothing may be in flight."""
+        program = self.program.with_plan(compile_plan(topology))
+        if topology.spout.parallelism != self.topology.spout.parallelism:
+            self.planning.reopen(topology.spout, program)
+            self.gate.ask(self.planning.planner)
+        self.engine.start(program)
+        self.committer.use(program)
+        self.program, self.topology = program, topology
+
+    def close(
+        self, *, compact: Callable[[], bool], ended: Callable[[BaseException | None], None] | None = None
+    ) -> None:
         """A clean end: history and state tables are brought up to date, then everything is let go.
 
-        `compact` is asked before every table, so that a second Ctrl-C ends it between two.
+        `compact` is asked before every table, so that a second Ctrl-C ends it between two; `ended` is told of the error
+        that this raises, or None, while the ledger can still be written.
         """
+        failure: BaseException | None = None
         try:
             if compact():
                 self.flush_history()
                 self.store.compact(COMPACT_SECONDS, clock=lambda: self.monotonic() if compact() else math.inf)
                 self.store.sweep(self.books.intents())
                 self.books.sweep()
+        except BaseException as error:
+            failure = error
+            raise
         finally:
+            if ended is not None:
+                ended(failure)
             self.release()
 
     def release(self) -> None:

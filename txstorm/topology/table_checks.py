@@ -45,7 +45,7 @@ def key_warnings(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str
     for state in one.states:
         key = [str(name) for name in state.key] if isinstance(state.key, Mapping) else []
         for given in one.inputs:
-            if not _one_task_per_key(given, key):
+            if not one_task_per_key(given, key):
                 yield _warning(one, state, f"its input {given.component!r} is grouped by {given.grouping}") + _advice(
                     given, key, known
                 )
@@ -55,7 +55,7 @@ def key_warnings(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str
             yield _warning(one, state, f"its inputs are grouped by different fields ({different})") + "the same ones"
 
 
-def _one_task_per_key(given: Input, key: Sequence[str]) -> bool:
+def one_task_per_key(given: Input, key: Sequence[str]) -> bool:
     """Whether tuples with one key meet in one task; custom and direct groupings are taken at their author's word."""
     if given.grouping.kind == "fields":
         return set(given.grouping.fields) <= set(key)

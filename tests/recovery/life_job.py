@@ -1,0 +1,148 @@
+"""``life_job.py DATA_DIR DIARY [SECONDS]``: counts numbers on threads until somebody ends it; says who killed it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from watched import Diary
+
+from txstorm import (
+    BatchBolt,
+    Committer,
+    Emitter,
+    KeyedState,
+    SpoutCoordinator,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+    run,
+)
+
+
+class Numbers(TransactionalSpout):
+    """Transaction N is the four numbers from 4N - 3 on; task i of n emits every n-th of them."""
+
+    fields = ("n",)
+
+    def coordinator(self, context):
+        return _Coordinator()
+
+    def emitter(self, context):
+        return _Emitter(context)
+
+
+class _Coordinator(SpoutCoordinator):
+    def initialize_transaction(self, txid, prev_metadata):
+        return [4 * txid - 3, 4 * txid + 1]
+
+
+class _Emitter(Emitter):
+    def __init__(self, context):
+        self.context = context
+
+    def emit_batch(self, attempt, metadata, collector):
+        for number in list(range(*metadata))[self.context.task :: self.context.parallelism]:
+            collector.emit(number)
+
+
+class Pass(BatchBolt):
+    """Passes numbers on after a while, and notes ``["pass", txid, task, parallelism]``."""
+
+    fields = ("n",)
+
+    def __init__(self, diary: Diary, seconds: float) -> None:
+        self.diary, self.seconds = diary, seconds
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.attempt = context, collector, attempt
+
+    def execute(self, tuple):
+        self.collector.emit(tuple["n"])
+
+    def finish_batch(self):
+        time.sleep(self.seconds)
+        self.diary.note("pass", self.attempt.txid, self.context.task, self.context.parallelism)
+
+
+class Count(BatchBolt, Committer):
+    """How often each number modulo 10 came; has its trouble first, if there is some for the txid."""
+
+    seen = KeyedState("seen", key={"n": int}, value={"times": int})
+
+    def __init__(self, trouble: Callable[[int], object] | None = None) -> None:
+        self.trouble = trouble
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.attempt, self.numbers = context, attempt, []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"] % 10)
+
+    def finish_batch(self):
+        if self.trouble is not None:
+            self.trouble(self.attempt.txid)
+        for number in self.numbers:
+            self.context.state("seen").update(number, lambda old: (old or 0) + 1)
+
+
+class Total(BatchBolt, Committer):
+    """The sum, which has one row."""
+
+    total = KeyedState("total", key={}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.sum = context, 0
+
+    def execute(self, tuple):
+        self.sum += tuple["n"]
+
+    def finish_batch(self):
+        self.context.state("total").update((), lambda old: (old or 0) + self.sum)
+
+
+def life(
+    diary: Diary,
+    seconds: float = 0.0,
+    tasks: int = 1,
+    trouble: Callable[[int], object] | None = None,
+    **settings: Any,
+) -> Any:
+    """Numbers → pass → count (by number), and one sum; `tasks` are those of pass."""
+    builder = TransactionalTopologyBuilder("life", "numbers", Numbers(), 2)
+    builder.set_bolt("pass", Pass(diary, seconds), tasks).shuffle_grouping("numbers")
+    builder.set_bolt("last", Last(), 1).fields_grouping("pass", ["n"])
+    builder.set_committer_bolt("count", Count(trouble), 1).fields_grouping("last", ["n"])
+    builder.set_committer_bolt("total", Total(), 1).shuffle_grouping("pass")
+    return builder.build_topology().with_settings({"max_spout_pending": 4, "max_pack_txids": 2, **settings})
+
+
+class Last(BatchBolt):
+    """Numbers modulo 10."""
+
+    fields = ("n",)
+
+    def prepare(self, context, collector, attempt):
+        self.collector = collector
+
+    def execute(self, tuple):
+        self.collector.emit(tuple["n"] % 10)
+
+
+def expected(txids: int) -> tuple[dict[int, int], int]:
+    """What `seen` and `total` hold after `txids` transactions."""
+    numbers = range(1, 4 * txids + 1)
+    last = [number % 10 for number in numbers]
+    return {digit: last.count(digit) for digit in sorted(set(last))}, sum(numbers)
+
+
+def main(data_dir: str, diary: str, seconds: str = "0.01") -> None:
+    handle = run(life(Diary(Path(diary)), float(seconds)), engine="local", data_dir=data_dir)
+    handle.awaitTermination()
+    print(f"committed {handle.committed}, killed by {handle.killed}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

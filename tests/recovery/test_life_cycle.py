@@ -1,0 +1,457 @@
+"""Life-cycle commands from beside a run: what they do to it, what stays over a restart, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from life_job import expected, life
+from recovery_cases import HERE, check, environment, eventually, finish, open_books, start
+from watched import Diary
+
+from txstorm import run
+from txstorm.errors import BusyError, DataDirectoryError, HeldError, InputError, NotRunningError
+from txstorm.ledger import names
+from txstorm.ledger.lease import utc_now
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.store import Put
+from txstorm.runtime.asking import Waiting, activate, deactivate, kill, rebalance
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.lifecycle import list_topologies, read_inspection, read_status
+from txstorm.runtime.requests import Request, put_request, read_request
+from txstorm.state.read import read_state
+
+JOB = HERE / "life_job.py"
+SHORT = Waiting(patience=0.5)
+
+
+@pytest.fixture
+def diary(place: Path) -> Diary:
+    return Diary(place / "diary")
+
+
+@pytest.fixture
+def data_dir(place: Path) -> Path:
+    return place / "data"
+
+
+@pytest.fixture
+def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
+    """Starts the topology in this process; ends it when the test ends."""
+    started: list[RunHandle] = []
+
+    def go(engine: Any = "local", *, tasks: int = 1, **options: Any) -> RunHandle:
+        handle = run(life(diary, 0.002, tasks), engine=engine, data_dir=data_dir, **options)
+        started.append(handle)
+        return handle
+
+    yield go
+    for handle in started:
+        handle.stop()
+
+
+@pytest.fixture
+def child(data_dir: Path, diary: Diary) -> Iterator[subprocess.Popen[str]]:
+    """The topology in a process of its own, when it has committed something."""
+    process = start(JOB, data_dir, diary.path)
+    eventually(lambda: data_dir.exists() and committed(data_dir) > 2)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def committed(data_dir: Path) -> int:
+    try:
+        return int(read_status(data_dir)["committed_txid"])
+    except DataDirectoryError:
+        return 0
+
+
+def result(data_dir: Path) -> tuple[dict[int, int], int]:
+    seen = {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
+    return seen, read_state(data_dir, "total").to_pylist()[0]["n"]
+
+
+def assert_everything_once(data_dir: Path, txids: int) -> None:
+    assert result(data_dir) == expected(txids)
+    check(data_dir, txids)
+
+
+def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
+    """Exit code and last line of a command in a process of its own."""
+    command = [sys.executable, "-m", "txstorm", *map(str, arguments), "--json"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+# --- deactivate and activate ------------------------------------------------------------------------------------------
+
+
+def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
+    handle = go()
+    eventually(lambda: handle.committed > 2)
+    told = deactivate(data_dir)
+    assert (told["topology"], told["active"], told["running"]) == ("life", False, True)
+    status = eventually(lambda: (now := read_status(data_dir))["mode"] == "inactive" and not now["in_flight"] and now)
+    assert handle.status["phase"] == "inactive"
+    # Looked at again and again, the source would have given something.
+    looked = handle._driver.ask(lambda: handle._driver.state.started).result()
+    eventually(lambda: handle._driver.control._look_at > handle._session.monotonic() + 0.1)
+    assert handle.committed == status["committed_txid"] == looked - 1
+
+    assert activate(data_dir)["active"]
+    eventually(lambda: handle.committed > status["committed_txid"])
+    assert eventually(lambda: read_status(data_dir)["mode"] == "active")
+    handle.stop(drain=True)
+    assert_everything_once(data_dir, handle.committed)
+
+
+def test_inactive_it_is_killed_and_started_again_inactive_and_activated(child, go, data_dir, caplog):
+    assert txstorm("deactivate", data_dir)[0] == 0
+    child.kill()
+    child.wait()
+    assert read_status(data_dir)["mode"] == "dead"
+    before = committed(data_dir)
+
+    with caplog.at_level(logging.WARNING):
+        handle = go()
+        eventually(lambda: handle.phase == "inactive")
+    assert "is inactive and starts no new transaction; txstorm activate" in caplog.text
+    # What had begun before is finished; nothing new is.
+    eventually(lambda: handle._driver.state.drained)
+    assert handle.committed - before <= 4
+    assert activate(data_dir)["running"]
+    eventually(lambda: handle.committed > before + 8)
+    handle.stop(drain=True)
+    assert_everything_once(data_dir, handle.committed)
+
+
+def test_a_topology_that_nobody_runs_is_activated_and_deactivated_for_its_next_start(go, data_dir):
+    go(until_txid=2).awaitTermination()
+    told = deactivate(data_dir)
+    assert (told["running"], told["active"], told["committed_txid"]) == (False, False, 2)
+    assert not read_status(data_dir)["active"]
+    handle = go()
+    eventually(lambda: handle.phase == "inactive")
+    assert handle.committed == 2
+    handle.stop()
+    assert activate(data_dir)["active"]
+    go(until_txid=4).awaitTermination()
+    assert_everything_once(data_dir, 4)
+
+
+# --- rebalance --------------------------------------------------------------------------------------------------------
+
+
+def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
+    handle = go(make_engine())
+    eventually(lambda: handle.committed > 2)
+    told = rebalance(data_dir, {"pass": 3, "count": 2, "numbers": 1})
+    assert told["parallelism"] == {"numbers": 1, "pass": 3, "last": 1, "count": 2, "total": 1}
+    first = told["from_txid"]
+    eventually(lambda: handle.committed >= first + 2)
+    assert handle.status["parallelism"]["pass"] == 3
+    eventually(lambda: read_status(data_dir)["parallelism"]["pass"] == 3)
+    handle.stop(drain=True)
+
+    shape: dict[int, set[int]] = {}
+    for txid, _, parallelism in diary.of("pass"):
+        shape.setdefault(txid, set()).add(parallelism)
+    assert {txid: tasks for txid, tasks in shape.items() if tasks != {3 if txid >= first else 1}} == {}
+    assert_everything_once(data_dir, handle.committed)
+
+
+def test_a_restart_keeps_it_until_the_code_changes_its_number(child, go, data_dir, diary):
+    code, told = txstorm("rebalance", data_dir, "-e", "pass=3")
+    assert (code, told["parallelism"]["pass"]) == (0, 3)
+    eventually(lambda: committed(data_dir) > told["from_txid"])
+    child.kill()  # whatever it was about to do
+    child.wait()
+
+    handle = go()
+    assert {one.id: one.parallelism for one in handle.topology.components}["pass"] == 3
+    handle.stop()
+    handle = go(tasks=2)
+    assert handle.topology.component("pass").parallelism == 2
+    before = handle.committed
+    eventually(lambda: handle.committed > before + 4)
+    handle.stop(drain=True)
+    assert {tasks for _, _, tasks in diary.of("pass")} == {1, 2, 3}
+    assert_everything_once(data_dir, handle.committed)
+
+
+def test_rebalanced_while_inactive_it_stays_inactive(go, data_dir):
+    handle = go()
+    eventually(lambda: handle.committed > 2)
+    deactivate(data_dir)
+    rebalance(data_dir, {"pass": 2})
+    eventually(lambda: handle.topology.component("pass").parallelism == 2)
+    assert handle.phase == "inactive"
+    before = handle.committed
+    activate(data_dir)
+    eventually(lambda: handle.committed > before + 4)
+    handle.stop(drain=True)
+    assert_everything_once(data_dir, handle.committed)
+
+
+BAD_NUMBERS = {
+    "unknown": ({"pas": 2}, r"no component 'pas' \(did you mean 'pass'\?\)"),
+    "none": ({"pass": 0}, "expected a number of tasks from 1 to 32768, got 0"),
+    "one row": ({"total": 2}, "several tasks might change one row of its state 'total'"),
+    "all at once": ({"pas": 2, "pass": -1}, r"(?s)no component 'pas'.*got -1"),
+}
+
+
+def test_numbers_that_cannot_be_are_refused_and_change_nothing(go, data_dir):
+    handle = go()
+    for numbers, text in BAD_NUMBERS.values():
+        with pytest.raises(InputError, match=text):
+            rebalance(data_dir, numbers)
+    before = handle.committed
+    eventually(lambda: handle.committed > before + 4)
+    assert handle.phase == "running"
+    with open_books(data_dir) as books:
+        assert books.parallelism() == {}
+
+
+# --- kill -------------------------------------------------------------------------------------------------------------
+
+
+def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_dir):
+    code, told = txstorm("kill", data_dir)
+    assert (code, told["ended"]) == (0, True)
+    status, output = finish(child)
+    assert status == 0, output
+    assert f"committed {told['committed_txid']}, killed by pid " in output
+    assert read_status(data_dir)["mode"] == "killed"
+    assert_everything_once(data_dir, told["committed_txid"])
+    # Nothing was left in the middle: with --wait everything that began was committed.
+    with open_books(data_dir) as books:
+        assert list(books.metas()) == [told["committed_txid"]]
+
+
+def test_killed_without_waiting_the_next_start_processes_the_rest(data_dir, diary, go):
+    child = start(JOB, data_dir, diary.path, 3600)
+    eventually(lambda: data_dir.exists() and (data_dir / "ledger.db").exists() and _planned(data_dir))
+    told = kill(data_dir, 0)
+    assert (told["ended"], told["committed_txid"]) == (True, 0)
+    status, output = finish(child)
+    assert status == 0, output
+    go(until_txid=5).awaitTermination()
+    assert_everything_once(data_dir, 5)
+
+
+def _planned(data_dir: Path) -> bool:
+    try:
+        return bool(read_status(data_dir)["in_flight"])
+    except DataDirectoryError:
+        return False
+
+
+def test_what_takes_longer_than_the_wait_is_dropped(data_dir, diary):
+    child = start(JOB, data_dir, diary.path, 3600)
+    eventually(lambda: (data_dir / "ledger.db").exists() and _planned(data_dir))
+    told = kill(data_dir, 0.4)
+    assert told["in_flight"] == 4
+    assert told["ended"]
+    assert finish(child)[0] == 0
+    assert committed(data_dir) == 0
+
+
+# --- who does not answer, and who asks at the same time -----------------------------------------------------------------
+
+
+def test_a_run_that_hangs_is_named_and_the_request_is_withdrawn(child, data_dir):
+    text = f"no answer within 0.5 s; the lease is held by 'life' .pid {child.pid} on .* this one is withdrawn"
+    with hanging(child, data_dir), pytest.raises(HeldError, match=text):
+        deactivate(data_dir, SHORT)
+    before = committed(data_dir)
+    eventually(lambda: committed(data_dir) > before + 8)
+    assert read_status(data_dir)["active"]
+
+
+def test_a_run_that_hangs_in_the_middle_of_a_commit_is_named_too(go, data_dir):
+    handle = go()
+    eventually(lambda: handle.committed > 0)
+    text = f"no answer within 0.5 s; the lease is held by 'life' .pid {os.getpid()} .* it is in the middle of a commit"
+    with closing(sqlite3.connect(data_dir / "ledger.db", isolation_level=None)) as ledger:
+        ledger.execute("BEGIN IMMEDIATE")
+        with pytest.raises(HeldError, match=text):
+            deactivate(data_dir, SHORT)
+        assert read_status(data_dir)["running"]
+    before = handle.committed
+    eventually(lambda: handle.committed > before + 4)
+
+
+def test_of_two_commands_at_once_the_second_is_told_of_the_first(child, data_dir):
+    os.kill(child.pid, signal.SIGSTOP)
+    first: list[Any] = []
+    asker = threading.Thread(target=lambda: first.append(rebalance(data_dir, {"pass": 2})))
+    asker.start()
+    eventually(lambda: _open(data_dir))
+    with pytest.raises(
+        BusyError, match=rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
+    ) as caught:
+        kill(data_dir, 0, SHORT)
+    assert caught.value.exit_code == 3
+    os.kill(child.pid, signal.SIGCONT)
+    asker.join()
+    assert first[0]["parallelism"]["pass"] == 2
+    assert child.poll() is None
+    assert kill(data_dir)["ended"]
+
+
+@contextmanager
+def hanging(child: subprocess.Popen[str], data_dir: Path) -> Iterator[None]:
+    """The run hangs, not in the middle of a commit: then a commit of ours would wait for it."""
+    while True:
+        os.kill(child.pid, signal.SIGSTOP)
+        ledger = SqliteLedger(data_dir / "ledger.db", create=False, busy=0.1)
+        try:
+            ledger.commit([Put("probe", b"")])
+            break
+        except HeldError:
+            os.kill(child.pid, signal.SIGCONT)
+        finally:
+            ledger.close()
+    try:
+        yield
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+
+
+def _open(data_dir: Path) -> Request | None:
+    with open_books(data_dir) as books:
+        return read_request(books.ledger)[0]
+
+
+def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(child, data_dir):
+    old = Request("x" * 32, "kill", {"wait_seconds": 0}, "pid 1 on nowhere", (utc_now() - timedelta(60)).isoformat())
+    with hanging(child, data_dir), open_books(data_dir, write=True) as books:
+        books.ledger.commit([put_request(old, read_request(books.ledger)[1])])
+        # Whoever asks next is not kept from it, and who runs does not obey it.
+        with pytest.raises(HeldError, match="no answer"):
+            deactivate(data_dir, SHORT)
+        books.ledger.commit([put_request(old, read_request(books.ledger)[1])])
+    eventually(lambda: _open(data_dir) is None)
+    before = committed(data_dir)
+    eventually(lambda: committed(data_dir) > before + 4)
+    with open_books(data_dir) as books:
+        assert books.ledger.scan(names.ANSWERS) == {}
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xff", b"[]", b'{"format": 1, "value": {"format": "txstorm-request", "version": 2}}']
+)
+def test_a_request_that_cannot_be_read_ends_nothing(go, data_dir, value):
+    handle = go()
+    eventually(lambda: handle.committed > 0)
+    with open_books(data_dir, write=True) as books:
+        books.ledger.commit([Put(names.REQUEST, value)])
+        eventually(lambda: b'"request":null' in books.ledger.get(names.REQUEST).value)
+    assert not deactivate(data_dir)["active"]
+
+
+def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
+    handle = go()
+    eventually(lambda: handle.committed > 0)
+    for command, arguments in (("dance", {}), ("kill", {"wait": "long"})):
+        request = Request(command * 5, command, arguments, "pid 1", utc_now().isoformat())
+        with open_books(data_dir, write=True) as books:
+            books.ledger.commit([put_request(request, read_request(books.ledger)[1])])
+            answer = eventually(lambda: books.ledger.get(names.answer_path(command * 5)))  # noqa: B023
+        assert b"unknown" in answer.value or b"not understood" in answer.value
+    assert handle.isActive
+
+
+# --- nobody, nothing, something else ------------------------------------------------------------------------------------
+
+
+def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
+    handle = go(until_txid=2)
+    handle.awaitTermination()
+    for ask in (lambda: kill(data_dir), lambda: rebalance(data_dir, {"pass": 2})):
+        with pytest.raises(
+            NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+"
+        ) as caught:
+            ask()
+        assert caught.value.exit_code == 2
+    code, told = txstorm("kill", data_dir)
+    assert (code, told["error"]["type"]) == (2, "NotRunningError")
+
+
+def test_a_run_that_dies_while_it_is_asked(child, data_dir):
+    with hanging(child, data_dir), pytest.raises(NotRunningError, match="is not running"):
+        threading.Timer(0.3, child.kill).start()
+        rebalance(data_dir, {"pass": 2})
+    with open_books(data_dir) as books:
+        assert read_request(books.ledger)[0] is None
+
+
+COMMANDS = (deactivate, activate, kill, read_status, read_inspection, lambda path: rebalance(path, {"pass": 2}))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_directory_and_one_that_is_something_else(command, go, data_dir, place):
+    go(until_txid=1).awaitTermination()
+    with pytest.raises(DataDirectoryError, match=r"dat does not exist \(did you mean 'data'\?\)"):
+        command(place / "dat")
+    (place / "letters").mkdir()
+    (place / "letters" / "dear.txt").write_text("")
+    with pytest.raises(DataDirectoryError, match=r"holds something else \(dear.txt\)"):
+        command(place / "letters")
+    assert sorted(os.listdir(place / "letters")) == ["dear.txt"]
+
+
+def test_the_directory_of_another_topology(go, data_dir):
+    """Its components are others: the answer names the topology that runs there."""
+    go()
+    with pytest.raises(InputError, match="topology 'life' has no component 'split'; it has numbers, pass, last"):
+        rebalance(data_dir, {"split": 2})
+
+
+# --- list, status, inspect ----------------------------------------------------------------------------------------------
+
+
+def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diary, place):
+    run(life(diary), engine="local", data_dir=place / "ended", until_txid=3).awaitTermination()
+    (place / "torn").mkdir()
+    (place / "torn" / "format.json").write_text("{")
+    found = {Path(one["data_dir"]).name: one for one in list_topologies(place)}
+    assert {name: (one["mode"], one["running"]) for name, one in found.items()} == {
+        "data": ("active", True),
+        "ended": ("stopped", False),
+        "torn": ("unreadable", False),
+    }
+    assert f"pid {child.pid} on" in found["data"]["holder"]
+    assert found["ended"]["committed_txid"] == 3
+    assert "is damaged" in found["torn"]["error"]
+    with pytest.raises(InputError, match="expected a directory with data directories"):
+        list_topologies(place / "none")
+
+
+def test_inspection_of_a_live_run_and_after_its_end(go, data_dir):
+    handle = go()
+    eventually(lambda: handle.committed > 2)
+    live = eventually(lambda: (now := read_inspection(data_dir))["in_flight"] and now)
+    assert (live["topology"], live["epoch"], live["running"]) == ("life", 1, True)
+    assert live["incarnation"] == handle.id
+    assert set(live["tables"]) == {"changes/seen", "changes/total"}
+    handle.stop()
+    after = read_inspection(data_dir)
+    assert (after["currtx"], after["mode"], after["decided"]) == (handle.committed + 1, "stopped", [])
+    assert after["metadata"][str(handle.committed)]["document"] == {
+        "meta": [4 * handle.committed - 3, 4 * handle.committed + 1]
+    }

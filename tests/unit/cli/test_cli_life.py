@@ -1,0 +1,122 @@
+"""The life-cycle commands as they print: sentences for people, one object for scripts."""
+
+import importlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from txstorm.cli.life import numbers_of
+from txstorm.errors import InputError
+from txstorm.runtime.asking import kill
+from txstorm.runtime.lifecycle import read_status
+from txstorm.runtime.run import run
+
+RUN = ("run", "words", "--engine", "local", "--available-now")
+DATA = "txstorm-data/words"
+
+
+@pytest.fixture
+def live(words: Path, txstorm):
+    """The topology of ``words.py``, running in this process."""
+    sys.path.insert(0, str(words))
+    handle = run(importlib.import_module("words").topology, engine="local", data_dir=words / DATA)
+    handle.processAllAvailable()
+    yield handle
+    handle.stop()
+
+
+def test_a_life(live, txstorm, txstorm_json):
+    last = live.committed
+    code, out, _ = txstorm("deactivate", DATA)
+    assert (code, out) == (0, f"words: inactive after txid {last}; 0 transactions in flight still commit\n")
+    told = {"topology": "words", "running": True, "active": True, "committed_txid": last, "in_flight": 0}
+    assert txstorm_json("activate", DATA) == (0, told)
+    code, out, _ = txstorm("rebalance", DATA, "-e", "keep=3", "-e", "source=2")
+    numbers = f"from txid {last + 1} on keep=3, source=2"
+    assert (code, out) == (0, f"words: {numbers}; 0 transactions in flight commit before it\n")
+    assert txstorm("kill", DATA, "--wait", "5")[:2] == (0, f"words: killed; committed txid {last}\n")
+    live.awaitTermination()
+    assert live.killed.startswith("pid ")
+    code, found = txstorm_json("status", DATA)
+    assert (code, found["mode"], found["running"], found["holder"]) == (0, "killed", False, None)
+    assert found["parallelism"] == {"source": 2, "keep": 3}
+    assert txstorm("deactivate", DATA)[1].endswith("; nobody runs it now, its next start will be inactive\n")
+    assert txstorm("activate", DATA)[1].endswith("; nobody runs it now, its next start will be active\n")
+
+
+def test_status_inspect_and_list_for_people(live, txstorm):
+    last = live.committed
+    code, out, _ = txstorm("status", DATA)
+    assert code == 0
+    facts = [line.split("  ", 1) for line in out.splitlines()]
+    assert {("topology", "words"), ("committed txid", str(last)), ("in flight", "nothing")} <= {
+        (name, value.strip()) for name, value in facts
+    }
+    _, out, _ = txstorm("inspect", DATA)
+    for text in ("table changes/counts", f"metadata {last}", "epoch", "currtx", "held by", "'words' (pid"):
+        assert text in out
+    live.stop()
+    code, out, _ = txstorm("list")
+    assert code == 0
+    title, row = out.splitlines()
+    assert title.split() == ["topology", "mode", "committed", "process", "data", "directory"]
+    assert row.split() == ["words", "stopped", str(last), DATA]
+
+
+def test_a_run_that_is_killed_ends_with_0_and_says_so(txstorm, words):
+    done: list[tuple[int, str, str]] = []
+    runner = threading.Thread(target=lambda: done.append(txstorm("run", "words", "--engine", "local")))
+    runner.start()
+    while not (words / DATA / "ledger.db").exists() or read_status(DATA)["mode"] != "active":
+        assert runner.is_alive()
+        time.sleep(0.01)
+    kill(DATA)
+    runner.join()
+    code, out, _ = done[0]
+    assert code == 0
+    assert f"killed by pid {os.getpid()} on " in out
+    assert "started again it continues" in out
+
+
+BAD = {
+    "unknown": (("kill", "txstorm-data/word"), "DataDirectoryError", "does not exist (did you mean 'words'?)"),
+    "dead": (("kill", DATA), "NotRunningError", "topology 'words' in txstorm-data/words is not running; its last run"),
+    "dead too": (("rebalance", DATA, "-e", "keep=3"), "NotRunningError", "is not running"),
+    "no number": (("rebalance", DATA, "-e", "keep=many"), "InputError", "expected COMPONENT=N with a whole number"),
+    "no component": (("rebalance", DATA), "UsageError", "-e"),
+    "wait": (("kill", DATA, "--wait", "-1"), "UsageError", "--wait"),
+    "nothing decided": (("repair", DATA, "--abandon", "3"), "InputError", "txid 3 is committed; decided and not"),
+    "no txid": (("repair", DATA), "UsageError", "--abandon"),
+    "no root": (("list", "nowhere"), "InputError", "nowhere: expected a directory with data directories"),
+    "something else": (("status", "."), "DataDirectoryError", "holds something else"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, txstorm_json):
+    txstorm_json(*RUN)
+    arguments, kind, text = BAD[case]
+    code, result = txstorm_json(*arguments)
+    assert (code, result["error"]["type"], result["error"]["exit_code"]) == (2, kind, 2)
+    assert text in result["error"]["message"]
+
+
+def test_numbers():
+    assert numbers_of(["split=4", " counts = 2"]) == {"split": 4, "counts": 2}
+    assert numbers_of(["a=-1"]) == {"a": -1}
+    for pairs, text in ((["a"], "COMPONENT=N"), (["=2"], "COMPONENT=N"), (["a=1", "a=2"], "given twice")):
+        with pytest.raises(InputError, match=text):
+            numbers_of(pairs)
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "status", "inspect", "deactivate", "activate", "rebalance", "kill", "repair"]
+)
+def test_help_teaches(command, txstorm):
+    code, out, _ = txstorm(command, "--help")
+    assert code == 0
+    assert f"Example: txstorm {command}" in out

@@ -1,0 +1,98 @@
+"""Other numbers of tasks: what may change, what is fixed, and what holds after the code has changed."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm.errors import InputError
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.topology.graph import Topology
+from txstorm.topology.rebalance import rebalanced, rebalanced_before
+
+
+class Pass(BasicBolt):
+    fields = ("word", "size")
+
+    def execute(self, tuple, collector):
+        collector.emit(tuple["word"], len(tuple["word"]))
+
+
+class Keep(BatchBolt, Committer):
+    def execute(self, tuple):
+        pass
+
+    state = KeyedState("words", key={"word": str}, value={"n": int})
+
+
+class Sum(Keep):
+    state = KeyedState("sum", key={}, value={"n": int})
+
+
+def made(split: int = 2, sums: int = 1) -> Topology:
+    builder = TransactionalTopologyBuilder("words", "source", MemoryTransactionalSpout([["a"]], "word"), 2)
+    builder.set_bolt("split", Pass(), split).shuffle_grouping("source")
+    builder.set_bolt("one", Pass()).global_grouping("source")
+    builder.set_committer_bolt("keep", Keep(), 1).fields_grouping("split", ["word"])
+    builder.set_committer_bolt("mixed", type("Mixed", (Keep,), {"state": KeyedState("m", {"size": int}, {"n": int})})()) \
+        .fields_grouping("split", ["word"])  # fmt: skip
+    builder.set_committer_bolt("sum", Sum(), sums).shuffle_grouping("split")
+    return builder.build_topology()
+
+
+def tasks(topology: Topology) -> dict[str, int]:
+    return {one.id: one.parallelism for one in topology.components}
+
+
+def test_the_others_keep_theirs():
+    before = made()
+    after = rebalanced(before, {"split": 5, "keep": 3})
+    assert tasks(after) == {**tasks(before), "split": 5, "keep": 3}
+    assert tasks(before)["split"] == 2
+    assert after.component("split").object is before.component("split").object
+
+
+REFUSED = {
+    "one": "all its tuples go to one task",
+    "mixed": r"state 'm' in one txid.*fields of the state's key \(size\)",
+    "sum": r"state 'sum' in one txid.*\(it has none\)",
+    "spilt": r"no component 'spilt' \(did you mean 'split'\?\)",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_fixed_numbers_and_unknown_components_are_refused(name):
+    with pytest.raises(InputError, match=REFUSED[name]):
+        rebalanced(made(), {name: 2})
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "2", 2.0, 32769])
+def test_impossible_numbers(number):
+    with pytest.raises(InputError, match="expected a number of tasks from 1 to 32768"):
+        rebalanced(made(), {"split": number})
+
+
+def test_the_number_it_has_and_one_task_are_always_allowed():
+    assert tasks(rebalanced(made(), {"one": 1, "sum": 1})) == tasks(made())
+    # Several tasks were the choice of the code, whose author was warned.
+    assert tasks(rebalanced(made(sums=2), {"sum": 3}))["sum"] == 3
+
+
+def test_what_was_chosen_holds_over_the_same_number_of_the_code(caplog):
+    known = {"split": {"declared": 2, "chosen": 4}}
+    assert tasks(rebalanced_before(made(), known))["split"] == 4
+    with caplog.at_level(logging.WARNING):
+        changed = made(split=3)
+        assert rebalanced_before(changed, known) is changed
+    assert "the code of split has changed" in caplog.text
+
+
+def test_what_no_longer_suits_the_code_is_told_and_left(caplog):
+    known = {"sum": {"declared": 1, "chosen": 2}, "gone": {"declared": 1, "chosen": 2}}
+    topology = made()
+    with caplog.at_level(logging.WARNING):
+        assert rebalanced_before(topology, known) is topology
+    assert "no longer suits the code" in caplog.text
+    assert "the code of gone has changed" in caplog.text

@@ -1,0 +1,83 @@
+"""Other numbers of tasks for a built topology: what may change, and what may not (Storm's ``rebalance``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from txstorm.errors import InputError
+from txstorm.topology.graph import Component, Topology
+from txstorm.topology.table_checks import one_task_per_key
+from txstorm.topology.validate import MAX_PARALLELISM
+
+log = logging.getLogger("txstorm.topology")
+
+
+def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
+    """`topology` with `chosen` numbers of tasks, component → number; the others keep theirs.
+
+    Keyed state goes along: which task serves a key is computed from the key and the number of tasks.
+
+    Raises:
+        InputError: with all faults: an unknown component, a number out of range, or a component whose number is fixed.
+    """
+    faults = [fault for name, tasks in chosen.items() for fault in _faults(topology, name, tasks)]
+    if faults:
+        raise InputError("\n".join(faults))
+    components = tuple(replace(one, parallelism=chosen.get(one.id, one.parallelism)) for one in topology.components)
+    return replace(topology, components=components)
+
+
+def rebalanced_before(topology: Topology, known: Mapping[str, Mapping[str, int]]) -> Topology:
+    """`topology` as its code has it, with what an earlier `rebalance` chose over the same numbers of the code.
+
+    Where the code says another number than it did then, or the choice no longer suits the code, the code counts.
+
+    Args:
+        topology: as built.
+        known: component → ``{"declared": by the code then, "chosen": number}``.
+    """
+    declared = {one.id: one.parallelism for one in topology.components}
+    chosen = {name: one["chosen"] for name, one in known.items() if declared.get(name) == one["declared"]}
+    for name in sorted(set(known) - set(chosen)):
+        log.warning("topology %s: the code of %s has changed since it was rebalanced, and counts", topology.id, name)
+    if not chosen:
+        return topology
+    try:
+        made = rebalanced(topology, chosen)
+    except InputError as error:
+        log.warning("topology %s: what was rebalanced no longer suits the code, which counts: %s", topology.id, error)
+        return topology
+    log.info("topology %s: rebalanced to %s", topology.id, chosen)
+    return made
+
+
+def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
+    try:
+        component = topology.component(name)
+    except InputError as unknown:
+        yield str(unknown)
+        return
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= MAX_PARALLELISM:
+        yield f"component {name!r}: expected a number of tasks from 1 to {MAX_PARALLELISM}, got {tasks!r}"
+    elif tasks != component.parallelism and (reason := _fixed(topology, component, tasks)):
+        yield f"component {name!r} has {component.parallelism} task(s), {tasks} were asked for: {reason}"
+
+
+def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
+    """Why `component` cannot have `tasks` tasks, or None when it can."""
+    if tasks == 1:
+        return None
+    if component.inputs and all(one.grouping.kind == "global" for one in component.inputs):
+        return "all its tuples go to one task (global_grouping); give it another grouping in the code first"
+    if component.parallelism > 1:
+        return None  # whoever wrote the code has read the warnings of `validate`
+    by = {one.grouping.fields for one in component.inputs if one.grouping.kind == "fields"}
+    for state in topology.states.get(component.id, ()):
+        if len(by) > 1 or not all(one_task_per_key(one, list(state.key)) for one in component.inputs):
+            return (
+                f"several tasks might change one row of its state {state.name!r} in one txid, which fails the batch; "
+                f"group its inputs by fields of the state's key ({', '.join(state.key) or 'it has none'}) first"
+            )
+    return None
