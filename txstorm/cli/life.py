@@ -91,7 +91,9 @@ def deactivate(data_dir: DataDir, json: Json = False) -> None:
 
     found = asking.deactivate(data_dir)
     live = (
-        f"; {_count(found['in_flight'])} in flight still commit" if found["running"] else "; nobody runs it now, its next start will be inactive"
+        f"; {_count(found['in_flight'])} in flight still commit"
+        if found["running"]
+        else "; nobody runs it now, its next start will be inactive"
     )
     _told(found, f"{found['topology']}: inactive after txid {found['committed_txid']}{live}", as_json=json)
 
