@@ -8,9 +8,11 @@ from pathlib import Path
 
 from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TxstormError
-from txstorm.state.intent import CHANGES, SINK, Intent, IntentTable
-from txstorm.state.recovery import tables_of
+from txstorm.state.intent import CHANGES, MAP, SINK, Intent, IntentTable
+from txstorm.state.recovery import table_ref, tables_of
 from txstorm.state.table import DeltaTableState, Owner, TableRef
+
+OUTSIDE = "it is in a store of the user's own, which the topology's code alone knows how to reach"
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch
     Raises:
         FencedError: a newer coordinator leads a table.
     """
-    unreached: dict[str, str] = {}
-    for ref in tables_of(recorded):
+    names = list(recorded)
+    unreached = {uri: OUTSIDE for uri in names if table_ref(uri).kind == MAP}
+    for ref in tables_of(names):
         try:
             DeltaTableState.open(data_dir, owner, ref).raise_epoch(epoch)
         except FencedError:
@@ -53,7 +56,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch
 
 def _publication(data_dir: Path, owner: Owner, table: IntentTable, intent: Intent) -> Publication:
     if table.kind not in (CHANGES, SINK):
-        return Publication(table.uri, None, "it is not one of the tables in this directory")
+        return Publication(table.uri, None, OUTSIDE)
     if not is_table(data_dir / table.uri):
         return Publication(table.uri, False, "there is no table")
     try:

@@ -11,6 +11,7 @@ from txstorm.topology.graph import Component, Topology
 from txstorm.topology.table_checks import one_task_per_key
 from txstorm.topology.validate import MAX_PARALLELISM
 
+SPREADING = ("shuffle", "local_or_shuffle", "all", "none")
 log = logging.getLogger("txstorm.topology")
 
 
@@ -76,8 +77,17 @@ def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
     by = {one.grouping.fields for one in component.inputs if one.grouping.kind == "fields"}
     for state in topology.states.get(component.id, ()):
         if len(by) > 1 or not all(one_task_per_key(one, list(state.key)) for one in component.inputs):
-            return (
-                f"several tasks might change one row of its state {state.name!r} in one txid, which fails the batch; "
-                f"group its inputs by fields of the state's key ({', '.join(state.key) or 'it has none'}) first"
-            )
+            fields = f"fields of the state's key ({', '.join(state.key) or 'it has none'})"
+            return _shared_row(f"state {state.name!r}", fields)
+    for one in topology.maps.get(component.id, ()):
+        # What its keys are made of is known to the bolt only.
+        if len(by) > 1 or any(given.grouping.kind in SPREADING for given in component.inputs):
+            return _shared_row(f"map {one.name!r}", "the fields that its keys are made of")
     return None
+
+
+def _shared_row(what: str, fields: str) -> str:
+    return (
+        f"several tasks might change one row of its {what} in one txid, which fails the batch; group its inputs by "
+        f"{fields} first"
+    )

@@ -6,7 +6,15 @@ import logging
 
 import pytest
 
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    KeyedState,
+    MapState,
+    MemoryBackend,
+    TransactionalTopologyBuilder,
+)
 from txstorm.errors import InputError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
@@ -27,6 +35,13 @@ class Keep(BatchBolt, Committer):
     state = KeyedState("words", key={"word": str}, value={"n": int})
 
 
+class Map(BatchBolt, Committer):
+    counts = MapState("counts", MemoryBackend())
+
+    def execute(self, tuple):
+        pass
+
+
 class Sum(Keep):
     state = KeyedState("sum", key={}, value={"n": int})
 
@@ -39,6 +54,7 @@ def made(split: int = 2, sums: int = 1) -> Topology:
     builder.set_committer_bolt("mixed", type("Mixed", (Keep,), {"state": KeyedState("m", {"size": int}, {"n": int})})()) \
         .fields_grouping("split", ["word"])  # fmt: skip
     builder.set_committer_bolt("sum", Sum(), sums).shuffle_grouping("split")
+    builder.set_committer_bolt("map", Map()).shuffle_grouping("split")
     return builder.build_topology()
 
 
@@ -58,6 +74,7 @@ REFUSED = {
     "one": "all its tuples go to one task",
     "mixed": r"state 'm' in one txid.*fields of the state's key \(size\)",
     "sum": r"state 'sum' in one txid.*\(it has none\)",
+    "map": "map 'counts' in one txid.*the fields that its keys are made of",
     "spilt": r"no component 'spilt' \(did you mean 'split'\?\)",
 }
 
