@@ -85,7 +85,7 @@ def dead_letters(
 
     Example: txstorm dead-letters txstorm-data/word-count --json
     """
-    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.cli.output import grid, print_json, stderr, stdout
     from txstorm.runtime.reading import DeadLettersView, check_readable
 
     rows = DeadLettersView(check_readable(data_dir)).to_pylist()
