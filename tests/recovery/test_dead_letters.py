@@ -16,7 +16,9 @@ from watched import Diary, PartitionedShelfSpout, Shelf, ShelfSpout, watched_top
 
 from txstorm import FailedException, TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
+from txstorm.engine.local import LocalEngine
 from txstorm.errors import TopologyFailed
+from txstorm.runtime.replay import replay_txid
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.read import read_letters, read_sink
 
@@ -287,3 +289,14 @@ def test_an_emitter_that_fails_before_its_extents_are_known_cannot_be_passed(pla
         run(topology, engine="local", data_dir=place / "data", until_txid=4).awaitTermination()
     with open_books(place / "data") as books:
         assert books.currtx() == 1
+
+
+def test_a_transaction_with_dead_letters_is_replayed_without_them(place, marks):
+    data = poisoned(place, LocalEngine())
+    topology = failing_net(Trouble(marks, POISON, always=True), on_error="dead_letter")
+    with_letters = {txid for txid, *_ in letters(data)}
+    assert with_letters
+    for txid in range(1, LAST + 1):
+        verdict = replay_txid(topology, data, txid)
+        assert verdict.failure is None
+        assert verdict.equal, verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
-from txstorm.engine.port import Pack, TxidInput
+from txstorm.engine.letters import METADATA
+from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import InputError
 from txstorm.runtime.books import Identity
 from txstorm.runtime.reading import check_readable, committed_txid, identity_of, read_directory_history
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
+from txstorm.state.read import read_letters
+from txstorm.state.schema import TXID
 from txstorm.topology.graph import Topology
 
 
@@ -32,12 +35,14 @@ class Recorded:
         stamp: its processing time, UTC microseconds.
         digest: of its input.
         document: the spout document with the extents that were read; it determines the batch.
+        divert: which errors made dead letters of it; see `TxidInput.divert`.
     """
 
     attempt: TransactionAttempt
     stamp: int
     digest: str
     document: Any
+    divert: tuple[str, ...] = ()
 
     @property
     def txid(self) -> int:
@@ -62,6 +67,7 @@ class Recording:
         self.identity = self._identity()
         self.committed = committed_txid(self.data_dir)
         self._rows = read_directory_history(self.data_dir)
+        self._diverted = _diverted(read_letters(self.data_dir))
         # By timeline and txid: of a txid that was committed on two timelines the later row counts.
         self._at = {txid: row for row, txid in enumerate(self._rows["txid"].to_pylist())}
 
@@ -74,6 +80,7 @@ class Recording:
             pc.cast(row["stamp"], pa.int64())[0].as_py(),
             row["digest"][0].as_py(),
             json.loads(row["extents"][0].as_py()),
+            self._diverted.get(txid, ()),
         )
 
     def check(self, txid: int) -> None:
@@ -87,10 +94,9 @@ class Recording:
             msg = f"{self.data_dir}: txid {txid} is older than the kept history, which {kept}; ask for a later one"
             raise InputError(msg)
 
-    def parts_before(self, txid: int) -> Mapping[str, Any]:
-        """Where the partitions of a task-planned spout stood before `txid`; empty for other spouts."""
-        document = self.of(txid - 1).document if txid - 1 in self._at else None
-        return dict((document.get("parts") if isinstance(document, dict) else None) or {})
+    def document_before(self, txid: int) -> Any:
+        """The spout document of the txid before `txid`; None when it is not kept, or there is none."""
+        return self.of(txid - 1).document if txid - 1 in self._at else None
 
     def check_topology(self, topology: Topology) -> None:
         """Raise `InputError` unless `topology` is the one whose transactions these are, and can be run again."""
@@ -113,6 +119,16 @@ class Recording:
             msg = f"{self.data_dir}: its ledger does not say whose it is; no topology has been run to the end of P0"
             raise InputError(msg)
         return identity
+
+
+def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
+    """Txid → the kinds of errors that made dead letters of it."""
+    kinds: dict[int, set[str]] = {}
+    for row in [] if letters is None else letters.to_pylist():
+        whole = row["what"] == METADATA and row["source_task"] is None
+        kind = SOURCE if whole else "failed" if row["kind"] == "reported" else row["kind"]
+        kinds.setdefault(row[TXID.name], set()).add(kind)
+    return {txid: tuple(sorted(found)) for txid, found in kinds.items()}
 
 
 def _kept_elsewhere(topology: Topology) -> str:
@@ -146,10 +162,12 @@ class Source:
     def pack(self, recorded: Sequence[Recorded]) -> Pack:
         """A pack of committed txids, with the attempt ids and stamps they were committed with."""
         inputs = tuple(
-            TxidInput(one.attempt, one.document, one.stamp, self.planner.payload(one.document)) for one in recorded
+            TxidInput(one.attempt, one.document, one.stamp, self.planner.payload(one.document), divert=one.divert)
+            for one in recorded
         )
+        before = self.recording.document_before(recorded[0].txid)
         # `committed` stays 0: no emitter is told to clean up what a live run may still need.
-        return Pack(inputs, self.recording.parts_before(recorded[0].txid))
+        return Pack(inputs, {} if before is None else self.planner.carried(before))
 
     def document(self, recorded: Recorded, parts: dict[str, Any]) -> Any:
         """What the replay read, to be compared with what was recorded."""
