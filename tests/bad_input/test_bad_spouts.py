@@ -327,7 +327,7 @@ def test_a_partition_of_an_opaque_spout_that_goes_away_is_said_once_and_kept(tmp
 # -- emitting for another txid ------------------------------------------------------------------------------------
 
 
-def test_an_emitter_that_emits_for_another_txid(tmp_path, make_engine):
+def test_an_emitter_that_emits_for_another_txid(tmp_path):
     def emit(self, attempt, metadata, collector):
         self.kept = getattr(self, "kept", collector)
         self.kept.emit("a")
@@ -342,7 +342,7 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path, make_engine):
     builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
     settings = {"max_spout_pending": 8, "max_pack_txids": 4}
     with refused(says):
-        go(builder.build_topology(), tmp_path / "data", make_engine(), settings=settings)
+        go(builder.build_topology(), tmp_path / "data", settings=settings)
     assert read_state(tmp_path / "data", "counts").to_pylist() in ([], [{"word": "a", "n": 1}])
     assert run(Spout(), tmp_path / "data") == LAST
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]

@@ -137,11 +137,13 @@ def test_every_emitter_commits_in_txid_order_before_the_committers(start, world,
 
 
 @pytest.mark.parametrize("place", ["emit-2", "watch-finish-2", "commit-1-2", "keep-finish-2", "after-keep-2"])
-def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(place, start, world, tmp_path) -> None:
+def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
+    place, start_on_threads, world, tmp_path
+) -> None:
     world.append(0, *"abcdef")
     world.append(1, *"ABCDEF")
     world.ticket(f"{place}-failed", times=1)
-    handle = start(available_now=True)
+    handle = start_on_threads(available_now=True)
     assert handle.awaitTermination(120)
     expected = {1: ["a", "b", "A", "B"], 2: ["c", "d", "C", "D"], 3: ["e", "f", "E", "F"]}
     assert lines_of(tmp_path / "data") == expected
@@ -230,11 +232,11 @@ def test_another_exception_in_commit_ends_the_topology_and_is_named(start_on_thr
     assert lines_of(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
-def test_what_emit_batch_returns_must_be_json(start, world, tmp_path) -> None:
+def test_what_emit_batch_returns_must_be_json(start_on_threads, world, tmp_path) -> None:
     world.append(0, "a")
     says = r"spout 'log', txid 1, returned by emit_batch of task [01]: metadata \{1\} cannot be stored"
     with pytest.raises(MetadataError, match=says):
-        start(Told(world, returns={1}), available_now=True).awaitTermination(60)
+        start_on_threads(Told(world, returns={1}), available_now=True).awaitTermination(60)
     assert lines_of(tmp_path / "data") == {}
 
 

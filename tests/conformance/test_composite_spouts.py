@@ -96,10 +96,10 @@ def test_every_source_continues_where_it_stood_after_a_restart(start, worlds, ba
 
 
 @pytest.mark.parametrize("place", ["watch-finish-2", "after-keep-2"])
-def test_a_failure_replays_the_batches_of_all_sources(place, start, worlds, batches) -> None:
+def test_a_failure_replays_the_batches_of_all_sources(place, start_on_threads, worlds, batches) -> None:
     fill(worlds, parted="abcdef", plain="ghijkl")
     worlds["bolts"].ticket(f"{place}-failed", times=2)
-    handle = start(sources(worlds, "parted", "plain"), available_now=True)
+    handle = start_on_threads(sources(worlds, "parted", "plain"), available_now=True)
     finished(handle)
     assert handle.snapshot.replays == 2
     assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abgh", 2: "cdij", 3: "efkl"}
@@ -123,18 +123,20 @@ def test_with_an_opaque_source_a_replay_may_be_another_batch_of_each(start_on_th
 
 
 @pytest.mark.parametrize("late", ["plain", "parted", "opaque"])
-def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(late, start, worlds, batches) -> None:
+def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(
+    late, start_on_threads, worlds, batches
+) -> None:
     other = "parted" if late == "plain" else "plain"
     worlds[late].append(0, *"abcd")
     worlds[other].append(0, *"ABCDEFGH")
     spout = sources(worlds, late, other)
-    handle = start(spout, until_txid=1)
+    handle = start_on_threads(spout, until_txid=1)
     finished(handle)
     hide = {"opaque": hide_opaque}.get(late, hide_others)
     show = hide(worlds[late])
-    finished(start(spout, until_txid=3))
+    finished(start_on_threads(spout, until_txid=3))
     show()
-    finished(start(spout, until_txid=4))
+    finished(start_on_threads(spout, until_txid=4))
     assert batches() == {1: "abAB", 2: "CD", 3: "EF", 4: "cdGH"}
 
 
@@ -221,13 +223,13 @@ class UnsteadyEmitter(Emitter):
 
 
 @pytest.mark.parametrize("place", ["watch-finish-1", "keep-finish-1"])
-def test_a_source_that_replays_another_batch_is_named(place, start, worlds, tmp_path, batches) -> None:
+def test_a_source_that_replays_another_batch_is_named(place, start_on_threads, worlds, tmp_path, batches) -> None:
     worlds["plain"].append(0, *"ab")
     worlds["bolts"].ticket(f"{place}-failed")
     spout = CompositeSpout({"plain": PlainLog(worlds["plain"]), "unsteady": Unsteady(tmp_path)})
     says = r"txid 1: the spout emitted another batch for unsteady/task 0 of 1 than the first time \(digest"
     with pytest.raises(SpoutError, match=says):
-        start(spout, tasks=1, until_txid=1).awaitTermination(60)
+        start_on_threads(spout, tasks=1, until_txid=1).awaitTermination(60)
     assert batches() == {}
 
 
