@@ -118,6 +118,7 @@ def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
     assert_everything_once(data_dir, handle.committed)
 
 
+@pytest.mark.integration
 def test_inactive_it_is_killed_and_started_again_inactive_and_activated(child, go, data_dir, caplog):
     assert txstorm("deactivate", data_dir)[0] == 0
     child.kill()
@@ -173,6 +174,7 @@ def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
     assert_everything_once(data_dir, handle.committed)
 
 
+@pytest.mark.integration
 def test_a_restart_keeps_it_until_the_code_changes_its_number(child, go, data_dir, diary):
     code, told = txstorm("rebalance", data_dir, "-e", "pass=3")
     assert (code, told["parallelism"]["pass"]) == (0, 3)
@@ -229,6 +231,7 @@ def test_numbers_that_cannot_be_are_refused_and_change_nothing(go, data_dir):
 # --- kill -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_dir):
     code, told = txstorm("kill", data_dir)
     assert (code, told["ended"]) == (0, True)
@@ -242,6 +245,7 @@ def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_di
         assert list(books.metas()) == [told["committed_txid"]]
 
 
+@pytest.mark.integration
 def test_killed_without_waiting_the_next_start_processes_the_rest(data_dir, diary, go):
     child = start(JOB, data_dir, diary.path, 3600)
     eventually(lambda: data_dir.exists() and (data_dir / "ledger.db").exists() and _planned(data_dir))
@@ -260,6 +264,7 @@ def _planned(data_dir: Path) -> bool:
         return False
 
 
+@pytest.mark.integration
 def test_what_takes_longer_than_the_wait_is_dropped(data_dir, diary):
     child = start(JOB, data_dir, diary.path, 3600)
     eventually(lambda: (data_dir / "ledger.db").exists() and _planned(data_dir))
@@ -273,6 +278,7 @@ def test_what_takes_longer_than_the_wait_is_dropped(data_dir, diary):
 # --- who does not answer, and who asks at the same time -----------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_run_that_hangs_is_named_and_the_request_is_withdrawn(child, data_dir):
     text = f"no answer within 0.5 s; the lease is held by 'life' .pid {child.pid} on .* this one is withdrawn"
     with hanging(child, data_dir), pytest.raises(HeldError, match=text):
@@ -295,6 +301,7 @@ def test_a_run_that_hangs_in_the_middle_of_a_commit_is_named_too(go, data_dir):
     eventually(lambda: handle.committed > before + 4)
 
 
+@pytest.mark.integration
 def test_of_two_commands_at_once_the_second_is_told_of_the_first(child, data_dir):
     os.kill(child.pid, signal.SIGSTOP)
     first: list[Any] = []
@@ -337,6 +344,7 @@ def _open(data_dir: Path) -> Request | None:
         return read_request(books.ledger)[0]
 
 
+@pytest.mark.integration
 def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(child, data_dir):
     old = Request("x" * 32, "kill", {"wait_seconds": 0}, "pid 1 on nowhere", (utc_now() - timedelta(60)).isoformat())
     with hanging(child, data_dir), open_books(data_dir, write=True) as books:
@@ -379,6 +387,7 @@ def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
 # --- nobody, nothing, something else ------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
     handle = go(until_txid=2)
     handle.awaitTermination()
@@ -392,6 +401,7 @@ def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_
     assert (code, told["error"]["type"]) == (2, "NotRunningError")
 
 
+@pytest.mark.integration
 def test_a_run_that_dies_while_it_is_asked(child, data_dir):
     with hanging(child, data_dir), pytest.raises(NotRunningError, match="is not running"):
         threading.Timer(0.3, child.kill).start()
@@ -425,6 +435,7 @@ def test_the_directory_of_another_topology(go, data_dir):
 # --- list, status, inspect ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diary, place):
     run(life(diary), engine="local", data_dir=place / "ended", until_txid=3).awaitTermination()
     (place / "torn").mkdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from txstorm.errors import ConflictError, DataDirectoryError, InputError, LedgerCorrupt, TxstormError
+from txstorm.errors import ConflictError, DataDirectoryError, HeldError, InputError, LedgerCorrupt, TxstormError
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import ABSENT, Entry, Put
@@ -342,3 +342,26 @@ def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="file/below"):
         open_ledger(tmp_path / "file" / "below", create=True)
+
+
+def test_what_need_not_be_durable_is_seen_by_others_and_later_commits_are_synced_again(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    with closing(SqliteLedger(path, create=True)) as ledger, closing(SqliteLedger(path, create=False)) as other:
+        ledger.commit([Put("status", b"1")], durable=False)
+        assert other.get("status") == Entry(b"1", 0)
+        with pytest.raises(ConflictError):
+            ledger.commit([Put("status", b"2", ABSENT)], durable=False)
+        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        ledger.commit([Put("status", b"2", 0)])
+        assert other.get("status") == Entry(b"2", 1)
+
+
+def test_a_commit_waits_for_another_process_no_longer_than_it_is_told(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    SqliteLedger(path, create=True).close()
+    with closing(SqliteLedger(path, create=False, busy=0.05)) as ledger:
+        with closing(sqlite3.connect(path, isolation_level=None)) as hanging:
+            hanging.execute("BEGIN IMMEDIATE")
+            with pytest.raises(HeldError, match="expected another process to end its commit, got database is locked"):
+                ledger.commit([Put("a", b"")])
+        ledger.commit([Put("a", b"")])
