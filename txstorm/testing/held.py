@@ -98,6 +98,7 @@ class HeldDriver(Driver):
             _forget(one)
         self.held.clear()
         self.jobs.give_up_all()
+        self._commits.run(self._session.committer.close)
         self._commits.close()
 
     # -- one turn of the loop -----------------------------------------------------------------------------------
