@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SELDOM = (100_000, 50, 100)
+SELDOM = (1_000_000, 50, 100)
 """Objects made since the last collection, and collections of the young until one of the older: `gc.set_threshold`."""
 
 

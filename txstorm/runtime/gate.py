@@ -14,7 +14,9 @@ class Window:
     """How many txids may be in flight, and how many one job takes: learnt, or as the settings say.
 
     A job costs tens of milliseconds before it does anything, so packs grow while less than `SHARE` of a job's time
-    is work, and shrink when jobs take longer than `LONG` seconds.
+    is work and twice the txids would not take longer than `LONG` seconds; jobs that do take longer hold half of
+    their txids next time. The window is wider than the packs and follows them downwards late: what waits for its
+    commit would otherwise fill it as soon as they shrink, and no job would run meanwhile.
     """
 
     SHARE = 0.7
@@ -24,11 +26,12 @@ class Window:
     pending: int | None
     pack_limit: int | None
     pack: int = 1
+    reached: int = 1
 
     @property
     def width(self) -> int:
         """Transactions in flight at most."""
-        return self.pending if self.pending is not None else min(self.LIMIT, max(4, 4 * self.pack))
+        return self.pending if self.pending is not None else min(self.LIMIT, 8 * self.reached)
 
     @property
     def pack_size(self) -> int:
@@ -41,9 +44,11 @@ class Window:
     def job_took(self, seconds: float, work: float, txids: int) -> None:
         """Learn from a finished job that took `seconds`, `work` of them spent in user code and its surroundings."""
         if seconds > self.LONG:
-            self.pack = max(1, self.pack // 2)
-        elif work < self.SHARE * seconds and txids >= self.pack:
+            # Of its own txids: of several long jobs that ran beside each other, each says the same.
+            self.pack = min(self.pack, max(1, txids // 2))
+        elif work < self.SHARE * seconds and txids >= self.pack and 2 * seconds <= self.LONG:
             self.pack = min(self.LIMIT // 2, self.pack * 2)
+        self.reached = max(self.pack, min(self.reached, 4 * self.pack))
 
 
 class Gate:

@@ -129,22 +129,26 @@ class Column:
         Raises:
             StateError: a value has another type, is a naive datetime, or is out of the column's range.
         """
+        return self.checked(values, label)[0]
+
+    def checked(self, values: Sequence[Any], label: Label) -> tuple[Sequence[Any], pa.Array | None]:
+        """As `canonical`, and the values as an Arrow array when the check has made one."""
         kinds = set(map(type, values))
         kinds.discard(type(None))
         if not kinds:
-            return values
+            return values, None
         if self.as_given and kinds == {self.exact}:
-            if self.exact in (int, str):
-                self._checked(values, label)  # the range of the integer, lone surrogates
-            return values
+            # The array finds the range of an integer, and lone surrogates.
+            return values, self._fitting(values, label) if self.exact in (int, str) else None
         if kinds == {self.exact} == {datetime} and all(value is None or value.tzinfo is UTC for value in values):
-            return values
+            return values, None
         for position, value in enumerate(values):
             fault = misfit(self.field.type, value)
             if fault:
                 raise self._error(label(position), fault)
         plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-        return python_values(self._checked(plain, label))
+        array = self._fitting(plain, label)
+        return python_values(array), array
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """Canonical `values` as an Arrow array."""
@@ -167,7 +171,7 @@ class Column:
         except ARROW_ERRORS as cause:
             raise self._error(where, f"{fault}: {cause}") from cause
 
-    def _checked(self, values: Sequence[Any], label: Label) -> pa.Array:
+    def _fitting(self, values: Sequence[Any], label: Label) -> pa.Array:
         try:
             return self.array(values)
         except ARROW_ERRORS:

@@ -23,6 +23,8 @@ from txstorm.state.schema import KEY_GROUP, PREV, TXID, key_fields, value_fields
 
 Key = Any
 Value = tuple[Any, ...]
+Arrays = Sequence[pa.Array | None]
+"""One for each column, None where nobody has made it yet; empty when that is so for all."""
 
 
 class KeyForm:
@@ -35,22 +37,27 @@ class KeyForm:
 
     def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
         """`keys` checked and in the form they are kept in; raises `StateError` naming the key and column."""
+        return self.checked(keys, where)[0]
+
+    def checked(self, keys: Iterable[Key], where: str) -> tuple[list[Key], Arrays]:
+        """As `canonical`, and the arrays of the key columns, as far as the check has made them."""
         given = keys if isinstance(keys, list) else list(keys)
         if not given:
-            return given
+            return given, [None] * len(self.columns)
         if len(self.columns) != 1:
             self._check_shape(given, where)
         columns = self._split(given)
         checked = [
-            column.canonical(values, lambda i: f"key {shown(given[i])} ({where})")
+            column.checked(values, lambda i: f"key {shown(given[i])} ({where})")
             for column, values in zip(self.columns, columns, strict=True)
         ]
-        return given if all(map(_same, checked, columns)) else self._joined(checked)
+        kept, arrays = [values for values, _ in checked], [array for _, array in checked]
+        return given if all(map(_same, kept, columns)) else self._joined(kept), arrays
 
-    def arrays(self, keys: Sequence[Key]) -> list[pa.Array]:
-        """Canonical `keys` as one Arrow array per key column."""
+    def arrays(self, keys: Sequence[Key], made: Arrays = ()) -> list[pa.Array]:
+        """Canonical `keys` as one Arrow array per key column; those of `made` are taken as they are."""
         columns = self._split(keys) if keys else [()] * len(self.columns)
-        return [column.array(values) for column, values in zip(self.columns, columns, strict=True)]
+        return _arrays(self.columns, columns, made)
 
     def of_table(self, table: pa.Table) -> list[Key]:
         """The keys of the rows of `table`, which has the key columns."""
@@ -83,17 +90,21 @@ class ValueForm:
 
     def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
         """The `values` put for `keys`, checked, as tuples; raises `StateError` naming key and column."""
+        return self.checked(values, keys, where)[0]
+
+    def checked(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
+        """As `canonical`, and the arrays of the value columns, as far as the check has made them."""
         if not values:
-            return []
+            return [], [None] * len(self.columns)
         return self.rows([values] if len(self.columns) == 1 else self._split(values, keys, where), keys, where)
 
-    def rows(self, columns: Sequence[Sequence[Any]], keys: Sequence[Key], where: str) -> list[Value]:
-        """As `canonical`, for values that come column by column."""
+    def rows(self, columns: Sequence[Sequence[Any]], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
+        """As `checked`, for values that come column by column."""
         checked = [
-            column.canonical(column_values, lambda i: f"key {shown(keys[i])} ({where})")
+            column.checked(column_values, lambda i: f"key {shown(keys[i])} ({where})")
             for column, column_values in zip(self.columns, columns, strict=True)
         ]
-        return list(zip(*checked, strict=True))
+        return list(zip(*(kept for kept, _ in checked), strict=True)), [array for _, array in checked]
 
     def public(self, values: Sequence[Value | None]) -> list[Any]:
         """`values` as users see them, None where there is none; never an object that is kept."""
@@ -104,17 +115,24 @@ class ValueForm:
         names = self.names
         return [None if value is None else dict(zip(names, value, strict=True)) for value in values]
 
-    def arrays(self, values: Sequence[Value | None]) -> list[pa.Array]:
-        """Canonical `values` as one Arrow array per value column; nulls where there is no value."""
-        return [column.array(part) for column, part in zip(self.columns, self.columns_of(values), strict=True)]
+    def arrays(self, values: Sequence[Value | None], made: Arrays = ()) -> list[pa.Array]:
+        """Canonical `values` as one Arrow array per value column, nulls where there is no value.
+
+        Those of `made` are taken as they are.
+        """
+        there = made and all(array is not None for array in made)
+        return _arrays(self.columns, made if there else self.columns_of(values), made)
 
     def columns_of(self, values: Sequence[Value | None]) -> list[list[Any]]:
         """Canonical `values` column by column; None where there is no value."""
-        return [[None if value is None else value[i] for value in values] for i in range(len(self.columns))]
+        if not all(values):  # a row with columns is true
+            return [[None if value is None else value[i] for value in values] for i in range(len(self.columns))]
+        return [list(map(itemgetter(i), values)) for i in range(len(self.columns))]  # type: ignore[arg-type]
 
     def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
         """Canonical `values` as one struct array, null where there is no value."""
-        return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=absences(values))
+        mask = None if all(values) else absences(values)
+        return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
 
     def of_table(self, table: pa.Table) -> list[Value]:
         """The values of the rows of `table`, which has the value columns."""
@@ -150,12 +168,15 @@ class Rows:
         values: their values; None for a removal.
         txids: the transactions that made them so.
         before: the values before those; None where there was none.
+        key_arrays, value_arrays: the arrays of columns that are there already.
     """
 
     keys: Sequence[Key]
     values: Sequence[Value | None]
     txids: Sequence[int] | npt.NDArray[np.int64]
     before: Sequence[Value | None]
+    key_arrays: Arrays = ()
+    value_arrays: Arrays = ()
 
 
 def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
@@ -165,15 +186,27 @@ def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
 
 def row_arrays(keys: KeyForm, values: ValueForm, rows: Rows) -> dict[str, pa.Array]:
     """The columns that state and changes tables share."""
-    of_key = keys.arrays(rows.keys)
+    of_key = keys.arrays(rows.keys, rows.key_arrays)
     groups = key_groups(of_key, len(rows.keys)).astype(np.int32)
     return {
         **dict(zip(keys.names, of_key, strict=True)),
-        **dict(zip(values.names, values.arrays(rows.values), strict=True)),
+        **dict(zip(values.names, values.arrays(rows.values, rows.value_arrays), strict=True)),
         TXID.name: pa.array(rows.txids, TXID.type),
         PREV: values.struct_array(rows.before),
         KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),
     }
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """The arrays of `parts` one behind the other; None for a column that some part lacks."""
+    columns = zip(*parts, strict=True) if all(parts) else ()
+    return [None if any(one is None for one in column) else pa.concat_arrays(column) for column in columns]
+
+
+def _arrays(columns: Sequence[Column], values: Sequence[Any], made: Arrays) -> list[pa.Array]:
+    made = made or [None] * len(columns)
+    triples = zip(columns, values, made, strict=True)
+    return [column.array(one) if array is None else array for column, one, array in triples]
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import RLock
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,8 @@ import pyarrow.compute as pc
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
 from txstorm.state.columns import shown
-from txstorm.state.form import Key, KeyForm, Rows, Value, ValueForm, absences, row_arrays
+from txstorm.state.ended import Bulk, Ended, Gone, newest, settled
+from txstorm.state.form import Arrays, Key, KeyForm, Rows, Value, ValueForm, absences, joined, row_arrays
 from txstorm.state.index import KeyIndex, Stored
 from txstorm.state.merge import aggregated, check_how, combined
 from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, changes_schema, in_order
@@ -34,22 +34,42 @@ _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 class TaskState:
     """The `txstorm.api.state.StateHandle` of one task in one txid.
 
+    Most committers write in one call with many rows: these stay the columns they came in until they are wanted by
+    key.
+
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
-        writes: what this task has written: key → value, None for removed.
-        olds: the values before this txid of the keys it has read, so that nobody looks them up again.
+        bulk: all that the task has written, when it did so in one call.
     """
 
     def __init__(self, group: StateGroup, component: str, task: int, txid: int) -> None:
         self.active = False
-        self.writes: Overlay = {}
-        self.olds: Overlay = {}
+        self.bulk: Bulk | None = None
+        self._writes: Overlay = {}
+        self._olds: Overlay = {}
         self.task = task
         self._group = group
         self._keys = group.keys
         self._values = group.values
         self._txid = txid
         self._where = f"{component}[{task}], txid {txid}"
+
+    @property
+    def wrote(self) -> bool:
+        """Whether the task has written or removed anything."""
+        return self.bulk is not None or bool(self._writes)
+
+    @property
+    def writes(self) -> Overlay:
+        """What this task has written: key → value, None for removed."""
+        self._spread()
+        return self._writes
+
+    @property
+    def olds(self) -> Overlay:
+        """The values before this txid of the keys it has read, so that nobody looks them up again."""
+        self._spread()
+        return self._olds
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
@@ -69,7 +89,10 @@ class TaskState:
 
     def put_many(self, values: Mapping[Key, Any]) -> None:
         """Set many values."""
-        self._put(self._canonical(values), list(values.values()))
+        given = list(values)
+        keys, key_arrays = self._checked(given)
+        rows, value_arrays = self._values.checked(list(values.values()), keys, self._where)
+        self._store(Bulk(keys, rows, None, key_arrays, value_arrays), distinct=keys is given)
 
     def update(self, key: Key, function: Callable[[Any], Any]) -> Any:
         """Set `key` to ``function(old value or None)`` and return the new value."""
@@ -79,9 +102,13 @@ class TaskState:
 
     def update_many(self, partials: Mapping[Key, Any], function: Callable[[Any, Any], Any]) -> dict[Key, Any]:
         """Set every key to ``function(old value or None, partial)``; returns the new values."""
-        keys = self._canonical(partials)
-        olds = self._values.public(self._now(keys))
-        return dict(zip(keys, self._put(keys, list(map(function, olds, partials.values()))), strict=True))
+        given = list(partials)
+        keys, key_arrays = self._checked(given)
+        now, before = self._seen(keys)
+        values = list(map(function, self._values.public(now), partials.values()))
+        rows, value_arrays = self._values.checked(values, keys, self._where)
+        new = self._store(Bulk(keys, rows, before, key_arrays, value_arrays), distinct=keys is given)
+        return dict(zip(keys, new, strict=True))
 
     def merge(self, batch: pa.RecordBatch | pa.Table, how: Mapping[str, str]) -> dict[Key, Any]:
         """Fold the columns of `batch` into the state: value column → sum, count, min, max or last.
@@ -93,10 +120,12 @@ class TaskState:
         check_how(self._values, how, self._where)
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
         keys, partials = aggregated(self._keys, self._values, table, how, self._where)
-        olds = self._values.columns_of(self._now(keys))
+        now, before = self._seen(keys)
+        olds = self._values.columns_of(now)
         ways = (how[name] for name in self._values.names)
         columns = [combined(way, old, new) for way, old, new in zip(ways, olds, partials, strict=True)]
-        return dict(zip(keys, self._put_rows(keys, self._values.rows(columns, keys, self._where)), strict=True))
+        rows, arrays = self._values.rows(columns, keys, self._where)
+        return dict(zip(keys, self._store(Bulk(keys, rows, before, (), arrays), distinct=True), strict=True))
 
     def remove(self, key: Key) -> None:
         """Remove `key`; removing an absent key changes nothing."""
@@ -113,8 +142,11 @@ class TaskState:
         return self._values.public(self._group.before(self._canonical([key]), self._txid))[0]
 
     def _canonical(self, keys: Iterable[Key]) -> list[Key]:
+        return self._checked(keys)[0]
+
+    def _checked(self, keys: Iterable[Key]) -> tuple[list[Key], Arrays]:
         self._check_active()
-        return self._keys.canonical(keys, self._where)
+        return self._keys.checked(keys, self._where)
 
     def _check_active(self) -> None:
         if not self.active:
@@ -124,39 +156,39 @@ class TaskState:
             )
             raise StateError(msg)
 
-    def _now(self, keys: Sequence[Key]) -> list[Value | None]:
-        rows = self._group.before(keys, self._txid)
-        self.olds.update(zip(keys, rows, strict=True))
+    def _now(self, keys: list[Key]) -> list[Value | None]:
+        now, before = self._seen(keys)
+        self.olds.update(zip(keys, before, strict=True))
+        return now
+
+    def _seen(self, keys: list[Key]) -> tuple[list[Value | None], list[Value | None]]:
+        """The values that the task sees now, and those before the txid."""
+        before = self._group.before(keys, self._txid)
         own = self.writes
-        return list(map(own.get, keys, rows)) if own else rows
+        return (list(map(own.get, keys, before)) if own else before), before
 
-    def _put(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
-        return self._put_rows(keys, self._values.canonical(values, keys, self._where))
+    def _put(self, keys: list[Key], values: Sequence[Any]) -> list[Any]:
+        rows, arrays = self._values.checked(values, keys, self._where)
+        return self._store(Bulk(keys, rows, None, (), arrays))
 
-    def _put_rows(self, keys: Sequence[Key], rows: Sequence[Value]) -> list[Any]:
-        self.writes.update(zip(keys, rows, strict=True))
-        return self._values.public(rows)
+    def _store(self, rows: Bulk, *, distinct: bool = False) -> list[Any]:
+        """Write `rows` and return their values as users see them; `distinct` when no key can be there twice."""
+        if distinct and rows.keys and not self.wrote:
+            self.bulk = rows
+        else:
+            self._spread()
+            self._add(rows)
+        return self._values.public(rows.values)
 
+    def _spread(self) -> None:
+        bulk, self.bulk = self.bulk, None
+        if bulk is not None:
+            self._add(bulk)
 
-@dataclass(frozen=True)
-class _Ended:
-    """The writes of one txid that has ended, with the values before it."""
-
-    txid: int
-    keys: list[Key]
-    values: list[Value | None]
-    before: list[Value | None]
-    removals: bool
-
-    def changed(self) -> Iterable[tuple[Key, Stored]]:
-        """The keys that have a value now, with their rows."""
-        rows = zip(self.keys, cast("Iterable[Stored]", zip(self.values, repeat(self.txid), self.before)), strict=False)
-        return (one for one in rows if one[1][0] is not None) if self.removals else rows
-
-    def removed(self) -> Iterable[Key]:
-        """The keys that have none any more."""
-        rows = zip(self.keys, self.values, strict=True) if self.removals else ()
-        return (key for key, value in rows if value is None)
+    def _add(self, rows: Bulk) -> None:
+        self._writes.update(zip(rows.keys, rows.values, strict=True))
+        if rows.before is not None:
+            self._olds.update(zip(rows.keys, rows.before, strict=True))
 
 
 class StateGroup:
@@ -173,8 +205,8 @@ class StateGroup:
         self._index = index
         self._schema = changes_schema(state)
         self._open: dict[int, dict[tuple[str, int], TaskState]] = {}
-        self._ended: list[_Ended] = []
-        self._overlay: Overlay = {}
+        self._ended: list[Ended] = []
+        self._overlay: dict[Key, Stored | Gone] = {}
         self._last = 0
         self._lock = RLock()
 
@@ -200,16 +232,16 @@ class StateGroup:
         """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead."""
         # The overlay first: when a txid moves into the index meanwhile, its keys are found in the one or the other.
         overlay = self._overlay
-        found = self._index.rows(keys)
+        found: Sequence[Stored | Gone | None] = self._index.rows(keys)
+        if overlay:
+            found = list(map(overlay.get, keys, found))
         if self._index.last_txid >= txid:
-            rows = [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
-        else:
-            rows = [None if row is None else row[0] for row in found]
-        return list(map(overlay.get, keys, rows)) if overlay else rows
+            return [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
+        return [None if row is None else row[0] for row in found]
 
-    def _base(self, key: Key, row: Stored, txid: int) -> Value | None:
+    def _base(self, key: Key, row: Stored | Gone, txid: int) -> Value | None:
         try:
-            return base(Row._make(row), txid)
+            return base(Row[Value | None](*row), txid)
         except StateError as ahead:
             msg = f"state {self.state.name!r}, key {shown(key)}: {ahead}"
             raise StateError(msg) from None
@@ -228,16 +260,12 @@ class StateGroup:
                 )
                 raise StateError(msg)
             tasks = self._open.get(txid, {})
-            writes: Overlay = {}
-            olds: Overlay = {}
             for handle in tasks.values():
                 handle.active = False
-                writes = writes | handle.writes if writes else handle.writes
-                olds = olds | handle.olds if olds else handle.olds
-            if len(writes) < sum(len(handle.writes) for handle in tasks.values()):
-                raise StateError(self._two_writers(txid, tasks))
-            if writes:
-                self._take(txid, writes, olds)
+            ended = self._together(txid, tasks)
+            if ended is not None:
+                self._ended.append(ended)
+                self._overlay.update(ended.rows())
             self._open.pop(txid, None)
             self._last = txid
 
@@ -261,31 +289,64 @@ class StateGroup:
             values=list(chain.from_iterable(one.values for one in ended)),
             txids=np.repeat([one.txid for one in ended], [len(one.keys) for one in ended]),
             before=list(chain.from_iterable(one.before for one in ended)),
+            key_arrays=joined([one.key_arrays for one in ended]),
+            value_arrays=joined([one.value_arrays for one in ended]),
         )
         columns = row_arrays(self.keys, self.values, rows)
-        columns[OP.name] = pc.if_else(absences(rows.values), _REMOVED, _UPDATED)
+        removals = any(one.removals for one in ended)
+        columns[OP.name] = (
+            pc.if_else(absences(rows.values), _REMOVED, _UPDATED) if removals else pa.repeat(_UPDATED, len(rows.keys))
+        )
         table = pa.table([columns[name] for name in self._schema.names], schema=self._schema)
         return in_order(table, [TXID.name, *self.keys.names])
 
     def apply(self, last: int) -> None:
         """Move the txids up to `last` into the index; called once they are published."""
         with self._lock:
-            for ended in self._ended:
-                if ended.txid <= last:
-                    self._index.apply(ended.changed(), ended.removed(), ended.txid)
-            self._keep([ended for ended in self._ended if ended.txid > last])
+            published = [ended for ended in self._ended if ended.txid <= last]
+            later = [ended for ended in self._ended if ended.txid > last]
+            if published:
+                rows = newest(published) if later else self._overlay
+                self._index.apply(*settled(published, rows), published[-1].txid)
+            self._keep(later)
 
-    def _take(self, txid: int, writes: Overlay, olds: Overlay) -> None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> Ended | None:
+        """What the tasks wrote in `txid`; None when nothing."""
+        handles = [handle for handle in tasks.values() if handle.wrote]
+        bulks = [handle.bulk for handle in handles if handle.bulk is not None]
+        if len(bulks) < len(handles):
+            return self._by_key(txid, tasks)
+        if not bulks:
+            return None
+        keys = list(chain.from_iterable(bulk.keys for bulk in bulks))
+        if len(bulks) > 1 and len(set(keys)) < len(keys):
+            raise StateError(self._two_writers(txid, tasks))
+        before = (self.before(bulk.keys, txid) if bulk.before is None else bulk.before for bulk in bulks)
+        return Ended(
+            txid,
+            keys,
+            list(chain.from_iterable(bulk.values for bulk in bulks)),
+            list(chain.from_iterable(before)),
+            key_arrays=joined([bulk.key_arrays for bulk in bulks]),
+            value_arrays=joined([bulk.value_arrays for bulk in bulks]),
+        )
+
+    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> Ended | None:
+        writes: Overlay = {}
+        olds: Overlay = {}
+        for handle in tasks.values():
+            writes = writes | handle.writes if writes else handle.writes
+            olds = olds | handle.olds if olds else handle.olds
+        if len(writes) < sum(len(handle.writes) for handle in tasks.values()):
+            raise StateError(self._two_writers(txid, tasks))
         removals = None in writes.values()
         if removals:
             removed = [key for key, value in writes.items() if value is None]
             before = zip(removed, self._known(removed, olds, txid), strict=True)
             unborn = {key for key, old in before if old is None}  # put and removed again: nothing happened
             writes = {key: value for key, value in writes.items() if key not in unborn}
-        if writes:
-            keys = list(writes)
-            self._ended.append(_Ended(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals))
-            self._overlay.update(writes)
+        keys = list(writes)
+        return Ended(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals) if keys else None
 
     def _known(self, keys: Sequence[Key], olds: Overlay, txid: int) -> list[Value | None]:
         """As `before`; `olds` are the values that are known already."""
@@ -294,12 +355,9 @@ class StateGroup:
             olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
         return list(map(olds.get, keys))
 
-    def _keep(self, ended: list[_Ended]) -> None:
+    def _keep(self, ended: list[Ended]) -> None:
         """A new overlay, never a changed one: readers of the old one may still be at work."""
-        overlay: Overlay = {}
-        for one in ended:
-            overlay.update(zip(one.keys, one.values, strict=True))
-        self._ended, self._overlay = ended, overlay
+        self._ended, self._overlay = ended, newest(ended)
 
     def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> str:
         written = Counter(chain.from_iterable(handle.writes for handle in tasks.values()))

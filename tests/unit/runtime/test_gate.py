@@ -115,7 +115,7 @@ def test_a_window_that_is_set_and_its_packs(pending: int, limit: int | None, wid
 
 def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
     window = Window(None, None)
-    assert (window.width, window.pack_size) == (4, 1)
+    assert (window.width, window.pack_size) == (8, 1)
     for _ in range(20):
         window.job_took(0.1, 0.01, window.pack_size)
         assert window.pack_size <= window.width // 2
