@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from txstorm.runtime.collecting import seldom_collected
 from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
+from txstorm.state.group import Resources
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
 from txstorm.state.store import CommitGroup, StateStore
 
@@ -133,6 +134,7 @@ class Committer:
         self._program = program
         self._observe = observe
         self._spout = _spout_committer(program)
+        self._early: dict[TransactionAttempt, tuple[CommitRun, Resources]] = {}
         self._store = store
         self._books = books
         self._identity = identity
@@ -141,6 +143,26 @@ class Committer:
         self._sleep = sleep
         self._tables = dict(store.last_txids())
         self._kept = [intent.last for intent in books.intents()]
+
+    def execute(self, ready: Ready) -> None:
+        """Let committers execute the input of `ready` before its turn, on the thread that commits.
+
+        Nothing of it lasts, as they write in `finish_batch` only. Raises `CommitFailed` when one of them raises.
+        """
+        tables = self._store.group(ready.attempt.txid)
+        turn = self.turn = Turn(tables, Outcome(), self._monotonic, ahead=True)
+        turn.enter(ready.attempt)
+        try:
+            run = self._run(ready, tables.resources, turn)
+            run.execute()
+        finally:
+            turn.leave()
+        self._early[ready.attempt] = run, tables.resources
+
+    def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
+        """What these attempts executed before their turn is not wanted any more."""
+        for attempt in attempts:
+            self._early.pop(attempt, None)
 
     def use(self, program: Program) -> None:
         """Finish later groups with `program`; called while none is under way."""
@@ -171,9 +193,17 @@ class Committer:
         self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None, housekeeping: Housekeeping
     ) -> Outcome:
         """P5 to P8 of what had finished before `turn` was taken away from its thread, at `attempt`."""
-        turn.tables.drop_from(attempt.txid)
+        self.leave(turn, attempt)
         turn.outcome.failed = (attempt, row)
         return self.conclude(self._staged(turn), housekeeping)
+
+    def leave(self, turn: Turn, attempt: TransactionAttempt) -> None:
+        """The thread of `turn` was left behind at `attempt`: what it wrote is void, and what else it executed early.
+
+        That would be finished on another thread than it was prepared on.
+        """
+        self._early.clear()
+        turn.tables.drop_from(attempt.txid)
 
     def _staged(self, turn: Turn) -> Finished:
         tables, outcome = turn.tables, turn.outcome
@@ -211,10 +241,11 @@ class Committer:
 
     def _finish_txid(self, ready: Ready, turn: Turn) -> CommittedTxid:
         tables, txid = turn.tables, ready.attempt.txid
-        resources = tables.begin_txid(txid)
+        run, resources = self._early.pop(ready.attempt, (None, None))
+        resources = tables.begin_txid(txid, resources)
         turn.enter(ready.attempt)
-        cargo = ready.processed.cargo
-        run = CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins)
+        run = run or self._run(ready, resources, turn)
+        run.begins = turn.begins
         try:
             self._commit_spout(ready, turn)
             run.run()
@@ -230,6 +261,10 @@ class Committer:
         counts = {**ready.processed.counts, **run.counts}
         reported = (*ready.processed.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
+
+    def _run(self, ready: Ready, resources: Resources, turn: Turn) -> CommitRun:
+        cargo = ready.processed.cargo
+        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins)
 
     def _commit_spout(self, ready: Ready, turn: Turn) -> None:
         if self._spout is None:

@@ -27,9 +27,13 @@ class Turn:
         tables: the group's rows.
         outcome: what is done so far.
         monotonic: seconds.
+        ahead: it is not the group's turn yet: its committers only execute.
     """
 
-    def __init__(self, tables: CommitGroup, outcome: Outcome, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, tables: CommitGroup, outcome: Outcome, monotonic: Callable[[], float], *, ahead: bool = False
+    ) -> None:
+        self.ahead = ahead
         self.tables = tables
         self.outcome = outcome
         self._monotonic = monotonic
