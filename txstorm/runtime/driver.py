@@ -20,11 +20,11 @@ from txstorm.engine.task import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.commit_line import CommitLine
-from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_list
 from txstorm.runtime.control import Control
 from txstorm.runtime.failure import batch_failure, spout_failure, spout_row
 from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
+from txstorm.runtime.outcome import Outcome, Ready, batch_digest, progress_list
 from txstorm.runtime.session import Session
 from txstorm.runtime.waiters import Waiters
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.runtime.outcome import Outcome
 from txstorm.state.store import CommitGroup
-
-if TYPE_CHECKING:
-    from txstorm.runtime.commits import Outcome
 
 
 class Abandoned(BaseException):
