@@ -38,9 +38,8 @@ ssl.clientAuth=none
 ssl.keyStore.type=PKCS12
 ssl.keyStore.location={keystore}
 ssl.keyStore.password={password}
-ssl.trustStore.type=PKCS12
-ssl.trustStore.location={keystore}
-ssl.trustStore.password={password}
+ssl.trustStore.type=PEM
+ssl.trustStore.location={pem}
 """
 
 WRITES = {1: "create", 2: "delete", 5: "set", 14: "transaction", 15: "create", 19: "create", 20: "delete", 21: "create"}
@@ -86,8 +85,9 @@ class ZooKeeper(Cluster):
             for number, server in enumerate(self._ports):
                 lines += f"server.{number + 1}=127.0.0.1:{server.peer}:{server.vote}\n"
         if self._encrypted:
-            keystore = certificate("zookeeper").keystore
-            lines += TLS_CONFIG.format(port=self._ports[i].tls, keystore=keystore, password=tls.PASSWORD)
+            own = certificate("zookeeper")
+            stores = {"keystore": own.keystore, "pem": own.pem, "password": tls.PASSWORD}
+            lines += TLS_CONFIG.format(port=self._ports[i].tls, **stores)
         return lines
 
     @property
