@@ -46,12 +46,15 @@ def client(proxy: LossyProxy, zookeeper_server: ZooKeeper) -> Iterator[KazooClie
 
 def test_restart_keeps_data_and_address(tmp_path: Path):
     with start_zookeeper(tmp_path) as server:
-        client = connected(server.hosts)
+        hosts, client = server.hosts, connected(server.hosts)
         client.create("/kept", b"1")
+        client.stop()
+        client.close()
         server.kill()
         assert not server.listens(server.ports[0])
         server.restart()
-        assert client.retry(client.get, "/kept")[0] == b"1"
+        client = connected(hosts)
+        assert client.get("/kept")[0] == b"1"
         client.stop()
         client.close()
 

@@ -144,9 +144,8 @@ def _start(place: Place, count: int | None) -> int:
             "`stop --delete` forgets them and what they hold"
         )
     if not all(server.alive for server in cluster.servers):
-        print(
-            f"starting {place.kind.name}: {len(cluster.servers)} of {place.kind.servers}", file=sys.stderr, flush=True
-        )
+        what = f"{place.kind.name} ({place.kind.servers}: {len(cluster.servers)})"
+        print(f"starting {what}", file=sys.stderr, flush=True)
         cluster.stop()
         started(cluster)
     return _print(place, cluster)
