@@ -34,7 +34,7 @@ class Cluster(ABC):
             self.wait_ready(i)
 
     def wait_ready(self, i: int) -> None:
-        """Return when server i serves clients; ServerError when it ended or is not ready in a minute."""
+        """Return when server i serves clients; ServerError when it ended or is not ready in two minutes."""
         self.servers[i].wait_ready(lambda: self.ready(i))
 
     def kill(self, i: int = 0) -> None:

@@ -72,6 +72,7 @@ class ZooKeeper(Cluster):
         *,
         encrypted: bool = False,
         process: type[ServerProcess] = GuardedProcess,
+        quick: bool = False,
     ) -> None:
         self.ports = [server.port for server in ports]
         self._ports = ports
@@ -83,7 +84,7 @@ class ZooKeeper(Cluster):
             (home / "data" / "myid").write_text(f"{i + 1}\n", encoding="utf-8")
             (home / "zoo.cfg").write_text(self._config(i, home), encoding="utf-8")
             call = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")]
-            command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", *call)
+            command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", call, quick=quick)
             servers.append(process(f"ZooKeeper server {i}", command, home / "log"))
         super().__init__(directory, servers)
 
@@ -160,10 +161,11 @@ def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
     return [Ports(port, *free[servers + i :: servers]) for i, port in enumerate(plain)]
 
 
-def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False) -> ZooKeeper:
+def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, quick: bool = True) -> ZooKeeper:
     """Start servers with their data below `directory`, and return when all of them serve.
 
     They end with this process. Data of an earlier start in the same directory is used again if it had as many servers.
-    With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`.
+    With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`. Where their speed is measured, `quick` has to be
+    False: their code is then compiled as well as Java can.
     """
-    return started(ZooKeeper(directory, pick_ports(servers), encrypted=encrypted))
+    return started(ZooKeeper(directory, pick_ports(servers), encrypted=encrypted, quick=quick))
