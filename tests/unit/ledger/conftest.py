@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import txstorm.errors
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import Ledger
@@ -22,6 +23,8 @@ PRELUDE = """
 import sys
 from pathlib import Path
 from txstorm.errors import *
+from txstorm.ledger import delta
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import *
 path = Path(sys.argv[1])
@@ -37,7 +40,11 @@ def _memory(tmp_path: Path) -> Callable[[], Ledger]:
     return lambda: MemoryLedger(first, clock=lambda: SINCE)
 
 
-IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory}
+def _delta(tmp_path: Path) -> Callable[[], Ledger]:
+    return lambda: DeltaLedger(str(tmp_path / "control"), create=True, clock=lambda: SINCE)
+
+
+IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory, "delta": _delta}
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
