@@ -44,6 +44,9 @@ ANSWERS = "control/answers"
 MODE = "control/mode"
 """Whether new transactions may be started; absent while they may."""
 
+MOVED = "moved"
+"""Where all that stands here was copied to: from then on nobody works with this ledger."""
+
 PARALLELISM = "control/parallelism"
 """What `rebalance` chose, and the numbers of the code it chose over."""
 

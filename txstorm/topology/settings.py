@@ -107,6 +107,11 @@ class Settings(BaseModel):
         16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
+    ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None,
+        description="where the coordinator remembers: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "
+        "none: ledger.db in the data directory",
+    )
     keep_intents: Count = Field(3, description="published intents that are kept with their files")
     zookeeper_servers: Annotated[str, BeforeValidator(_host_list)] = Field(
         "", description="host:port,… of the ensemble that keeps the ledger; empty: the ledger is not in ZooKeeper"

@@ -15,6 +15,7 @@ import pytest
 import txstorm.errors
 from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import ZooKeeperOptions
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import Ledger
@@ -26,6 +27,8 @@ PRELUDE = """
 import sys
 from pathlib import Path
 from txstorm.errors import *
+from txstorm.ledger import delta
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import *
 path = Path(sys.argv[1])
@@ -42,6 +45,11 @@ def _memory(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
     return lambda: MemoryLedger(first, clock=lambda: SINCE)
 
 
+def _delta(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
+    tmp_path = request.getfixturevalue("tmp_path")
+    return lambda: DeltaLedger(str(tmp_path / "control"), create=True, clock=lambda: SINCE)
+
+
 def _zookeeper(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
     server = request.getfixturevalue("zookeeper_server")
     root = server.new_chroot().removeprefix(server.hosts)
@@ -49,7 +57,7 @@ def _zookeeper(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
     return lambda: ZooKeeperLedger(session(), root, create=True, clock=lambda: SINCE)
 
 
-IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory, "zookeeper": _zookeeper}
+IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory, "delta": _delta, "zookeeper": _zookeeper}
 MARKED = [pytest.param(name, marks=pytest.mark.integration if name == "zookeeper" else ()) for name in IMPLEMENTATIONS]
 
 
