@@ -20,8 +20,9 @@ from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.names import meta_path
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.place import record_ledger
-from txstorm.ledger.specs import LedgerSpec
+from txstorm.ledger.specs import ZOOKEEPER, LedgerSpec
 from txstorm.ledger.store import Delete
+from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
@@ -103,7 +104,9 @@ def open_session(
         journal.close()  # this was only to see that it can be written, before anything else is
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
-    books = _lease(topology, data_dir, chosen_ledger(data_dir, options.ledger or topology.settings.ledger))
+    settings = topology.settings
+    named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
+    books = _lease(topology, data_dir, chosen_ledger(data_dir, named))
     try:
         store, identity = _lead(topology, books, data_dir)
         if options.origin is not None:
@@ -134,7 +137,10 @@ def _lease(topology: Topology, data_dir: Path, chosen: LedgerSpec) -> Books:
         ledger.acquire(topology.id)
         record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
-        return Books(ledger, data_dir / "intents")
+        books = Books(ledger, data_dir / "intents")
+        if chosen.kind == ZOOKEEPER:
+            books.keep_partitions()
+        return books
     except BaseException:
         ledger.close()
         raise
