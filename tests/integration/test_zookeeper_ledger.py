@@ -449,7 +449,7 @@ def test_tls_with_the_right_authority_only(tmp_path: Path, monkeypatch: pytest.M
 
     other = certificate("another").pem
     with start_zookeeper(tmp_path, encrypted=True) as server:
-        trusting = {"zookeeper_connect_timeout": 2.0, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
+        trusting = {"zookeeper_connect_timeout": 30, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
         ledger = open_zookeeper(server.tls_hosts, "/wc", Settings.parse(trusting), create=True)
         ledger.commit([Put("a", b"1")])
         assert ledger.get("a") == Entry(b"1", 0)
