@@ -22,6 +22,7 @@ from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.place import record_ledger
 from txstorm.ledger.specs import LedgerSpec
 from txstorm.ledger.store import Delete
+from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
@@ -103,7 +104,9 @@ def open_session(
         journal.close()  # this was only to see that it can be written, before anything else is
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
-    books = _lease(topology, data_dir, chosen_ledger(data_dir, options.ledger or topology.settings.ledger))
+    settings = topology.settings
+    named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
+    books = _lease(topology, data_dir, chosen_ledger(data_dir, named))
     try:
         store, identity = _lead(topology, books, data_dir)
         if options.origin is not None:
