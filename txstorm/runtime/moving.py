@@ -15,9 +15,8 @@ from txstorm.ledger.blobs import decode_value, encode_value
 from txstorm.ledger.open import local_directory, moved_to, open_spec
 from txstorm.ledger.place import default_ledger, record_ledger, recorded_ledger
 from txstorm.ledger.specs import FORMS, LedgerSpec, parse_ledger
-from txstorm.ledger.store import ABSENT, Delete, Entry, Ledger, Put
+from txstorm.ledger.store import ABSENT, Delete, Entry, Ledger, Put, in_commits
 from txstorm.runtime.lifecycle import topology_in
-from txstorm.runtime.recover import write_batches
 
 log = logging.getLogger("txstorm.ledger")
 COPYING = "copying"
@@ -125,10 +124,11 @@ def _check_target(right: Ledger, old: Named, new: Named) -> None:
 
 def _fill(right: Ledger, entries: dict[str, Entry]) -> None:
     right.commit([Put(COPYING, b"")])
-    write_batches(right, (Delete(path) for path, _ in list(all_entries(right)) if path != COPYING))
+    right.commit([Delete(path) for path, _ in list(all_entries(right)) if path != COPYING])
     # The identity last: without it a ledger is none.
     order = sorted(entries, key=lambda path: (path == names.IDENTITY, path))
-    write_batches(right, (Put(path, entries[path].value) for path in order))
+    for ops in in_commits([Put(path, entries[path].value)] for path in order):
+        right.commit(ops)
     right.commit([Delete(COPYING)])
 
 

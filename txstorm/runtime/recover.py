@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from txstorm.ledger.blobs import encode_value
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, local_directory, open_ledger
 from txstorm.ledger.place import record_ledger, recorded_ledger
 from txstorm.ledger.specs import LedgerSpec, parse_ledger
-from txstorm.ledger.store import Delete, Ledger, Put
+from txstorm.ledger.store import Put, in_commits
 from txstorm.runtime.books import Identity, Meta
 from txstorm.runtime.directory import check_directory, make_directory
 from txstorm.state.intent import Intent, TxidRecord
@@ -23,8 +23,6 @@ from txstorm.state.rebuilt import unfinished_group
 from txstorm.state.salvage import Found, find_tables
 
 log = logging.getLogger("txstorm.recover")
-BATCH = 256 * 1024
-"""Bytes of values that are written to a ledger at once: all of them take that much."""
 
 
 @dataclass(frozen=True)
@@ -190,24 +188,12 @@ def _write(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt) -> None:
             msg = f"ledger {chosen}: expected it to be empty, got one that somebody has written meanwhile; look again"
             raise DataDirectoryError(msg)
         blobs = directory / "intents"
-        write_batches(ledger, (Put(path, encode_value(blobs, one, path)) for path, one in rebuilt.values().items()))
+        puts = [[Put(path, encode_value(blobs, one, path))] for path, one in rebuilt.values().items()]
+        for ops in in_commits(puts):
+            ledger.commit(ops)
         record_ledger(directory, chosen)
     finally:
         ledger.close()
-
-
-def write_batches(ledger: Ledger, ops: Iterable[Put | Delete]) -> None:
-    """Carry out `ops`, in order, in steps that every ledger takes."""
-    batch: list[Put | Delete] = []
-    size = 0
-    for op in ops:
-        more = len(op.value) if isinstance(op, Put) else 0
-        if batch and size + more > BATCH:
-            ledger.commit(batch)
-            batch, size = [], 0
-        batch.append(op)
-        size += more
-    ledger.commit(batch)
 
 
 def _report(chosen: LedgerSpec, rebuilt: Rebuilt, *, written: bool) -> dict[str, Any]:
