@@ -319,6 +319,7 @@ def test_a_waiting_handle_is_told(place: Place, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
+    """Row T12."""
     ledger = place.ledger()
     ledger.acquire("run")
     ledger.commit([Put("coordinator/currtx", b'{"format":1,"value":4}'), Put("coordinator/meta/3", b"{}")])
