@@ -44,13 +44,14 @@ class PartitionEntries:
             *(Delete(names.user_path(partition, txid)) for partition in sorted(gone)),
         ]
 
-    def remove_ops(self, txids: Iterable[int]) -> list[Op]:
-        """The operations that go with removing the documents of `txids`."""
-        return [
-            Delete(names.user_path(partition, txid))
-            for txid in txids
-            for partition in sorted(self._kept.pop(txid, set()))
-        ]
+    def remove_ops(self, txids: Iterable[int]) -> list[list[Op]]:
+        """The operations that go with removing the documents of `txids`, by txid."""
+        gone = {txid: self._kept.pop(txid, set()) for txid in txids}
+        return [[Delete(names.user_path(one, txid)) for one in sorted(gone[txid])] for txid in gone if gone[txid]]
+
+    def cleanup_ops(self, before: int) -> list[list[Op]]:
+        """The operations that remove every txid lower than `before`, by txid."""
+        return self.remove_ops(sorted(txid for txid in self._kept if txid < before))
 
 
 def _given(document: Any) -> dict[str, Any]:
