@@ -6,7 +6,7 @@ has to read and write entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,12 @@ from txstorm.errors import ConflictError, InputError
 
 MAX_VALUE = 256 * 1024
 """Longest value in bytes (ZooKeeper loses the connection at 1 MB); longer ones go through `txstorm.ledger.blobs`."""
+
+MAX_COMMIT = 800 * 1024
+"""Largest sum of `op_size` over a commit that every store takes; ZooKeeper ends the connection at 1 MB."""
+
+OP_BYTES = 128
+"""What an operation takes on its way to a store, besides path and value, at most."""
 
 ABSENT = -1
 """As an expected version: there must be no entry."""
@@ -88,15 +94,32 @@ class Ledger(Protocol):
         An operation sees the effects of the earlier ones. A path may occur more than once.
 
         Raises:
+            FencedError: this handle has lost its lease, see `check_lease`; nothing was changed.
             ConflictError: an entry is not at the expected version; nothing was changed.
             InputError: a malformed path or a value over `MAX_VALUE`; nothing was changed.
         """
 
     def acquire(self, owner: str) -> None:
-        """Take the lease, which ends with `release`, `close`, or the death of the process.
+        """Take the lease, which ends with `release`, `close`, the death of the process, or by being lost.
 
         Raises:
             HeldError: another handle, of this or another process, has it; names that owner.
+        """
+
+    def check_lease(self) -> None:
+        """Return if this handle still has its lease, or never took it; without I/O in the usual case.
+
+        Called before everything that only the holder may do outside the ledger. Waits while the connection to the
+        store is only interrupted, as long as the store's settings say; the lease may end meanwhile, and then raises.
+
+        Raises:
+            FencedError: the lease was taken by this handle and is lost; stays so until `release` or `acquire`.
+        """
+
+    def wait_free(self, seconds: float) -> bool:
+        """Wait until nobody has the lease, at most `seconds`; whether it looked free at last.
+
+        What looks free may be taken before `acquire` comes to it.
         """
 
     def release(self) -> None:
@@ -133,6 +156,26 @@ def check_ops(ops: Sequence[Op]) -> None:
                 "encode it with txstorm.ledger.blobs.encode_value and a blob directory"
             )
             raise InputError(msg)
+
+
+def op_size(op: Op) -> int:
+    """How many bytes `op` is of `MAX_COMMIT`."""
+    return OP_BYTES + len(op.path) + (len(op.value) if isinstance(op, Put) else 0)
+
+
+def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
+    """The operations of `groups` in as few commits as every store takes (`MAX_COMMIT`), in order, each group whole."""
+    some: list[Op] = []
+    size = 0
+    for group in groups:
+        more = sum(map(op_size, group))
+        if some and size + more > MAX_COMMIT:
+            yield some
+            some, size = [], 0
+        some.extend(group)
+        size += more
+    if some:
+        yield some
 
 
 def outcome(op: Op, found: Entry | None) -> Entry | None:

@@ -18,13 +18,16 @@ from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.names import meta_path
-from txstorm.ledger.open import LEDGER_FILE, open_ledger
+from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
+from txstorm.ledger.place import record_ledger
+from txstorm.ledger.specs import ZOOKEEPER, LedgerSpec
 from txstorm.ledger.store import Delete
+from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer
-from txstorm.runtime.directory import check_directory, ledger_exists, make_directory, was_run, write_format
+from txstorm.runtime.directory import check_directory, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.origin import Origin
 from txstorm.runtime.outcome import history_rows
@@ -71,6 +74,7 @@ class RunOptions:
 
     Attributes:
         observe: told what every task of the commit phase emitted.
+        ledger: what names the ledger, over the setting ``ledger``.
     """
 
     available_now: bool = False
@@ -79,6 +83,7 @@ class RunOptions:
     clock: Clock = field(default_factory=Clock)
     observe: Observe | None = None
     origin: Origin | None = None
+    ledger: str | None = None
 
 
 def open_session(
@@ -100,7 +105,9 @@ def open_session(
         journal.close()  # this was only to see that it can be written, before anything else is
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
-    books = _lease(topology, data_dir)
+    settings = topology.settings
+    named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
+    books = _lease(topology, data_dir, chosen_ledger(data_dir, named))
     try:
         store, identity = _lead(topology, books, data_dir)
         if options.origin is not None:
@@ -115,23 +122,33 @@ def open_session(
         raise
 
 
-def _lease(topology: Topology, data_dir: Path) -> Books:
+def _lease(topology: Topology, data_dir: Path, chosen: LedgerSpec) -> Books:
     """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
-    first = not ledger_exists(data_dir)
+    settings = topology.settings
+    first = not ledger_is_there(chosen, data_dir, settings)
     if first and was_run(data_dir):
         msg = (
-            f"data directory {data_dir} was run in, but has no ledger ({LEDGER_FILE}); starting at txid 1 would count "
-            "everything again: put the ledger back, or choose another --data-dir"
+            f"data directory {data_dir} was run in, but has no ledger ({_shown(chosen, data_dir)}); starting at txid 1 "
+            "would count everything again: put the ledger back, rebuild it from the tables with: txstorm recover "
+            f"{data_dir}, or choose another --data-dir"
         )
         raise DataDirectoryError(msg)
-    ledger = open_ledger(data_dir, create=first)
+    ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
         ledger.acquire(topology.id)
+        record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
-        return Books(ledger, data_dir / "intents")
+        books = Books(ledger, data_dir / "intents")
+        if chosen.kind == ZOOKEEPER:
+            books.keep_partitions()
+        return books
     except BaseException:
         ledger.close()
         raise
+
+
+def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
+    return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
 def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore, Identity]:

@@ -37,6 +37,7 @@ def run(
     listeners: Sequence[Listener] = (),
     journal: str | Path | None = None,
     target: str | None = None,
+    ledger: str | None = None,
 ) -> RunHandle:
     """Start `topology` and return at once; started again in the same directory it continues.
 
@@ -54,6 +55,8 @@ def run(
         journal: file to which the coordinator's events and commands are appended.
         target: MODULE:ATTRIBUTE under which a replay finds the topology; by default the attribute of a module that
             holds it, if there is one.
+        ledger: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``; by default the one the
+            directory was run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
 
     Raises:
         InputError: something is wrong with the topology, the settings, the source or the directory.
@@ -66,7 +69,9 @@ def run(
     if settings:
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
-    options = RunOptions(available_now, _checked_until(until_txid), Path(journal) if journal else None, origin=origin)
+    options = RunOptions(
+        available_now, _checked_until(until_txid), Path(journal) if journal else None, origin=origin, ledger=ledger
+    )
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)
