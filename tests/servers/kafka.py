@@ -1,0 +1,225 @@
+"""Kafka brokers in KRaft mode: each one broker and controller, replication 1."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from servers import tls
+from servers.cluster import Cluster
+from servers.java import java_command, kafka_classpath
+from servers.process import ServerError, ServerProcess, free_ports
+from servers.proxy import LossyProxy
+from servers.tls import certificate
+
+HEAP = "384m"
+USER = "storm"
+PASSWORD = "thunder"
+
+# Topics of the broker's own are small and not replicated; what brokers do now and then, they do at once: tests wait
+# for retention, compaction, and for a dead producer's transaction to be aborted.
+CONFIG = """\
+process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},\
+  SECURE://127.0.0.1:{secure},PROXIED://127.0.0.1:{behind}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure},PROXIED://127.0.0.1:{before}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,PROXIED:PLAINTEXT
+listener.name.secure.ssl.keystore.type=PKCS12
+listener.name.secure.ssl.keystore.location={keystore}
+listener.name.secure.ssl.keystore.password={keystore_password}
+listener.name.secure.sasl.enabled.mechanisms=PLAIN
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_{user}="{password}";
+log.dirs={data}
+auto.create.topics.enable=false
+default.replication.factor=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+group.initial.rebalance.delay.ms=0
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=5000
+num.network.threads=2
+num.io.threads=4
+log.cleaner.dedupe.buffer.size=8388608
+log.cleaner.backoff.ms=200
+log.initial.task.delay.ms=500
+log.retention.check.interval.ms=500
+log.segment.delete.delay.ms=1000
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+"""
+
+
+def is_produce(request: bytes) -> bool:
+    """Whether a request carries records, for `LossyProxy.drop_answers`."""
+    return request[4:6] == b"\x00\x00"
+
+
+def is_transaction_end(request: bytes) -> bool:
+    """Whether a request commits or aborts a transaction, for `LossyProxy.drop_answers`."""
+    return request[4:6] == b"\x00\x1a"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one broker."""
+
+    port: int
+    controller: int
+    secure: int
+    behind: int  # clients that come through a proxy
+    before: int  # the proxy
+
+
+class Kafka(Cluster):
+    """Running brokers, numbered from 0; broker i has the node id i + 1.
+
+    Each serves, besides those who need no password, clients with `secure` settings, and those that come through a
+    `proxy`, to which it sends them in its metadata.
+    """
+
+    def __init__(self, directory: Path, ports: list[Ports], *, detached: bool = False) -> None:
+        self.ports = [broker.port for broker in ports]
+        self._ports = ports
+        self._proxies: dict[int, LossyProxy] = {}
+        self._certificate = certificate("kafka")
+        voters = ",".join(f"{i + 1}@127.0.0.1:{broker.controller}" for i, broker in enumerate(ports))
+        servers = []
+        for i, broker in enumerate(ports):
+            home = directory / f"broker-{i}"
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "server.properties").write_text(self._config(i, broker, voters, home), encoding="utf-8")
+            command = _command(home, "kafka.Kafka", str(home / "server.properties"))
+            servers.append(ServerProcess(f"Kafka broker {i}", command, home / "log", detached=detached))
+        super().__init__(directory, servers)
+
+    def _config(self, i: int, ports: Ports, voters: str, home: Path) -> str:
+        store = {"keystore": self._certificate.keystore, "keystore_password": tls.PASSWORD}
+        login = {"user": USER, "password": PASSWORD}
+        return CONFIG.format(node=i + 1, voters=voters, data=home / "data", **asdict(ports), **store, **login)
+
+    @property
+    def bootstrap(self) -> str:
+        """For ``bootstrap.servers``: all brokers."""
+        return ",".join(map(self.address, range(len(self.ports))))
+
+    @property
+    def secure(self) -> dict[str, str]:
+        """A client's settings for TLS and a password; change one and it must be refused."""
+        return {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{broker.secure}" for broker in self._ports),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": str(self._certificate.pem),
+        }
+
+    def proxy(self, i: int = 0) -> LossyProxy:
+        """The proxy before broker i: its ``address`` as ``bootstrap.servers``, and all of a client goes through it."""
+        if i not in self._proxies:
+            ports = self._ports[i]
+            self._proxies[i] = LossyProxy("127.0.0.1", ports.behind, port=ports.before)
+        return self._proxies[i]
+
+    def close(self) -> None:
+        """End all brokers at once, with SIGKILL, and their proxies."""
+        super().close()
+        for proxy in self._proxies.values():
+            proxy.close()
+
+    def address(self, i: int) -> str:
+        """HOST:PORT of broker i."""
+        return f"127.0.0.1:{self.ports[i]}"
+
+    def format(self) -> None:
+        """Prepare the data directories that are not yet; all get the id of one new cluster."""
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        formats = []
+        for server in self.servers:
+            home = server.log.parent
+            if not (home / "data" / "meta.properties").exists():
+                call = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(home / "server.properties")]
+                log = (home / "log").open("ab")
+                formats.append((server, subprocess.Popen(_command(home, *call), stdout=log, stderr=log)))
+                log.close()
+        for server, process in formats:
+            if process.wait(60):
+                raise server.failure("could not be formatted")
+
+    def ready(self, i: int) -> bool:
+        """Whether broker i serves and the controllers count it in."""
+        if not self.listens(self.ports[i]):
+            return False
+        try:
+            found = self.admin(i).list_topics(timeout=1)
+        except KafkaException:
+            return False
+        return i + 1 in found.brokers
+
+    def admin(self, i: int | None = None) -> AdminClient:
+        """A client for what no test here is about: topics, partitions, records to delete. Asks broker i first."""
+        servers = self.bootstrap if i is None else self.address(i)
+        return AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+    def make_topic(self, name: str = "", partitions: int = 1, **config: str) -> str:
+        """A new topic with replication 1; its name, one nobody else uses unless it is given.
+
+        `config` holds the topic's settings with ``_`` for ``.``: ``cleanup_policy="compact"``.
+        """
+        name = name or f"topic-{uuid.uuid4().hex[:12]}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin = self.admin()
+        made = admin.create_topics([NewTopic(name, partitions, 1, config=settings)], operation_timeout=30)
+        made[name].result(30)
+        for i, server in enumerate(self.servers):
+            if server.alive:
+                self.wait(partial(self._all_led, name, partitions, i), f"broker {i} to know the leaders of {name}")
+        return name
+
+    def leaders(self, topic: str, i: int | None = None) -> dict[int, int | None]:
+        """By partition, the number of the broker that leads it, None where that one is away, as broker i sees it."""
+        found = self.admin(i).list_topics(topic, timeout=5).topics[topic].partitions
+        return {number: partition.leader - 1 if partition.leader > 0 else None for number, partition in found.items()}
+
+    def _all_led(self, topic: str, partitions: int, i: int) -> bool:
+        leaders = self.leaders(topic, i)
+        return len(leaders) == partitions and None not in leaders.values()
+
+
+def _command(home: Path, *call: str) -> list[str]:
+    return java_command(kafka_classpath(), HEAP, home / "log4j2.properties", *call)
+
+
+def start_kafka(directory: Path, brokers: int = 1, *, detached: bool = False) -> Kafka:
+    """Start brokers with their data below `directory`, and return when all of them serve.
+
+    They end with this process, unless `detached`. Data of an earlier start in the same directory is used again if it
+    had as many brokers.
+    """
+    free = free_ports(5 * brokers)
+    ports = [Ports(*free[i::brokers]) for i in range(brokers)]
+    kafka = Kafka(directory, ports, detached=detached)
+    try:
+        kafka.format()
+        kafka.start()
+    except (ServerError, subprocess.TimeoutExpired):
+        kafka.close()
+        raise
+    return kafka
