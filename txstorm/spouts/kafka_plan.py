@@ -222,17 +222,21 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def reached(self, metadata: Any, mark: Any) -> bool:
         """Whether every partition of `mark` was read up to its end, but for those that are away or another's now."""
-        positions = Positions.after(metadata)
+        positions, topics = Positions.after(metadata), self._view.topics
+        if not self._source.opaque and any(topic not in topics for topic in positions.ids):
+            return False  # planning says what is missing
         return all(
             self._stands(positions, entry["id"], (topic, number)) >= end or (topic, number) in self._view.away
             for topic, entry in mark.items()
-            if positions.ids.get(topic, entry["id"]) == entry["id"]
+            if topic in topics and topics[topic].id == entry["id"]
             for number, end in entry["ends"].items()
         )
 
     def _stands(self, positions: Positions, id: str, partition: Partition) -> int:
-        """Where `partition` stands, also when it is in no transaction because there was nothing in it."""
-        return positions.next.get(partition, self._found.get((id, partition), 0))
+        """Where `partition` of the topic with `id` stands, also when it is in no transaction: nothing was in it."""
+        if positions.ids.get(partition[0]) == id and partition in positions.next:
+            return positions.next[partition]
+        return self._found.get((id, partition), 0)
 
     def committed(self, metadata: Any) -> None:
         """See `SpoutCoordinator`."""
