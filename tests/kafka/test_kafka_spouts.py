@@ -274,7 +274,7 @@ def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker
     produce(kafka_broker, topic, range(1000, 1150))
     eventually(lambda: kept(tmp_path / "data").total() == 250, "the records of the new topic")
     handle.stop()
-    assert Counter(int(value) for value, *_ in kept(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
+    assert Counter(int(row["value"]) for row in rows(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
     assert [(topic, 0, 100)] == [one[1:4] for one in lost_in(tmp_path / "data")]
 
 

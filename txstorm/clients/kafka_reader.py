@@ -49,17 +49,21 @@ class RangeReader:
         self._spans: dict[Partition, _Span] = {}
         self._moved = False
 
-    def fits(self, ranges: Mapping[Partition, Range]) -> int:
-        """How many of `ranges` begin where this reader stands."""
-        return sum(p in self._spans and self._spans[p].holds(start) for p, (start, _) in ranges.items())
+    def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
+        """How many of `ranges` begin where this reader stands, in topics that have the same `ids` still."""
+        spans = ((self._spans.get(one), ids.get(one[0]), start) for one, (start, _) in ranges.items())
+        return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
 
-    def read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
+    def read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> dict[Partition, list[Any]]:
         """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
 
         A range may hold fewer records than offsets: it is over when the consumer is at its end or beyond.
 
         Args:
             ranges: partition → first offset, and the one after the last.
+            ids: topic → its id: what was fetched for another id is not used.
             patience: how many seconds to wait while nothing comes.
 
         Raises:
@@ -67,30 +71,34 @@ class RangeReader:
             Unavailable: nothing came for `patience` seconds.
         """
         try:
-            return self._read(ranges, patience)
+            return self._read(ranges, ids, patience)
         except BaseException:
             self._spans = {}  # wherever the consumer stands now, the next read begins anew
             raise
 
-    def _read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
+    def _read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> dict[Partition, list[Any]]:
         self._troubles.clear()
-        self._place(ranges)
+        self._place(ranges, ids)
         deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
         while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
             unknown = self._take(self._next(ranges))
             if unknown is not None:
                 # A partition made a moment ago, or a client whose metadata are old: it has to ask for the topic.
                 self._ask_again(ranges, unknown, unknown_until)
+                self._spans = {}
+                self._place(ranges, ids)
             elif self._moved:
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
                 raise Unavailable(self._missing(ranges), refused=self._troubles.refusal is not None)
         return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
 
-    def _place(self, ranges: Mapping[Partition, Range]) -> None:
+    def _place(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
         idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
-        if self.fits(ranges) < len(ranges) or idle > 5 * CHUNK:
-            self._spans = {partition: _Span(start, start) for partition, (start, _) in ranges.items()}
+        if self.fits(ranges, ids) < len(ranges) or idle > 5 * CHUNK:
+            self._spans = {one: _Span(ids.get(one[0]), start, start) for one, (start, _) in ranges.items()}
             self._consumer.assign(places({partition: start for partition, (start, _) in ranges.items()}))
 
     def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
@@ -141,8 +149,6 @@ class RangeReader:
         except ClientError as error:
             self._troubles(error.args[0])
         time.sleep(SLICE)
-        self._spans = {}
-        self._place(ranges)
 
     def _missing(self, ranges: Mapping[Partition, Range]) -> str:
         behind = [
@@ -175,8 +181,9 @@ _READING = {
 
 @dataclass
 class _Span:
-    """What is read of one partition: of `start` up to `known` all that there is stands in `ahead`."""
+    """What is read of one partition of the topic with `id`: of `start` up to `known` all that there is stands in `ahead`."""
 
+    id: str | None
     start: int
     known: int
     ahead: list[Any] = field(default_factory=list)

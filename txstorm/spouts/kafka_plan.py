@@ -49,7 +49,7 @@ class KafkaCoordinator(SpoutCoordinator):
         self._view = KafkaView(source, cluster or Cluster(source.settings, source.isolation), monotonic)
         self._reader: RangeReader | None = None
         self._sizes = Sizes(source.rows, source.size, sampling(self._sampler, ASK), monotonic)
-        self._last = 0
+        self._last = self._highest = 0
         self._found: dict[tuple[str, Partition], int] = {}
         self._away: set[Partition] = set()
         self._trouble = ""
@@ -65,9 +65,10 @@ class KafkaCoordinator(SpoutCoordinator):
         if not there:
             return NOT_READY
         batch = self._batch(Positions.after(prev_metadata), first=prev_metadata is None, again=again)
-        if not self._worth(batch, first=prev_metadata is None):
+        # What was started once and failed is planned, also when there is nothing left for it.
+        if txid > self._highest and not self._worth(batch, first=prev_metadata is None):
             return NOT_READY
-        self._last = txid
+        self._last, self._highest = txid, max(txid, self._highest)
         self._say_news(txid, batch, first=prev_metadata is None)
         return batch.to_json()
 
