@@ -48,6 +48,7 @@ class RangeReader:
         self._consumer = consumer({**_READING, **settings, **own}, self._troubles)
         self._spans: dict[Partition, _Span] = {}
         self._moved = False
+        self._paused = False
 
     def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
         """How many of `ranges` begin where this reader stands, in topics that have the same `ids` still."""
@@ -80,6 +81,9 @@ class RangeReader:
         self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
     ) -> dict[Partition, list[Any]]:
         self._troubles.clear()
+        if self._paused:
+            self._paused = False
+            self._consumer.resume(places({partition: span.known for partition, span in self._spans.items()}))
         self._place(ranges, ids)
         deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
         while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
@@ -129,9 +133,9 @@ class RangeReader:
 
     def _ended(self, partition: Partition, offset: int) -> None:
         span = self._spans.get(partition)
-        if span is not None and offset > span.known:
-            span.known = offset
-            self._moved = True
+        if span is not None:
+            self._moved = self._moved or offset > span.known
+            span.known = span.end = max(span.known, offset)
 
     def _complain(self, message: Any, error: Any) -> None:
         partition = (message.topic(), message.partition())
@@ -158,6 +162,12 @@ class RangeReader:
         ]
         return f"nothing came of {', '.join(behind)}; {self._troubles}"
 
+    def rest(self) -> None:
+        """A while may pass until the next read: do not ask for what comes, if all that there was has come."""
+        if self._spans and all(span.known == span.end for span in self._spans.values()):
+            self._paused = True
+            self._consumer.pause(places({partition: span.known for partition, span in self._spans.items()}))
+
     def leave(self) -> None:
         """Fetch nothing more until the next read."""
         self._spans = {}
@@ -170,7 +180,7 @@ class RangeReader:
 
 _READING = {
     # A new assignment waits for the answer to the request under way, and this is how long a broker may hold it.
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 100,
     # By default a consumer whose queue was full waits for a second before it fetches on.
     "fetch.queue.backoff.ms": 10,
@@ -181,12 +191,16 @@ _READING = {
 
 @dataclass
 class _Span:
-    """What is read of one partition of the topic with `id`: of `start` up to `known` all that there is stands in `ahead`."""
+    """What is read of one partition; of `start` up to `known` all that the topic with `id` has stands in `ahead`.
+
+    `end` is where the log ended last.
+    """
 
     id: str | None
     start: int
     known: int
     ahead: list[Any] = field(default_factory=list)
+    end: int | None = None
 
     def holds(self, offset: int) -> bool:
         return self.start <= offset <= self.known

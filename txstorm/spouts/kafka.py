@@ -21,7 +21,7 @@ from txstorm.spouts.kafka_readers import READERS, cluster_of
 from txstorm.spouts.kafka_records import emit_records
 from txstorm.spouts.kafka_source import FIELDS, KafkaSource, Start, checked_source, listed
 
-CHECK = 8.0
+CHECK = 5.0
 """Seconds that `check` waits for the brokers."""
 
 

@@ -119,7 +119,7 @@ class KafkaCoordinator(SpoutCoordinator):
         topics = self._view.topics
         others = {name for name, known in positions.ids.items() if name in topics and topics[name].id != known}
         lost = [
-            Lost(one, start, max(start, self._view.ends.get(one, start)), "the topic was deleted and made anew")
+            Lost(one, start, None, "the topic was deleted and made anew")
             for one, start in positions.next.items()
             if one[0] in others
         ]

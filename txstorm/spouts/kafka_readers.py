@@ -59,6 +59,7 @@ class Readers:
         try:
             yield reader
         finally:
+            reader.rest()
             self._keep(key, reader)
 
     def _taken(self, key: str, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> RangeReader | None:
