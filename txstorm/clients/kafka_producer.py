@@ -1,0 +1,373 @@
+"""Rows and their mark in one Kafka transaction: the writer of a topic.
+
+Imports `confluent_kafka`, as `txstorm.clients.kafka` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm import faults
+from txstorm.api.marks import Mark
+from txstorm.errors import DataDirectoryError, InputError, MissingDependency
+
+try:
+    from confluent_kafka import (
+        Consumer,
+        IsolationLevel,
+        KafkaError,
+        KafkaException,
+        Producer,
+        TopicCollection,
+        TopicPartition,
+    )
+    from confluent_kafka.admin import (  # type: ignore[attr-defined] - it exports them
+        AdminClient,
+        ConfigResource,
+        NewTopic,
+        OffsetSpec,
+        ResourceType,
+    )
+except ModuleNotFoundError:
+    raise MissingDependency("confluent-kafka", "kafka") from None
+
+MARK_FORMAT, MARK_VERSION = "txstorm-mark", 1
+OURS = ("transactional.id", "enable.idempotence", "acks", "isolation.level")
+FRAMING = 256
+"""Bytes that a record batch adds to one record, at most, headers of txstorm included."""
+_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
+_TAIL = 8
+_PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
+
+Settings = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+
+class KafkaWriter:
+    """A `txstorm.api.outlets.OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
+
+    Every group is one Kafka transaction of its records and of a mark, in a compacted topic beside it: readers with
+    ``isolation.level=read_committed`` see both or neither. The transactional id belongs to topology, incarnation and
+    outlet, so that opening it fences an older writer and ends what that one had begun.
+
+    Args:
+        topic: must exist.
+        settings: of librdkafka, ``bootstrap.servers`` at least, or a function that gives them when they are first
+            needed, such as one that reads a password from the environment.
+        progress_topic: where marks are; ``txstorm.<topology>.<outlet>`` by default. It is made when it is missing.
+        transactional_id: the beginning of the transactional id, where access is granted by prefix.
+        max_message_bytes: the largest record; the topic's ``max.message.bytes`` must allow it.
+        timeout: seconds for one answer of the brokers.
+
+    Raises:
+        InputError: a setting that belongs to the writer itself is given.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        settings: Settings,
+        *,
+        progress_topic: str | None = None,
+        transactional_id: str = "txstorm",
+        max_message_bytes: int = 1_000_000,
+        timeout: float = 10.0,
+    ) -> None:
+        self.topic = topic
+        self.max_message_bytes = max_message_bytes
+        self._given = settings
+        if not callable(settings):
+            _check_settings(topic, settings)
+        self._progress = progress_topic
+        self._prefix = transactional_id
+        self._timeout = timeout
+        self._headers: list[tuple[str, bytes]] = []
+        self._marks = self._id = ""
+        self._producer: Producer | None = None
+        self._found: Mark | None = None
+        self._heard = ""
+
+    def open(self, outlet: str, topology: str, incarnation: str) -> None:
+        """Check both topics, and make the one of the marks when it is missing.
+
+        Raises:
+            InputError: the topic is unknown or takes smaller records only, marks would not be kept, or the cluster
+                cannot be reached with these settings.
+        """
+        self.close()
+        self._id = f"{self._prefix}.{topology}.{outlet}.{incarnation}"
+        self._marks = self._progress or f"txstorm.{topology}.{outlet}"
+        self._headers = [("txstorm.topology", topology.encode())]
+        try:
+            admin = AdminClient(self._settings())
+            missing = self._missing(admin)
+            self._check_topic(admin, missing)
+            if self._marks in missing:
+                self._make_progress_topic(admin)
+            self._check_progress_topic(admin)
+        except KafkaException as error:
+            msg = f"topic {self.topic!r}: the cluster cannot be asked: {self._told(error)}; check the settings"
+            raise InputError(msg) from error
+
+    def published(self) -> Mark | None:
+        """See `txstorm.api.outlets.OutletWriter`."""
+        if self._producer is None:
+            try:
+                self._producer = self._led_producer()
+                faults.point("kafka.fenced")
+                self._found = self._read_mark()
+            except BaseException as error:
+                self._drop()
+                raise self._away(error) from error
+        return self._found
+
+    def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
+        """See `txstorm.api.outlets.OutletWriter`.
+
+        As long as nobody else has opened the transactional id, the mark is the one that was found or written last; and
+        once somebody has, this producer is fenced, and its transaction cannot be committed.
+        """
+        producer = self._producer
+        if producer is None or self._found != expected:
+            return False
+        try:
+            self._transaction(producer, rows, mark)
+        except BaseException as error:
+            self._drop()
+            if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+                return False
+            raise self._away(error) from error
+        self._found = mark
+        return True
+
+    def close(self) -> None:
+        """Drop the producer; a transaction that it has begun never becomes visible."""
+        self._drop()
+
+    # -- the transaction ----------------------------------------------------------------------------------------
+
+    def _transaction(self, producer: Producer, rows: pa.Table, mark: Mark) -> None:
+        producer.begin_transaction()
+        faults.point("kafka.begun")
+        for key, value, timestamp, headers in self._records(rows):
+            self._produce(producer, self.topic, value=value, key=key, timestamp=timestamp, headers=headers)
+        self._produce(producer, self._marks, value=_encoded(mark), key=self._id.encode(), partition=0)
+        producer.flush(self._timeout)
+        faults.point("kafka.sent")
+        producer.commit_transaction(self._timeout)
+        faults.point("kafka.committed")
+
+    def _records(self, rows: pa.Table) -> Iterator[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]]]]:
+        """Rows in their order, with their txid and their position in it."""
+        txid, index, shared = 0, 0, self._headers
+        for batch in rows.select(["key", "value", "timestamp", "_txid"]).to_batches():
+            for key, value, timestamp, of in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if of != txid:
+                    txid, index = of, 0
+                    shared = [*self._headers, ("txstorm.txid", str(txid).encode())]
+                yield key, value, timestamp, [*shared, ("txstorm.index", str(index).encode())]
+                index += 1
+
+    def _produce(self, producer: Producer, topic: str, **record: Any) -> None:
+        while True:
+            try:
+                producer.produce(topic, **record)
+            except BufferError:  # the queue is full until some are delivered
+                producer.poll(0.1)
+            else:
+                producer.poll(0)
+                return
+
+    def _led_producer(self) -> Producer:
+        """A producer that alone may write; what an older one had begun has ended when this returns."""
+        producer = Producer(
+            {
+                **_PRODUCER,
+                **self._settings(),
+                "message.max.bytes": self.max_message_bytes + FRAMING,
+                "transactional.id": self._id,
+            }
+        )
+        try:
+            producer.init_transactions(self._timeout)
+        except BaseException:
+            producer.close()
+            raise
+        return producer
+
+    def _drop(self) -> None:
+        producer, self._producer, self._found = self._producer, None, None
+        if producer is not None:
+            with suppress(KafkaException):
+                producer.purge()
+            producer.close()
+
+    # -- the mark -----------------------------------------------------------------------------------------------
+
+    def _read_mark(self) -> Mark | None:
+        """The last committed mark; looked for from the end, in growing steps."""
+        low, high = self._bounds()
+        start = high
+        while start > low:
+            start = max(low, high - max(_TAIL, 8 * (high - start)))
+            for key, value in reversed(self._committed(start, high)):
+                if key == self._id.encode():
+                    return _decoded(value, self._marks)
+        return None
+
+    def _bounds(self) -> tuple[int, int]:
+        """First offset and end of the marks, the end with whatever is not committed yet."""
+        admin = AdminClient(self._settings())
+        ends = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+            (asked,) = admin.list_offsets(
+                {TopicPartition(self._marks, 0): spec},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._timeout,
+            ).values()
+            ends.append(int(asked.result().offset))
+        return ends[0], ends[1]
+
+    def _committed(self, start: int, end: int) -> list[tuple[bytes | None, bytes | None]]:
+        """All committed records from `start` to `end`; raises `TimeoutError` while a transaction is open there."""
+        consumer = Consumer(
+            {
+                **self._settings(),
+                "group.id": self._id,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(self._marks, 0, start)])
+            return list(self._until(consumer, end))
+        finally:
+            consumer.close()
+
+    def _until(self, consumer: Consumer, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+        while True:
+            message = consumer.poll(self._timeout)
+            if message is None:
+                msg = f"topic {self._marks!r} could not be read up to offset {end} in {self._timeout} s"
+                raise TimeoutError(msg)
+            error = message.error()
+            if error is None:
+                yield message.key(), message.value()
+            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                raise KafkaException(error)
+            elif (message.offset() or 0) >= end:
+                return
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def _missing(self, admin: AdminClient) -> set[str]:
+        """Which of the two topics there are not; asking does not create them."""
+        names = [self.topic, self._marks]
+        missing = set()
+        for name, asked in admin.describe_topics(TopicCollection(names), request_timeout=self._timeout).items():
+            try:
+                asked.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                missing.add(name)
+        return missing
+
+    def _check_topic(self, admin: AdminClient, missing: set[str]) -> None:
+        if self.topic in missing:
+            msg = f"topic {self.topic!r}: there is none in the cluster; create it first, with the partitions it needs"
+            raise InputError(msg)
+        taken = int(self._configuration(admin, self.topic).get("max.message.bytes") or self.max_message_bytes + FRAMING)
+        if taken < self.max_message_bytes + FRAMING:
+            msg = (
+                f"topic {self.topic!r}: its max.message.bytes is {taken}, expected {self.max_message_bytes + FRAMING} "
+                f"or more; raise it, or set max_message_bytes={taken - FRAMING}"
+            )
+            raise InputError(msg)
+
+    def _make_progress_topic(self, admin: AdminClient) -> None:
+        config = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
+        (made,) = admin.create_topics([NewTopic(self._marks, 1, -1, config=config)]).values()
+        try:
+            made.result(self._timeout)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        faults.point("kafka.created")
+
+    def _check_progress_topic(self, admin: AdminClient) -> None:
+        policy = self._configuration(admin, self._marks).get("cleanup.policy")
+        if policy is not None and policy != "compact":
+            msg = (
+                f"topic {self._marks!r}: its cleanup.policy is {policy!r}, expected 'compact': the mark in it would be "
+                "deleted some day, and nothing would say what is written; change it, or name another progress_topic"
+            )
+            raise InputError(msg)
+
+    def _configuration(self, admin: AdminClient, topic: str) -> dict[str, str | None]:
+        """The configuration of a topic; empty where these credentials may not ask for it."""
+        (asked,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        try:
+            return {name: entry.value for name, entry in asked.result(self._timeout).items()}
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            return {}
+
+    # -- settings and errors ------------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        settings = dict(self._given() if callable(self._given) else self._given)
+        _check_settings(self.topic, settings)
+        return {**settings, "error_cb": self._hear, "log_level": settings.get("log_level", 0)}
+
+    def _hear(self, error: KafkaError) -> None:
+        """What went wrong with a connection; the call that waits for it only says that it timed out."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - which follows from another one
+            self._heard = error.str()
+
+    def _told(self, error: KafkaException) -> str:
+        heard, self._heard = self._heard, ""
+        text = str(error.args[0].str())
+        return f"{text} ({heard})" if heard and heard != text else text
+
+    def _away(self, error: BaseException) -> BaseException:
+        """`error` as it is shown: what Kafka raises as a `ConnectionError` with what was heard."""
+        return ConnectionError(self._told(error)) if isinstance(error, KafkaException) else error
+
+
+def _check_settings(topic: str, settings: Mapping[str, Any]) -> None:
+    ours = sorted(set(OURS) & set(settings))
+    if ours:
+        msg = f"topic {topic!r}: {', '.join(ours)} belongs to the sink itself; leave it out of the settings"
+        raise InputError(msg)
+    if not settings.get("bootstrap.servers"):
+        msg = f"topic {topic!r}: expected 'bootstrap.servers' among the settings, got {sorted(settings)}; add it"
+        raise InputError(msg)
+
+
+def _encoded(mark: Mark) -> bytes:
+    return json.dumps({"format": MARK_FORMAT, "version": MARK_VERSION, **asdict(mark)}, sort_keys=True).encode()
+
+
+def _decoded(data: bytes | None, topic: str) -> Mark:
+    """What `_encoded` made; raises `DataDirectoryError` when a newer txstorm wrote it, or it is no mark."""
+    try:
+        found = json.loads(data or b"")
+        version = found.pop("version")
+        if found.pop("format") != MARK_FORMAT:
+            raise ValueError(MARK_FORMAT)
+        if version == MARK_VERSION:
+            return Mark(**found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = f"topic {topic!r}: expected marks of txstorm, got {(data or b'')[:60]!r}; name another progress_topic"
+        raise DataDirectoryError(msg) from error
+    msg = f"topic {topic!r}: a mark has version {version}, newer than {MARK_VERSION}, which this txstorm reads; upgrade"
+    raise DataDirectoryError(msg)
