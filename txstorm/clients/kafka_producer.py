@@ -27,7 +27,7 @@ try:
         TopicCollection,
         TopicPartition,
     )
-    from confluent_kafka.admin import (  # type: ignore[attr-defined] - it exports them
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AdminClient,
         ConfigResource,
         NewTopic,

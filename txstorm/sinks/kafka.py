@@ -82,7 +82,7 @@ class KafkaSink(BatchBolt, Committer):
         self._values: list[bytes | None] = []
         self._times: list[int] = []
 
-    def execute(self, tuple: Tuple) -> None:
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Make a record of it; raises `StateError` for what no record can hold."""
         key = None if self._key is None else self._encoded("key", self._key, tuple)
         value = self._encoded("value", self._value, tuple)
@@ -136,8 +136,11 @@ def _writer(topic: str, settings: Settings, options: Mapping[str, Any]) -> Kafka
 
 
 def _part(name: str, what: str, given: Any) -> Part:
-    if given is None or isinstance(given, str) or callable(given):
+    if given is None or isinstance(given, str):
         return given
+    if callable(given):
+        encoder: Encoder = given
+        return encoder
     if isinstance(given, Sequence) and given and all(isinstance(field, str) for field in given):
         return tuple(given)
     msg = f"sink {name!r}: {what} is {given!r}; expected a field's name, a list of them, or a function of the tuple"
