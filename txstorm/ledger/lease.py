@@ -16,17 +16,21 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from txstorm.errors import DataDirectoryError, HeldError, TxstormError
+from txstorm.errors import DataDirectoryError, FencedError, HeldError, TxstormError
 
 Clock = Callable[[], datetime]
 
-# struct flock, as F_GETLK wants it: the answer names the process that has the lock.
+POLL = 0.2
+"""Seconds between two looks at a lease that nobody tells about."""
+
 _LINUX = sys.platform.startswith("linux")
+# struct flock, as F_GETLK wants it: the answer names the process that has the lock.
 _FLOCK = "@hhqqi0q" if _LINUX else "@qqihh"
 
 
@@ -67,6 +71,31 @@ def held_error(what: str, holder: Holder) -> HeldError:
     )
 
 
+def lost_error(what: str, found: str) -> FencedError:
+    """The error of a handle whose lease is gone."""
+    return FencedError(
+        f"{what}: expected this run to have the lease still, got: {found}; another run may lead by now. "
+        "Nothing more is written by this one; start it again to stand by or to lead"
+    )
+
+
+def poll_free(
+    is_free: Callable[[], bool],
+    seconds: float,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Ask `is_free` every `POLL` seconds until it is true or `seconds` are over; its last answer."""
+    end = now() + seconds
+    while not is_free():
+        left = end - now()
+        if left <= 0:
+            return False
+        pause(min(POLL, left))
+    return True
+
+
 class FileLease:
     """A lease on the file `path`, exclusive among processes and within this one."""
 
@@ -102,6 +131,17 @@ class FileLease:
                 os.close(self._file)
                 del _registry[self._key]
             self._file = None
+
+    def check(self) -> None:
+        """`FencedError` if it was taken and is lost: in a forked child, or when its file was removed."""
+        with _registry_lock:
+            if self._file is None:
+                return
+            if _ours(self._key) is None:
+                raise lost_error(self._key, "a copy of it in a forked process, whose parent has the lease")
+            # The lock lives on the removed file; whoever makes a new one gets a lock of his own.
+            if os.fstat(self._file).st_nlink == 0:
+                raise lost_error(self._key, "its lock file was removed")
 
     def holder(self) -> Holder | None:
         """Who has it; a look that disturbs nobody."""

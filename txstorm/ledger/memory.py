@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from txstorm.errors import TxstormError
-from txstorm.ledger.lease import Clock, Holder, held_error, this_process, utc_now
+from txstorm.ledger.lease import Clock, Holder, held_error, lost_error, this_process, utc_now
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
 
 _NAME = "the ledger in memory"
@@ -16,7 +16,7 @@ _NAME = "the ledger in memory"
 @dataclass
 class _Store:
     entries: dict[str, Entry] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
     holder: Holder | None = None
     held_by: MemoryLedger | None = None
 
@@ -28,6 +28,7 @@ class MemoryLedger:
         self._store: _Store = _Store() if beside is None else beside._store  # noqa: SLF001 - one of its own kind
         self._clock = clock
         self._open = True
+        self._took_lease = False
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, or None."""
@@ -49,6 +50,7 @@ class MemoryLedger:
         check_ops(ops)
         self._check_open()
         with self._store.lock:
+            self._check_lease()
             entries = dict(self._store.entries)
             for op in ops:
                 after = outcome(op, entries.get(op.path))
@@ -65,12 +67,30 @@ class MemoryLedger:
             if self._store.holder is not None:
                 raise held_error(_NAME, self._store.holder)
             self._store.holder, self._store.held_by = this_process(owner, self._clock), self
+            self._took_lease = True
+
+    def check_lease(self) -> None:
+        """Raise `FencedError` if the lease of this handle is lost."""
+        self._check_open()
+        self._check_lease()
+
+    def wait_free(self, seconds: float) -> bool:
+        """Wait until nobody has the lease; is told when it is given back."""
+        self._check_open()
+        with self._store.lock:
+            return self._store.lock.wait_for(lambda: self._store.holder is None, seconds)
+
+    def expire(self) -> None:
+        """End the lease, whoever has it, as a store does that has not heard of its holder: for tests."""
+        with self._store.lock:
+            self._free()
 
     def release(self) -> None:
         """Give the lease back."""
         with self._store.lock:
             if self._store.held_by is self:
-                self._store.holder = self._store.held_by = None
+                self._free()
+            self._took_lease = False
 
     def holder(self) -> str | None:
         """Who has the lease."""
@@ -82,6 +102,14 @@ class MemoryLedger:
         """Release the lease and refuse further use of this handle."""
         self.release()
         self._open = False
+
+    def _free(self) -> None:
+        self._store.holder = self._store.held_by = None
+        self._store.lock.notify_all()
+
+    def _check_lease(self) -> None:
+        if self._took_lease and self._store.held_by is not self:
+            raise lost_error(_NAME, f"it is with {self._store.holder or 'nobody'}")
 
     def _entries(self) -> dict[str, Entry]:
         """The entries of this moment: a commit replaces the dictionary, so this one does not change any more."""

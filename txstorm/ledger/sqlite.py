@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from txstorm.errors import InputError, TxstormError
-from txstorm.ledger.lease import Clock, FileLease, utc_now
+from txstorm.ledger.lease import Clock, FileLease, poll_free, utc_now
 from txstorm.ledger.sqlite_file import BUSY, connect, create_file, entry_crc, translated
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
 
@@ -75,6 +75,7 @@ class SqliteLedger:
         self._check_writable()
         check_ops(ops)
         with self._working() as connection, _synced(connection, durable), _transaction(connection):
+            self._lease.check()
             for op in ops:
                 _apply(connection, op)
 
@@ -83,6 +84,15 @@ class SqliteLedger:
         self._check_writable()
         with self._working():
             self._lease.acquire(owner)
+
+    def check_lease(self) -> None:
+        """Raise `FencedError` if the lease of this handle is lost."""
+        with self._working():
+            self._lease.check()
+
+    def wait_free(self, seconds: float) -> bool:
+        """Wait until nobody has the lease; looks again and again."""
+        return poll_free(lambda: self.holder() is None, seconds)
 
     def release(self) -> None:
         """Give the lease back."""

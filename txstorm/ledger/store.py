@@ -88,15 +88,32 @@ class Ledger(Protocol):
         An operation sees the effects of the earlier ones. A path may occur more than once.
 
         Raises:
+            FencedError: this handle has lost its lease, see `check_lease`; nothing was changed.
             ConflictError: an entry is not at the expected version; nothing was changed.
             InputError: a malformed path or a value over `MAX_VALUE`; nothing was changed.
         """
 
     def acquire(self, owner: str) -> None:
-        """Take the lease, which ends with `release`, `close`, or the death of the process.
+        """Take the lease, which ends with `release`, `close`, the death of the process, or by being lost.
 
         Raises:
             HeldError: another handle, of this or another process, has it; names that owner.
+        """
+
+    def check_lease(self) -> None:
+        """Return if this handle still has its lease, or never took it; without I/O in the usual case.
+
+        Called before everything that only the holder may do outside the ledger. Waits while the connection to the
+        store is only interrupted, at most until the lease would end with it.
+
+        Raises:
+            FencedError: the lease was taken by this handle and is lost; stays so until `release` or `acquire`.
+        """
+
+    def wait_free(self, seconds: float) -> bool:
+        """Wait until nobody has the lease, at most `seconds`; whether it looked free at last.
+
+        What looks free may be taken before `acquire` comes to it.
         """
 
     def release(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 from txstorm.errors import ConflictError, HeldError, InputError, TxstormError
@@ -193,6 +194,36 @@ def closing_gives_the_lease_back(another: Another) -> None:
     _expect_holder(third, "three")
 
 
+def the_holder_passes_the_check(another: Another) -> None:
+    """The holder, and a handle that never took the lease, pass the check of it; so do their commits."""
+    first, second = another(), another()
+    first.check_lease()
+    first.acquire("one")
+    for handle in (first, second):
+        handle.check_lease()
+        handle.commit([Put("a", b"")])
+    first.release()
+    second.acquire("two")
+    # Given back is not lost.
+    first.check_lease()
+    second.check_lease()
+
+
+def waiting_for_the_lease(another: Another) -> None:
+    """Waiting for the lease ends when nobody has it, and says so."""
+    first, second = another(), another()
+    expect("whether a lease that nobody has is free", True, second.wait_free(0))
+    first.acquire("one")
+    expect("whether a lease is free while 'one' has it", False, second.wait_free(0.05))
+    late = threading.Timer(0.1, first.release)
+    late.start()
+    try:
+        expect("whether a lease that was given back is free", True, second.wait_free(60))
+    finally:
+        late.join()
+    second.acquire("two")
+
+
 def closed_handles_are_refused(another: Another) -> None:
     """A closed handle refuses everything but to be closed again."""
     ledger = another()
@@ -206,6 +237,8 @@ def closed_handles_are_refused(another: Another) -> None:
         "commit": lambda: ledger.commit([Put("a", b"")]),
         "acquire": lambda: ledger.acquire("one"),
         "holder": ledger.holder,
+        "check_lease": ledger.check_lease,
+        "wait_free": lambda: ledger.wait_free(0),
     }
     for name, use in uses.items():
         refused(f"{name} on a closed handle", TxstormError, use)
@@ -279,6 +312,8 @@ VALUE_RULES: dict[str, Rule] = {
     "a value has a longest length": values_have_a_longest_length,
     "one handle has the lease": one_handle_has_the_lease,
     "closing gives the lease back, and only one's own": closing_gives_the_lease_back,
+    "the holder passes the check of its lease": the_holder_passes_the_check,
+    "waiting for the lease ends when it is free": waiting_for_the_lease,
     "a closed handle is refused": closed_handles_are_refused,
     "random commits agree with a dictionary": random_commits_agree_with_a_dictionary,
 }

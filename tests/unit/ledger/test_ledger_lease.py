@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from txstorm.errors import DataDirectoryError, HeldError
-from txstorm.ledger.lease import FileLease
+from txstorm.errors import DataDirectoryError, FencedError, HeldError
+from txstorm.ledger.lease import POLL, FileLease, poll_free
+from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.ledger.store import Put
 
 integration = pytest.mark.integration
 TRY = """
@@ -99,6 +101,63 @@ def test_a_holder_that_has_not_written_its_name_yet_is_known_by_its_pid(ledger_f
         lock.write_bytes(left_over)
         with SqliteHandle(ledger_file) as ledger:
             assert ledger.holder() == f"'another run' (pid {holder.pid} on an unknown host, since unknown)"
+
+
+@integration
+def test_a_forked_child_has_lost_the_lease(ledger_file: Path) -> None:
+    lease = FileLease(ledger_file.with_name("ledger.db.lock"))
+    lease.acquire("parent")
+    child = os.fork()
+    if child == 0:
+        try:
+            lease.check()
+        except FencedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    lease.check()
+    lease.release()
+
+
+def test_a_lease_whose_file_was_removed_is_lost_and_nothing_is_written_with_it(ledger_file: Path) -> None:
+    with SqliteHandle(ledger_file) as ledger:
+        ledger.acquire("first")
+        ledger.check_lease()
+        ledger_file.with_name("ledger.db.lock").unlink()
+        with pytest.raises(FencedError, match=r"ledger\.db\.lock.*its lock file was removed"):
+            ledger.check_lease()
+        with pytest.raises(FencedError):
+            ledger.commit([Put("a", b"")])
+        assert ledger.get("a") is None
+        ledger.release()
+        ledger.check_lease()
+        ledger.acquire("again")
+        ledger.commit([Put("a", b"")])
+
+
+def test_a_lease_that_expired_in_memory_is_lost_and_nothing_is_written_with_it() -> None:
+    first = MemoryLedger()
+    second = MemoryLedger(first)
+    first.acquire("first")
+    first.expire()
+    assert second.wait_free(0)
+    second.acquire("second")
+    with pytest.raises(FencedError, match="it is with 'second'"):
+        first.check_lease()
+    with pytest.raises(FencedError):
+        first.commit([Put("a", b"")])
+    assert second.get("a") is None
+    first.release()
+    assert "'second'" in str(second.holder())
+
+
+def test_who_polls_looks_at_once_pauses_between_looks_and_stops_in_time() -> None:
+    looks, pauses, clock = [False, False, True], list[float](), iter([0.0, 0.1, 0.9])
+    assert poll_free(lambda: looks.pop(0), 1.0, pause=pauses.append, now=lambda: next(clock))
+    assert pauses == [POLL, pytest.approx(0.1)]
+    never = iter([0.0, 1.0])
+    assert not poll_free(lambda: False, 1.0, pause=pauses.append, now=lambda: next(never))
+    assert len(pauses) == 2
 
 
 def test_the_name_of_a_holder_that_is_gone_means_nothing(ledger_file: Path) -> None:

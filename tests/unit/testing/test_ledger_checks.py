@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from txstorm.errors import ConflictError, HeldError, InputError
+from txstorm.errors import ConflictError, FencedError, HeldError, InputError
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.store import Check, Delete, Entry, Op, Put
 from txstorm.testing import CheckFailed, check_ledger
@@ -61,6 +61,19 @@ class KeepsTheLease(MemoryLedger):
         self._open = False
 
 
+class DoesNotWait(MemoryLedger):
+    def wait_free(self, seconds: float) -> bool:
+        return True
+
+
+class MixesUpLeases(MemoryLedger):
+    """Takes the lease of another handle for one that this one has lost."""
+
+    def check_lease(self) -> None:
+        if self.holder() is not None and not self._took_lease:
+            raise FencedError("lost")
+
+
 class OutOfDate(MemoryLedger):
     """Reads what it has read before."""
 
@@ -88,6 +101,8 @@ BROKEN = [
     (NamesAsText, "children of 'm': expected .'9', '10'.*, got .'10', '100'"),
     (Everybody, "one handle has the lease: acquire while 'one' has the lease: expected a HeldError"),
     (KeepsTheLease, "lease"),
+    (DoesNotWait, "waiting for the lease ends when it is free: whether a lease is free while 'one' has it"),
+    (MixesUpLeases, "the holder passes the check of its lease: expected no error, got FencedError"),
     (OutOfDate, "versions count puts"),
     (LooksThenPuts, "operations see the earlier ones"),
 ]
