@@ -14,10 +14,9 @@ from pathlib import Path
 
 import kafka_fencing_job as job
 import pytest
-import servers.kafka
+from servers.kafka import is_transaction_end
 from servers.kafka_reading import committed_records
-from servers.proxy import LossyProxy
-from servers.running import start_kafka
+from servers.process import free_ports
 
 from txstorm import TransactionalTopologyBuilder, faults, run
 from txstorm.api.marks import Mark
@@ -33,7 +32,6 @@ pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).resolve().parent
 NO_ROWS = sink_schema(SinkTable("out", COLUMNS)).empty_table()
-END_TXN = 26  # the api key of the request that commits
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +40,12 @@ def _disarmed() -> Iterator[None]:
     faults.arm("")
 
 
-def topology(bootstrap: str, topic: str, batches: int = 6, *, key: str | None = None, **options):
+def topology(settings: str | dict[str, str], topic: str, batches: int = 6, *, key: str | None = None, **options):
+    """Batches of three numbers into `topic`; `settings` are the broker's address, or all of them."""
     rows = [(n, f"word-{n % 7}") for n in range(3 * batches)]
     builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([rows], ["n", "word"], take=3))
-    sink = KafkaSink("out", topic, {"bootstrap.servers": bootstrap}, key=key, **options)
-    builder.set_bolt("send", sink).global_grouping("source")
+    given = {"bootstrap.servers": settings} if isinstance(settings, str) else settings
+    builder.set_bolt("send", KafkaSink("out", topic, given, key=key, **options)).global_grouping("source")
     builder.set_settings({"max_group_txids": 2, "max_spout_pending": 8})
     return builder.build_topology()
 
@@ -174,50 +173,34 @@ def test_a_step_that_fails_is_done_once(kafka_broker, tmp_path, point, nth):
     check_sent(kafka_broker.bootstrap, topic)
 
 
-def test_broker_killed_while_it_commits_and_an_answer_of_it_lost(tmp_path, monkeypatch):
-    """The broker tells clients to come through the proxy, which loses the answer to a commit; then it is killed."""
-    (tmp_path / "kafka").mkdir()
-    proxy = LossyProxy("127.0.0.1", 1)
-    monkeypatch.setattr(
-        servers.kafka,
-        "CONFIG",
-        servers.kafka.CONFIG.replace(
-            "advertised.listeners=PLAINTEXT://127.0.0.1:{port}", f"advertised.listeners=PLAINTEXT://{proxy.address}"
-        ),
-    )
-    kafka = None
+def test_an_answer_to_a_commit_is_lost(kafka_broker, tmp_path):
+    topic, proxy = kafka_broker.make_topic(partitions=2), kafka_broker.proxy()
+    ends(topology(proxy.address, topic, timeout=3), tmp_path / "data", until_txid=2)
+    before = proxy.dropped
+    proxy.drop_answers(2, is_transaction_end)
     try:
-        ports = servers.kafka.free_ports(2)
-        monkeypatch.setattr(servers.kafka, "free_ports", lambda n: ports)
-        proxy.close()
-        proxy = LossyProxy("127.0.0.1", ports[0], port=proxy.port)
-        kafka = start_kafka(tmp_path / "kafka")
-        topic = kafka.make_topic(partitions=2)
-        ends(topology(proxy.address, topic, timeout=3), tmp_path / "data", until_txid=2)
-
-        commits = lambda request: int.from_bytes(request[4:6]) == END_TXN  # noqa: E731
-        proxy.drop_answers(1, commits)
-        ends(topology(proxy.address, topic, timeout=3), tmp_path / "data", until_txid=4)
-        assert proxy.dropped == 1
-
-        passed: list[str] = []
-        point = faults.point
-
-        def killing(name: str) -> None:
-            point(name)
-            passed.append(name)
-            if name == "kafka.sent" and passed.count(name) == 2:  # the first one raises the epoch
-                kafka.kill()
-                threading.Timer(1.0, kafka.restart).start()
-
-        monkeypatch.setattr(faults, "point", killing)
         ends(topology(proxy.address, topic, timeout=3), tmp_path / "data")
-        assert passed.count("kafka.sent") >= 2
-        check_sent(proxy.address, topic)
     finally:
-        if kafka is not None:
-            kafka.close()
-        proxy.close()
+        proxy.heal()
+    assert proxy.dropped == before + 2
+    check_sent(kafka_broker.bootstrap, topic)
+
+
+@pytest.mark.parametrize("where", ["kafka.begun", "kafka.sent", "kafka.committed"])
+def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_path, monkeypatch, where):
+    topic, passed, point = kafka_broker.make_topic(partitions=2), [], faults.point
+
+    def killing(name: str) -> None:
+        point(name)
+        passed.append(name)
+        if name == where and passed.count(name) == 2:  # the first one raises the epoch
+            kafka_broker.kill()
+            threading.Timer(0.5, kafka_broker.restart).start()
+
+    monkeypatch.setattr(faults, "point", killing)
+    ends(topology(kafka_broker.bootstrap, topic, timeout=3), tmp_path / "data")
+    assert passed.count(where) >= 2
+    check_sent(kafka_broker.bootstrap, topic)
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
@@ -301,11 +284,36 @@ def test_marks_that_would_be_deleted(kafka_broker, tmp_path):
 
 
 def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
-    (port,) = servers.kafka.free_ports(1)
+    (port,) = free_ports(1)
     began = time.monotonic()
     with pytest.raises(InputError, match=f"the cluster cannot be asked: .*127.0.0.1:{port}.*Connection refused"):
         ends(topology(f"127.0.0.1:{port}", "words", timeout=2), tmp_path / "data")
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"sasl.password": "wrong"}, "[Aa]uthentication"),
+        ({"ssl.ca.location": ""}, "certificate verify failed"),
+    ],
+)
+def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker, tmp_path, changed, told):
+    topic = kafka_broker.make_topic()
+    settings = {name: value for name, value in {**kafka_broker.secure, **changed}.items() if value}
+    began = time.monotonic()
+    with pytest.raises(InputError, match=f"the cluster cannot be asked: .*{told}") as refused:
+        ends(topology(settings, topic, timeout=2), tmp_path / "data")
+    assert time.monotonic() - began < 10
+    assert "wrong" not in str(refused.value)
+
+
+def test_a_secured_cluster(kafka_broker, tmp_path):
+    topic = kafka_broker.make_topic()
+    ends(topology(kafka_broker.secure, topic), tmp_path / "data")
+    check_sent(kafka_broker.bootstrap, topic)
+    written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert [path for path in written if kafka_broker.secure["sasl.password"].encode() in path.read_bytes()] == []
 
 
 def test_keys_decide_the_partition_and_records_have_the_time_of_their_transaction(kafka_broker, tmp_path):

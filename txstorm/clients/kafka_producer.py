@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -46,6 +46,10 @@ _TAIL = 8
 _PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
 
 Settings = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+
+class _FencedSession(ConnectionError):
+    """Another session of the transactional id has begun."""
 
 
 class KafkaWriter:
@@ -117,13 +121,10 @@ class KafkaWriter:
     def published(self) -> Mark | None:
         """See `txstorm.api.outlets.OutletWriter`."""
         if self._producer is None:
-            try:
+            with self._session():
                 self._producer = self._led_producer()
                 faults.point("kafka.fenced")
                 self._found = self._read_mark()
-            except BaseException as error:
-                self._drop()
-                raise self._away(error) from error
         return self._found
 
     def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
@@ -136,12 +137,10 @@ class KafkaWriter:
         if producer is None or self._found != expected:
             return False
         try:
-            self._transaction(producer, rows, mark)
-        except BaseException as error:
-            self._drop()
-            if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
-                return False
-            raise self._away(error) from error
+            with self._session():
+                self._transaction(producer, rows, mark)
+        except _FencedSession:
+            return False
         self._found = mark
         return True
 
@@ -157,7 +156,7 @@ class KafkaWriter:
         for key, value, timestamp, headers in self._records(rows):
             self._produce(producer, self.topic, value=value, key=key, timestamp=timestamp, headers=headers)
         self._produce(producer, self._marks, value=_encoded(mark), key=self._id.encode(), partition=0)
-        producer.flush(self._timeout)
+        self._flush(producer)
         faults.point("kafka.sent")
         producer.commit_transaction(self._timeout)
         faults.point("kafka.committed")
@@ -182,6 +181,28 @@ class KafkaWriter:
             else:
                 producer.poll(0)
                 return
+
+    def _flush(self, producer: Producer) -> None:
+        """Wait for all answers, however many, as long as some come."""
+        before = None
+        while left := producer.flush(self._timeout):
+            if left == before:
+                msg = f"none of {left} records was acknowledged in {self._timeout} s{self._because()}"
+                raise TimeoutError(msg)
+            before = left
+
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """A failure, whichever it is, ends the session: only another one can tell what was committed."""
+        try:
+            yield
+        except KafkaException as error:
+            self._drop()
+            kind = _FencedSession if error.args[0].code() in _FENCED else ConnectionError
+            raise kind(self._told(error)) from error
+        except BaseException:
+            self._drop()
+            raise
 
     def _led_producer(self) -> Producer:
         """A producer that alone may write; what an older one had begun has ended when this returns."""
@@ -334,13 +355,11 @@ class KafkaWriter:
             self._heard = error.str()
 
     def _told(self, error: KafkaException) -> str:
-        heard, self._heard = self._heard, ""
-        text = str(error.args[0].str())
-        return f"{text} ({heard})" if heard and heard != text else text
+        return f"{error.args[0].str()}{self._because()}"
 
-    def _away(self, error: BaseException) -> BaseException:
-        """`error` as it is shown: what Kafka raises as a `ConnectionError` with what was heard."""
-        return ConnectionError(self._told(error)) if isinstance(error, KafkaException) else error
+    def _because(self) -> str:
+        heard, self._heard = self._heard, ""
+        return f" ({heard})" if heard else ""
 
 
 def _check_settings(topic: str, settings: Mapping[str, Any]) -> None:

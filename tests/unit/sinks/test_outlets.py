@@ -76,7 +76,7 @@ def test_a_target_that_is_away_at_the_start_ends_the_run_before_anything_is_plan
 
 def test_a_decided_group_waits_for_the_code_and_is_written_before_anything_else(tmp_path):
     target = Target(*(("before", nth) for nth in range(3, 30)))
-    built = topology(target).with_settings({})
+    built = topology(target)
     handle = run(built, engine="local", data_dir=tmp_path / "data")
     with pytest.raises(BlockedError, match="txids 3-4 are decided"):
         _blocked(handle, target)
