@@ -40,12 +40,11 @@ def _disarmed() -> Iterator[None]:
     faults.arm("")
 
 
-def topology(settings: str | dict[str, str], topic: str, batches: int = 6, *, key: str | None = None, **options):
-    """Batches of three numbers into `topic`; `settings` are the broker's address, or all of them."""
+def topology(brokers: str, topic: str, batches: int = 6, **options):
+    """Batches of three numbers into `topic`."""
     rows = [(n, f"word-{n % 7}") for n in range(3 * batches)]
     builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([rows], ["n", "word"], take=3))
-    given = {"bootstrap.servers": settings} if isinstance(settings, str) else settings
-    builder.set_bolt("send", KafkaSink("out", topic, given, key=key, **options)).global_grouping("source")
+    builder.set_bolt("send", KafkaSink("out", topic, brokers, **options)).global_grouping("source")
     builder.set_settings({"max_group_txids": 2, "max_spout_pending": 8})
     return builder.build_topology()
 
@@ -208,8 +207,7 @@ def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_p
 
 def test_the_mark_is_found_behind_many_others(kafka_broker):
     topic, marks = kafka_broker.make_topic(), kafka_broker.make_topic(cleanup_policy="compact")
-    settings = {"bootstrap.servers": kafka_broker.bootstrap}
-    one, other = (KafkaWriter(topic, settings, progress_topic=marks) for _ in range(2))
+    one, other = (KafkaWriter(topic, kafka_broker.bootstrap, progress_topic=marks) for _ in range(2))
     one.open("one", "t", "a")
     other.open("other", "t", "a")
     assert one.published() is None
@@ -268,7 +266,7 @@ def test_the_largest_record_goes_through(kafka_broker, tmp_path):
     sink = KafkaSink(
         "o" * 64,
         topic,
-        {"bootstrap.servers": kafka_broker.bootstrap},
+        kafka_broker.bootstrap,
         value=lambda row: f'"{row["word"][2:]}"',
         max_message_bytes=1744,
     )
@@ -291,6 +289,12 @@ def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
     assert time.monotonic() - began < 10
 
 
+def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
+    """Address and settings for TLS and a password."""
+    settings = {name: value for name, value in {**kafka_broker.secure, **changed}.items() if value}
+    return settings.pop("bootstrap.servers"), settings
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -300,17 +304,18 @@ def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
 )
 def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker, tmp_path, changed, told):
     topic = kafka_broker.make_topic()
-    settings = {name: value for name, value in {**kafka_broker.secure, **changed}.items() if value}
+    brokers, settings = secured(kafka_broker, **changed)
     began = time.monotonic()
     with pytest.raises(InputError, match=f"the cluster cannot be asked: .*{told}") as refused:
-        ends(topology(settings, topic, timeout=2), tmp_path / "data")
+        ends(topology(brokers, topic, settings=settings, timeout=2), tmp_path / "data")
     assert time.monotonic() - began < 10
     assert "wrong" not in str(refused.value)
 
 
 def test_a_secured_cluster(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic()
-    ends(topology(kafka_broker.secure, topic), tmp_path / "data")
+    brokers, settings = secured(kafka_broker)
+    ends(topology(brokers, topic, settings=lambda: settings), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
     written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert [path for path in written if kafka_broker.secure["sasl.password"].encode() in path.read_bytes()] == []

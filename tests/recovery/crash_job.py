@@ -136,7 +136,7 @@ def topology(
         builder.set_bolt("maps", Maps(maps)).global_grouping("split")
     if kafka:
         brokers, topic = kafka
-        sink = KafkaSink("sent", topic, {"bootstrap.servers": brokers}, key="word", progress_topic=f"{topic}-marks")
+        sink = KafkaSink("sent", topic, brokers, key="word", progress_topic=f"{topic}-marks")
         builder.set_bolt("sent", sink, 2).shuffle_grouping("split")
     return builder.build_topology()
 

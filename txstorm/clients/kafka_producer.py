@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.marks import Mark
-from txstorm.errors import DataDirectoryError, InputError, MissingDependency
+from txstorm.errors import DataDirectoryError, InputError, MissingDependency, SettingError
 
 try:
     from confluent_kafka import (
@@ -38,7 +38,15 @@ except ModuleNotFoundError:
     raise MissingDependency("confluent-kafka", "kafka") from None
 
 MARK_FORMAT, MARK_VERSION = "txstorm-mark", 1
-OURS = ("transactional.id", "enable.idempotence", "acks", "isolation.level")
+_OWN = {
+    "acks": "nothing: all replicas acknowledge",
+    "bootstrap.servers": "bootstrap_servers=",
+    "enable.idempotence": "nothing: it is always on",
+    "error_cb": "nothing: errors are part of what is raised",
+    "isolation.level": "nothing: marks are read committed",
+    "message.max.bytes": "max_message_bytes=",
+    "transactional.id": "transactional_id=, which it begins with",
+}
 FRAMING = 256
 """Bytes that a record batch adds to one record, at most, headers of txstorm included."""
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
@@ -61,22 +69,24 @@ class KafkaWriter:
 
     Args:
         topic: must exist.
-        settings: of librdkafka, ``bootstrap.servers`` at least, or a function that gives them when they are first
-            needed, such as one that reads a password from the environment.
+        bootstrap_servers: ``HOST:PORT``, or several with commas.
+        settings: more client settings of librdkafka, or a function that gives them when they are needed, such as one
+            that reads a password from the environment.
         progress_topic: where marks are; ``txstorm.<topology>.<outlet>`` by default. It is made when it is missing.
         transactional_id: the beginning of the transactional id, where access is granted by prefix.
         max_message_bytes: the largest record; the topic's ``max.message.bytes`` must allow it.
         timeout: seconds for one answer of the brokers.
 
     Raises:
-        InputError: a setting that belongs to the writer itself is given.
+        SettingError: a setting that belongs to the writer itself is given.
     """
 
     def __init__(
         self,
         topic: str,
-        settings: Settings,
+        bootstrap_servers: str,
         *,
+        settings: Settings | None = None,
         progress_topic: str | None = None,
         transactional_id: str = "txstorm",
         max_message_bytes: int = 1_000_000,
@@ -84,9 +94,10 @@ class KafkaWriter:
     ) -> None:
         self.topic = topic
         self.max_message_bytes = max_message_bytes
-        self._given = settings
-        if not callable(settings):
-            _check_settings(topic, settings)
+        self._servers = bootstrap_servers
+        self._given = settings or {}
+        if not callable(self._given):
+            _check_settings(topic, self._given)
         self._progress = progress_topic
         self._prefix = transactional_id
         self._timeout = timeout
@@ -347,7 +358,7 @@ class KafkaWriter:
     def _settings(self) -> dict[str, Any]:
         settings = dict(self._given() if callable(self._given) else self._given)
         _check_settings(self.topic, settings)
-        return {**settings, "error_cb": self._hear, "log_level": settings.get("log_level", 0)}
+        return {"log_level": 0, **settings, "bootstrap.servers": self._servers, "error_cb": self._hear}
 
     def _hear(self, error: KafkaError) -> None:
         """What went wrong with a connection; the call that waits for it only says that it timed out."""
@@ -363,13 +374,10 @@ class KafkaWriter:
 
 
 def _check_settings(topic: str, settings: Mapping[str, Any]) -> None:
-    ours = sorted(set(OURS) & set(settings))
-    if ours:
-        msg = f"topic {topic!r}: {', '.join(ours)} belongs to the sink itself; leave it out of the settings"
-        raise InputError(msg)
-    if not settings.get("bootstrap.servers"):
-        msg = f"topic {topic!r}: expected 'bootstrap.servers' among the settings, got {sorted(settings)}; add it"
-        raise InputError(msg)
+    for name in settings:
+        if name in _OWN:
+            msg = f"topic {topic!r}: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
+            raise SettingError(msg)
 
 
 def _encoded(mark: Mark) -> bytes:

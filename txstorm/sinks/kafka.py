@@ -17,7 +17,7 @@ from txstorm.api.context import EPOCH, TaskContext
 from txstorm.api.outlets import Outlet
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
-from txstorm.errors import InputError, StateError
+from txstorm.errors import SettingError, StateError
 
 if TYPE_CHECKING:
     from txstorm.clients.kafka_producer import KafkaWriter, Settings
@@ -44,14 +44,15 @@ class KafkaSink(BatchBolt, Committer):
     Args:
         name: names the sink, in this topology.
         topic: must exist.
-        settings: of librdkafka, with ``bootstrap.servers``, or a function that gives them; see
-            `txstorm.clients.kafka_producer.KafkaWriter`, also for `options`.
+        bootstrap_servers: ``HOST:PORT``, or several with commas.
         key: what decides the partition; without one, each record goes to any.
         value: all fields of the tuple, as a JSON object, when it is not given.
         timestamp: a field with a datetime, or with milliseconds since 1970; without it, the transaction's time.
+        settings: more client settings of librdkafka, or a function that gives them. They stay in the driver.
+        options: see `txstorm.clients.kafka_producer.KafkaWriter`.
 
     Raises:
-        InputError: an argument of another form, or settings that belong to the sink itself.
+        SettingError: an argument is impossible.
         MissingDependency: confluent-kafka is not installed.
     """
 
@@ -59,14 +60,15 @@ class KafkaSink(BatchBolt, Committer):
         self,
         name: str,
         topic: str,
-        settings: Settings,
+        bootstrap_servers: str,
         *,
         key: Part = None,
         value: Part = None,
         timestamp: str | None = None,
+        settings: Settings | None = None,
         **options: Any,
     ) -> None:
-        writer = _writer(topic, settings, options)
+        writer = _writer(topic, bootstrap_servers, {"settings": settings, **options})
         self.outlet = Outlet(name, COLUMNS, writer)
         self._limit = writer.max_message_bytes
         self._key = _part(name, "key", key)
@@ -124,15 +126,15 @@ class KafkaSink(BatchBolt, Committer):
         raise StateError(msg)
 
 
-def _writer(topic: str, settings: Settings, options: Mapping[str, Any]) -> KafkaWriter:
+def _writer(topic: str, servers: str, options: Mapping[str, Any]) -> KafkaWriter:
     # Where a copy of the sink is unpickled, such as in Spark's workers, confluent-kafka need not be there.
     from txstorm.clients.kafka_producer import KafkaWriter
 
     try:
-        return KafkaWriter(topic, settings, **options)
+        return KafkaWriter(topic, servers, **options)
     except TypeError as error:
         msg = f"topic {topic!r}: {error}; see the arguments of KafkaWriter"
-        raise InputError(msg) from None
+        raise SettingError(msg) from None
 
 
 def _part(name: str, what: str, given: Any) -> Part:
@@ -144,7 +146,7 @@ def _part(name: str, what: str, given: Any) -> Part:
     if isinstance(given, Sequence) and given and all(isinstance(field, str) for field in given):
         return tuple(given)
     msg = f"sink {name!r}: {what} is {given!r}; expected a field's name, a list of them, or a function of the tuple"
-    raise InputError(msg)
+    raise SettingError(msg)
 
 
 def _content(part: Part, given: Tuple) -> Any:

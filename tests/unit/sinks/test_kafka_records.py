@@ -13,10 +13,10 @@ import pytest
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.tuples import Origin, Tuple
-from txstorm.errors import InputError, StateError
+from txstorm.errors import SettingError, StateError
 from txstorm.sinks.kafka import KafkaSink
 
-SETTINGS = {"bootstrap.servers": "nowhere:9092", "sasl.password": "hunter2"}
+SERVERS, SETTINGS = "nowhere:9092", {"sasl.password": "hunter2"}
 ATTEMPT = TransactionAttempt(7, 70)
 
 
@@ -36,7 +36,7 @@ class Resources:
 
 def made(*rows, fields=("word", "n"), **options):
     """What the sink appends for `rows`."""
-    sink, resources = KafkaSink("out", "words", SETTINGS, **options), Resources()
+    sink, resources = KafkaSink("out", "words", SERVERS, **options), Resources()
     sink.prepare(TaskContext("t", "send", 0, 1, stamp=1_700_000_000_123_456, resources=resources), None, ATTEMPT)
     for row in rows:
         sink.execute(Tuple(row, Origin(ATTEMPT, "split", "default", 0, tuple(fields))))
@@ -121,22 +121,24 @@ def test_a_record_that_cannot_be_sent_names_the_transaction(row, options, told):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"settings": {}}, "expected 'bootstrap.servers' among the settings"),
-        ({"settings": {**SETTINGS, "transactional.id": "mine"}}, "transactional.id belongs to the sink itself"),
-        ({"settings": {**SETTINGS, "acks": 1, "enable.idempotence": False}}, "acks, enable.idempotence belongs"),
+        (
+            {"settings": {**SETTINGS, "transactional.id": "mine"}},
+            "'transactional.id' is txstorm's own; use transactional_id=",
+        ),
+        ({"settings": {**SETTINGS, "acks": 1}}, "'acks' is txstorm's own"),
         ({"settings": SETTINGS, "key": 5}, "key is 5; expected a field's name"),
         ({"settings": SETTINGS, "value": []}, r"value is \[\]; expected a field's name"),
         ({"settings": SETTINGS, "colour": "red"}, "unexpected keyword argument 'colour'"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments, told):
-    with pytest.raises(InputError, match=told) as refused:
-        KafkaSink("out", "words", **arguments)
+    with pytest.raises(SettingError, match=told) as refused:
+        KafkaSink("out", "words", SERVERS, **arguments)
     assert "hunter2" not in str(refused.value)
 
 
 def test_no_copy_holds_the_settings():
-    sink = KafkaSink("out", "words", SETTINGS)
+    sink = KafkaSink("out", "words", SERVERS, settings=SETTINGS)
     shipped = cloudpickle.dumps(sink)
     assert b"hunter2" not in shipped
     copy = cloudpickle.loads(shipped)
