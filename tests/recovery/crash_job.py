@@ -30,8 +30,7 @@ from txstorm import (
     run,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
-from txstorm.sinks import DeltaSink
-from txstorm.sinks.kafka import KafkaSink
+from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra")
