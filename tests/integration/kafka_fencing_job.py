@@ -23,7 +23,7 @@ ROWS = 100
 
 def store(place: Path, brokers: str, topic: str) -> OutsideStore:
     """The outlet as a coordinator has it."""
-    outlet = KafkaSink("out", topic, brokers, settings={"linger.ms": 0}).outlet
+    outlet = KafkaSink("out", topic, brokers, progress_topic=f"{topic}-marks").outlet
     return OutsideStore(place, OWNER, {}, {"send": [outlet]})
 
 

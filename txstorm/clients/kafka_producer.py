@@ -6,6 +6,7 @@ Imports `confluent_kafka`, as `txstorm.clients.kafka` does.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -124,7 +125,8 @@ class KafkaWriter:
             self._check_topic(admin, missing)
             if self._marks in missing:
                 self._make_progress_topic(admin)
-            self._check_progress_topic(admin)
+            else:
+                self._check_progress_topic(admin)
         except KafkaException as error:
             msg = f"topic {self.topic!r}: the cluster cannot be asked: {self._told(error)}; check the settings"
             raise InputError(msg) from error
@@ -225,19 +227,15 @@ class KafkaWriter:
                 "transactional.id": self._id,
             }
         )
-        try:
-            producer.init_transactions(self._timeout)
-        except BaseException:
-            producer.close()
-            raise
+        producer.init_transactions(self._timeout)
         return producer
 
     def _drop(self) -> None:
+        # Not closed: that would abort the transaction and wait for the answer. The next session aborts it anyway.
         producer, self._producer, self._found = self._producer, None, None
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge()
-            producer.close()
 
     # -- the mark -----------------------------------------------------------------------------------------------
 
@@ -326,13 +324,16 @@ class KafkaWriter:
 
     def _make_progress_topic(self, admin: AdminClient) -> None:
         config = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
-        (made,) = admin.create_topics([NewTopic(self._marks, 1, -1, config=config)]).values()
+        (made,) = admin.create_topics([NewTopic(self._marks, 1, -1, config=config)], operation_timeout=10).values()
         try:
             made.result(self._timeout)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         faults.point("kafka.created")
+        until = time.monotonic() + self._timeout
+        while self._marks in self._missing(admin) and time.monotonic() < until:  # brokers hear of it one by one
+            admin.poll(0.05)
 
     def _check_progress_topic(self, admin: AdminClient) -> None:
         policy = self._configuration(admin, self._marks).get("cleanup.policy")

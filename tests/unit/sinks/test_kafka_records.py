@@ -101,7 +101,7 @@ def test_a_field_gives_the_timestamp(given):
         (
             ("tea" * 40, 1),
             {"max_message_bytes": 100},
-            "a record has 135 bytes, expected at most 100; raise max_message_b",
+            "a record has 137 bytes, expected at most 100; raise max_message_b",
         ),
         (
             ("tea", "noon"),
