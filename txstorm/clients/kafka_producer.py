@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -16,23 +16,15 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.marks import Mark
+from txstorm.clients.kafka import EARLIEST, LATEST, Cluster, Range, RangeReader, Troubles, Unavailable
 from txstorm.errors import DataDirectoryError, InputError, MissingDependency, SettingError
 
 try:
-    from confluent_kafka import (
-        Consumer,
-        IsolationLevel,
-        KafkaError,
-        KafkaException,
-        Producer,
-        TopicCollection,
-        TopicPartition,
-    )
+    from confluent_kafka import KafkaError, KafkaException, Producer
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AdminClient,
         ConfigResource,
         NewTopic,
-        OffsetSpec,
         ResourceType,
     )
 except ModuleNotFoundError:
@@ -104,9 +96,10 @@ class KafkaWriter:
         self._timeout = timeout
         self._headers: list[tuple[str, bytes]] = []
         self._marks = self._id = ""
+        self._place = (self._marks, 0)
         self._producer: Producer | None = None
         self._found: Mark | None = None
-        self._heard = ""
+        self._troubles = Troubles()
 
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
         """Check both topics, and make the one of the marks when it is missing.
@@ -118,18 +111,22 @@ class KafkaWriter:
         self.close()
         self._id = f"{self._prefix}.{topology}.{outlet}.{incarnation}"
         self._marks = self._progress or f"txstorm.{topology}.{outlet}"
+        self._place = (self._marks, 0)
         self._headers = [("txstorm.topology", topology.encode())]
         try:
-            admin = AdminClient(self._settings())
-            missing = self._missing(admin)
-            self._check_topic(admin, missing)
-            if self._marks in missing:
-                self._make_progress_topic(admin)
-            else:
+            cluster, admin = Cluster(self._settings()), AdminClient(self._settings())
+            found = cluster.topics([self.topic, self._marks], self._timeout)
+            self._check_topic(admin, found)
+            if self._marks in found:
                 self._check_progress_topic(admin)
-        except KafkaException as error:
-            msg = f"topic {self.topic!r}: the cluster cannot be asked: {self._told(error)}; check the settings"
-            raise InputError(msg) from error
+            else:
+                self._make_progress_topic(cluster, admin)
+        except (Unavailable, KafkaException) as error:
+            cause = error.args[0].str() if isinstance(error, KafkaException) else error
+            refused = isinstance(error, Unavailable) and error.refused
+            what = "credentials, certificate and rights" if refused else "bootstrap_servers and security.protocol"
+            msg = f"topic {self.topic!r}: the brokers cannot be asked: {cause}; check {what}"
+            raise InputError(msg) from None
 
     def published(self) -> Mark | None:
         """See `txstorm.api.outlets.OutletWriter`."""
@@ -200,7 +197,7 @@ class KafkaWriter:
         before = None
         while left := producer.flush(self._timeout):
             if left == before:
-                msg = f"none of {left} records was acknowledged in {self._timeout} s{self._because()}"
+                msg = f"none of {left} records was acknowledged in {self._timeout} s{_because(self._troubles)}"
                 raise TimeoutError(msg)
             before = left
 
@@ -212,7 +209,7 @@ class KafkaWriter:
         except KafkaException as error:
             self._drop()
             kind = _FencedSession if error.args[0].code() in _FENCED else ConnectionError
-            raise kind(self._told(error)) from error
+            raise kind(f"{error.args[0].str()}{_because(self._troubles)}") from error
         except BaseException:
             self._drop()
             raise
@@ -225,10 +222,19 @@ class KafkaWriter:
                 **self._settings(),
                 "message.max.bytes": self.max_message_bytes + FRAMING,
                 "transactional.id": self._id,
+                "error_cb": self._troubles,
             }
         )
-        producer.init_transactions(self._timeout)
-        return producer
+        until = time.monotonic() + self._timeout
+        while True:
+            try:
+                producer.init_transactions(self._timeout)
+            except KafkaException as error:  # such as: the coordinator has just been started
+                if not error.args[0].retriable() or time.monotonic() > until:
+                    raise
+                producer.poll(0.1)
+            else:
+                return producer
 
     def _drop(self) -> None:
         # Not closed: that would abort the transaction and wait for the answer. The next session aborts it anyway.
@@ -241,78 +247,31 @@ class KafkaWriter:
 
     def _read_mark(self) -> Mark | None:
         """The last committed mark; looked for from the end, in growing steps."""
-        low, high = self._bounds()
+        cluster = Cluster(self._settings(), "read_uncommitted")  # the end with whatever is not committed yet
+        low, high = (
+            cluster.offsets({self._place: which}, self._timeout)[self._place] or 0 for which in (EARLIEST, LATEST)
+        )
         start = high
         while start > low:
             start = max(low, high - max(_TAIL, 8 * (high - start)))
-            for key, value in reversed(self._committed(start, high)):
-                if key == self._id.encode():
-                    return _decoded(value, self._marks)
+            for message in reversed(self._committed((start, high))):
+                if message.key() == self._id.encode():
+                    return _decoded(message.value(), self._marks)
         return None
 
-    def _bounds(self) -> tuple[int, int]:
-        """First offset and end of the marks, the end with whatever is not committed yet."""
-        admin = AdminClient(self._settings())
-        ends = []
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
-            (asked,) = admin.list_offsets(
-                {TopicPartition(self._marks, 0): spec},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._timeout,
-            ).values()
-            ends.append(int(asked.result().offset))
-        return ends[0], ends[1]
-
-    def _committed(self, start: int, end: int) -> list[tuple[bytes | None, bytes | None]]:
-        """All committed records from `start` to `end`; raises `TimeoutError` while a transaction is open there."""
-        consumer = Consumer(
-            {
-                **self._settings(),
-                "group.id": self._id,
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "error",
-            }
-        )
+    def _committed(self, extent: Range) -> list[Any]:
+        """All committed records in a range of the marks; waits while a transaction of somebody else is open there."""
+        reader = RangeReader(self._settings())
         try:
-            consumer.assign([TopicPartition(self._marks, 0, start)])
-            return list(self._until(consumer, end))
+            return reader.read({self._place: extent}, self._timeout)[self._place]
         finally:
-            consumer.close()
-
-    def _until(self, consumer: Consumer, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-        while True:
-            message = consumer.poll(self._timeout)
-            if message is None:
-                msg = f"topic {self._marks!r} could not be read up to offset {end} in {self._timeout} s"
-                raise TimeoutError(msg)
-            error = message.error()
-            if error is None:
-                yield message.key(), message.value()
-            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                raise KafkaException(error)
-            elif (message.offset() or 0) >= end:
-                return
+            reader.close()
 
     # -- topics -------------------------------------------------------------------------------------------------
 
-    def _missing(self, admin: AdminClient) -> set[str]:
-        """Which of the two topics there are not; asking does not create them."""
-        names = [self.topic, self._marks]
-        missing = set()
-        for name, asked in admin.describe_topics(TopicCollection(names), request_timeout=self._timeout).items():
-            try:
-                asked.result()
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
-                missing.add(name)
-        return missing
-
-    def _check_topic(self, admin: AdminClient, missing: set[str]) -> None:
-        if self.topic in missing:
-            msg = f"topic {self.topic!r}: there is none in the cluster; create it first, with the partitions it needs"
+    def _check_topic(self, admin: AdminClient, found: Collection[str]) -> None:
+        if self.topic not in found:
+            msg = f"topic {self.topic!r}: {self._servers} has none; create it first, with the partitions it needs"
             raise InputError(msg)
         taken = int(self._configuration(admin, self.topic).get("max.message.bytes") or self.max_message_bytes + FRAMING)
         if taken < self.max_message_bytes + FRAMING:
@@ -322,7 +281,7 @@ class KafkaWriter:
             )
             raise InputError(msg)
 
-    def _make_progress_topic(self, admin: AdminClient) -> None:
+    def _make_progress_topic(self, cluster: Cluster, admin: AdminClient) -> None:
         config = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
         (made,) = admin.create_topics([NewTopic(self._marks, 1, -1, config=config)], operation_timeout=10).values()
         try:
@@ -332,7 +291,7 @@ class KafkaWriter:
                 raise
         faults.point("kafka.created")
         until = time.monotonic() + self._timeout
-        while self._marks in self._missing(admin) and time.monotonic() < until:  # brokers hear of it one by one
+        while not cluster.topics([self._marks], self._timeout) and time.monotonic() < until:  # brokers hear of it late
             admin.poll(0.05)
 
     def _check_progress_topic(self, admin: AdminClient) -> None:
@@ -359,19 +318,14 @@ class KafkaWriter:
     def _settings(self) -> dict[str, Any]:
         settings = dict(self._given() if callable(self._given) else self._given)
         _check_settings(self.topic, settings)
-        return {"log_level": 0, **settings, "bootstrap.servers": self._servers, "error_cb": self._hear}
+        return {"log_level": 0, **settings, "bootstrap.servers": self._servers}
 
-    def _hear(self, error: KafkaError) -> None:
-        """What went wrong with a connection; the call that waits for it only says that it timed out."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - which follows from another one
-            self._heard = error.str()
 
-    def _told(self, error: KafkaException) -> str:
-        return f"{error.args[0].str()}{self._because()}"
-
-    def _because(self) -> str:
-        heard, self._heard = self._heard, ""
-        return f" ({heard})" if heard else ""
+def _because(troubles: Troubles) -> str:
+    """What the producer complained of; the call that waited only says that it timed out."""
+    said = str(troubles)
+    troubles.clear()
+    return f" ({said})" if said else ""
 
 
 def _check_settings(topic: str, settings: Mapping[str, Any]) -> None:
