@@ -160,8 +160,10 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
 # --- answers that are lost, brokers that are away ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["kafka.begun", "kafka.sent", "kafka.committed"])
-@pytest.mark.parametrize("nth", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("point", "nth"),
+    [("kafka.begun", 2), ("kafka.sent", 1), ("kafka.sent", 4), ("kafka.committed", 1), ("kafka.committed", 2)],
+)
 def test_a_step_that_fails_is_done_once(kafka_broker, tmp_path, point, nth):
     topic = kafka_broker.make_topic(partitions=2)
     faults.arm(f"{point}:raise:{nth}")
@@ -185,7 +187,7 @@ def test_an_answer_to_a_commit_is_lost(kafka_broker, tmp_path):
     check_sent(kafka_broker.bootstrap, topic)
 
 
-@pytest.mark.parametrize("where", ["kafka.begun", "kafka.sent", "kafka.committed"])
+@pytest.mark.parametrize("where", ["kafka.sent", "kafka.committed"])
 def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_path, monkeypatch, where):
     topic, passed, point = kafka_broker.make_topic(partitions=2), [], faults.point
 
@@ -243,7 +245,7 @@ def test_compacted_marks_are_enough(kafka_broker, tmp_path):
 
 
 def test_a_topic_that_is_not_there(kafka_broker, tmp_path):
-    with pytest.raises(InputError, match="topic 'nowhere': .* has none; create it first"):
+    with pytest.raises(InputError, match=r"topic 'nowhere': .* has none; create it first"):
         ends(topology(kafka_broker.bootstrap, "nowhere"), tmp_path / "data")
     assert "nowhere" not in kafka_broker.admin().list_topics(timeout=5).topics
 
