@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.marks import Mark
-from txstorm.clients.kafka import EARLIEST, LATEST, Cluster, Range, RangeReader, Troubles, Unavailable
+from txstorm.clients.kafka import EARLIEST, LATEST, Cluster, Range, Troubles, Unavailable
+from txstorm.clients.kafka_reader import RangeReader
 from txstorm.errors import DataDirectoryError, InputError, MissingDependency, SettingError
 
 try:
@@ -263,7 +264,7 @@ class KafkaWriter:
         """All committed records in a range of the marks; waits while a transaction of somebody else is open there."""
         reader = RangeReader(self._settings())
         try:
-            return reader.read({self._place: extent}, self._timeout)[self._place]
+            return reader.read({self._place: extent}, {self._marks: ""}, self._timeout)[self._place]
         finally:
             reader.close()
 
