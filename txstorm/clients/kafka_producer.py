@@ -43,15 +43,21 @@ _OWN = {
 }
 FRAMING = 256
 """Bytes that a record batch adds to one record, at most, headers of txstorm included."""
-_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
+# Whoever was fenced while it produced hears of a fatal error only; whatever that is, the next session tells.
+_ENDED = (
+    KafkaError._FATAL,  # noqa: SLF001
+    KafkaError._FENCED,  # noqa: SLF001
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+)
 _TAIL = 8
 _PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
 
 Settings = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 
-class _FencedSession(ConnectionError):
-    """Another session of the transactional id has begun."""
+class _SessionEnded(ConnectionError):
+    """The producer is of no more use, most likely since another session of its transactional id has begun."""
 
 
 class KafkaWriter:
@@ -150,7 +156,7 @@ class KafkaWriter:
         try:
             with self._session():
                 self._transaction(producer, rows, mark)
-        except _FencedSession:
+        except _SessionEnded:
             return False
         self._found = mark
         return True
@@ -209,7 +215,7 @@ class KafkaWriter:
             yield
         except KafkaException as error:
             self._drop()
-            kind = _FencedSession if error.args[0].code() in _FENCED else ConnectionError
+            kind = _SessionEnded if error.args[0].code() in _ENDED else ConnectionError
             raise kind(f"{error.args[0].str()}{_because(self._troubles)}") from error
         except BaseException:
             self._drop()
