@@ -38,12 +38,15 @@ def finished(topology, data_dir, engine="local", **options):
     return handle
 
 
-@pytest.mark.parametrize("kind", KINDS)
+ON = [("local", one) for one in KINDS] + [pytest.param("spark", TransactionalKafkaSpout, marks=pytest.mark.spark)]
+
+
+@pytest.mark.parametrize(("make_engine", "kind"), ON, indirect=["make_engine"])
 def test_aborted_transactions_leave_no_trace(kafka_broker: Kafka, make_engine, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=4)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    produce_with_aborts(kafka_broker, topic, 1000, 4, random.Random(seed))
+    produce_with_aborts(kafka_broker, topic, 800, 4, random.Random(seed))
     finished(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
     assert all("good" in value for value, *_ in kept(tmp_path / "data"))
@@ -96,7 +99,7 @@ def test_the_checks_for_spouts_of_ones_own(kafka_broker: Kafka):
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
     seen = [(value, topic, partition, offset) for value, topic, partition, offset in content(kafka_broker, topic)]
-    check_transactional_spout(lambda: spout_of(kafka_broker, topic, max_batch_rows=25), expected=seen, seeds=range(2))
+    check_transactional_spout(lambda: spout_of(kafka_broker, topic, max_batch_rows=25), expected=seen, seeds=range(1))
     check_opaque_spout(
         lambda: spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=25),
         expected=seen,
