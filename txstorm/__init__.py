@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import TaskContext
     from txstorm.api.maps import MapState
+    from txstorm.api.outlets import Outlet
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
         NOT_READY,
@@ -58,6 +59,7 @@ _HOME = {
     "CompositeSpout": "txstorm.api.composite",
     "TaskContext": "txstorm.api.context",
     "MapState": "txstorm.api.maps",
+    "Outlet": "txstorm.api.outlets",
     "Collector": "txstorm.api.output",
     "OutputFieldsDeclarer": "txstorm.api.output",
     "NOT_READY": "txstorm.api.spout",

@@ -3,8 +3,8 @@
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
 where *action* is ``kill`` (SIGKILL to this process), ``raise`` (`InjectedFault`) or ``hang`` (sleep for an hour)
 and *nth* counts the passages of that point from 1. ``*`` for the point matches every point. A number in the name of
-a point counts tables from 1, and maps after them. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point
-to FILE.
+a point counts tables from 1, maps and outlets after them. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every
+passed point to FILE.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ POINTS = {
     "compact.after": "it is up to date",
     "sweep.before": "files that nothing refers to are about to be removed",
     "sweep.after": "they are removed",
+    "kafka.created": "a Kafka sink's topic of marks is made",
+    "kafka.fenced": "older producers of a Kafka sink are fenced, what they had begun has ended",
+    "kafka.begun": "a Kafka transaction is begun, nothing is sent",
+    "kafka.sent": "its records and mark are sent, not committed",
+    "kafka.committed": "it is committed, the answer is lost",
 }
 """All points, and what has happened when one is passed."""
 

@@ -30,7 +30,7 @@ from txstorm import (
     run,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
-from txstorm.sinks import DeltaSink
+from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra")
@@ -122,7 +122,9 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
     return made(partitions, ["line"], take=2)
 
 
-def topology(source: Any, tables: int, maps: str | None = None, poison: str | None = None) -> Any:
+def topology(
+    source: Any, tables: int, maps: str | None = None, poison: str | None = None, kafka: list[str] | None = None
+) -> Any:
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(poison), 2).shuffle_grouping("lines")
     builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
@@ -131,6 +133,10 @@ def topology(source: Any, tables: int, maps: str | None = None, poison: str | No
         builder.set_bolt("words", DeltaSink("words", {"word": str}), 2).shuffle_grouping("split")
     if maps:
         builder.set_bolt("maps", Maps(maps)).global_grouping("split")
+    if kafka:
+        brokers, topic = kafka
+        sink = KafkaSink("sent", topic, brokers, key="word", progress_topic=f"{topic}-marks")
+        builder.set_bolt("sent", sink, 2).shuffle_grouping("split")
     return builder.build_topology()
 
 
@@ -140,6 +146,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--spout", choices=SPOUTS, default="memory")
     parser.add_argument("--tables", type=int, choices=(1, 3), default=3)
     parser.add_argument("--maps", metavar="URL")
+    parser.add_argument("--kafka", nargs=2, metavar=("BROKERS", "TOPIC"))
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--txids", type=int, default=TXIDS)
     parser.add_argument("--poison")
@@ -147,8 +154,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     options = parser.parse_args(argv)
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
     settings |= dict(one.split("=", 1) for one in options.set)
+    source = spout(options.spout, options.txids, options.data_dir)
     handle = run(
-        topology(spout(options.spout, options.txids, options.data_dir), options.tables, options.maps, options.poison),
+        topology(source, options.tables, options.maps, options.poison, options.kafka),
         engine=options.engine,
         data_dir=options.data_dir,
         settings=settings,

@@ -15,7 +15,7 @@ from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import TxstormError
 from txstorm.state.group import CommitGroup, Tables
 from txstorm.state.intent import Intent, TxidRecord, encode
-from txstorm.state.mapstore import MapStore
+from txstorm.state.outside import OutsideStore
 from txstorm.state.table import Owner
 
 OWNER = Owner("late", "incarnation")
@@ -41,10 +41,10 @@ def decided(tables: Tables, txid: int) -> Intent:
 
 
 place = Path(sys.argv[1])
-maps = MapStore(place, OWNER, {"count": [MapState("late", Sleepy(sys.argv[2], "late"))]})
+maps = OutsideStore(place, OWNER, {"count": [MapState("late", Sleepy(sys.argv[2], "late"))]})
 maps.lead(1, 0, {}, [])
 groups = maps.groups()
-tables = Tables(groups, {}, list(maps.members(groups).values()))
+tables = Tables(maps.maps(groups), {}, list(maps.members(groups).values()))
 intents = [decided(tables, txid) for txid in VALUES]
 for intent in intents:
     (place / f"intent-{intent.last}").write_bytes(encode(intent))

@@ -12,7 +12,7 @@ from recovery_cases import HERE, KILLED, Content, check, content, eventually, fi
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.state.intent import decode
-from txstorm.state.mapstore import MapStore
+from txstorm.state.outside import OutsideStore
 from txstorm.state.staging import STAGED
 from txstorm.state.table import Owner
 
@@ -142,7 +142,7 @@ def test_the_late_put_of_a_coordinator_that_was_taken_over_sets_nothing_back(req
         eventually(lambda: (place / "asleep").exists() or child.poll() is not None)
         assert (place / "asleep").exists(), finish(child)
         backend = SqlAlchemyBackend(url, "late")
-        maps = MapStore(place, Owner("late", "incarnation"), {"count": [MapState("late", backend)]})
+        maps = OutsideStore(place, Owner("late", "incarnation"), {"count": [MapState("late", backend)]})
         two, three = (decode((place / f"intent-{txid}").read_bytes()) for txid in (2, 3))
         maps.lead(2, 2, {"maps/late": 1}, [two])
         for intent in (two, three):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from txstorm.api.marks import Mark
+
 MapKind = Literal["opaque", "transactional", "non_transactional"]
 OPAQUE, TRANSACTIONAL, NON_TRANSACTIONAL = "opaque", "transactional", "non_transactional"
 MAP_KINDS = (OPAQUE, TRANSACTIONAL, NON_TRANSACTIONAL)
@@ -28,25 +30,8 @@ class MapRow:
     prev: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class MapMark:
-    """Where a map is: kept in the store, and changed together with the rows.
-
-    Attributes:
-        topology: who owns the map.
-        incarnation: of the owner's data directory.
-        epoch: of the coordinator that leads; one with a lower epoch must not put.
-        timeline: counts rewinds.
-        txid: the last transaction that was put.
-        content: a digest of what was put with it.
-    """
-
-    topology: str
-    incarnation: str
-    epoch: int
-    timeline: int
-    txid: int
-    content: str = ""
+MapMark = Mark
+"""What a store of maps keeps beside their rows."""
 
 
 class MapBackend(Protocol):

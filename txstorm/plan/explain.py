@@ -80,7 +80,8 @@ def _step(plan: Plan, place: int, name: str) -> Branch:
 def _tables(topology: Topology, name: str) -> list[Branch]:
     states = [Branch(f"state {one.name}: {_columns(one)}") for one in topology.states.get(name, ())]
     sinks = [Branch(f"sink {one.name}: sinks/{one.name}") for one in topology.sinks.get(name, ())]
-    return states + sinks + [Branch(f"map {one.name}: {_store(one)}") for one in topology.maps.get(name, ())]
+    outlets = [Branch(f"outlet {one.name}: {type(one.writer).__name__}") for one in topology.outlets.get(name, ())]
+    return states + sinks + outlets + [Branch(f"map {one.name}: {_store(one)}") for one in topology.maps.get(name, ())]
 
 
 def _store(one: MapState) -> str:

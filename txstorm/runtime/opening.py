@@ -37,7 +37,7 @@ from txstorm.runtime.session import Session
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
 from txstorm.state.intent import Intent
-from txstorm.state.mapstore import check_declared, has_maps
+from txstorm.state.outside import check_declared, declared_uris, waits_for_code
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
 from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
@@ -165,7 +165,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
     books.check()
     _check(data_dir, books, identity, None)
     _check_kept(data_dir, books)
-    check_declared([one.name for maps in topology.maps.values() for one in maps], books.live_intents())
+    check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
     write_format(data_dir)
     books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
     epoch = books.raise_epoch()
@@ -184,13 +184,14 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         states=topology.states,
         sinks=topology.sinks,
         maps=topology.maps,
+        outlets=topology.outlets,
         create=known is None,
         committed=committed,
         recorded=books.tables(),
         letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
     )
     store.raise_epoch(epoch)
-    _lead_maps(store, books, committed, waiting)
+    _lead_outside(store, books, committed, waiting)
     books.write_tables(store.last_txids())
     faults.point("p0.after")
     return store, identity
@@ -216,25 +217,25 @@ def _check(data_dir: Path, books: Books, identity: Identity, epoch: int | None) 
     check_history(data_dir)
 
 
-def _lead_maps(store: StateStore, books: Books, committed: int, waiting: Sequence[Decided]) -> None:
-    """Take over the maps, and complete the groups that `waiting` for them."""
-    store.lead_maps(books.epoch, committed, books.tables(), [intent for intent, _ in waiting])
+def _lead_outside(store: StateStore, books: Books, committed: int, waiting: Sequence[Decided]) -> None:
+    """Take over maps and outlets, and complete the groups that are `waiting` for them."""
+    store.lead_outside(books.epoch, committed, books.tables(), [intent for intent, _ in waiting])
     for intent, versions in waiting:
-        store.maps.roll_forward(intent, books.epoch)
+        store.outside.roll_forward(intent, books.epoch)
         _complete(books, intent, versions)
 
 
 def _roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
     """Publish decided groups: no spout, no bolt, no second look at the source (R1).
 
-    Groups are completed up to the first one with maps. It and later ones are returned, with the versions of their
-    tables: their maps come when the topology's stores are known.
+    Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of
+    their tables: those come when the topology's stores are known.
     """
     waiting: list[Decided] = []
     for intent in books.live_intents():
         log.info("rolling txids %s-%s forward", intent.first, intent.last)
         versions = roll_forward(data_dir, intent, books.epoch)
-        if waiting or has_maps(intent):
+        if waiting or waits_for_code(intent):
             waiting.append((intent, versions))
         else:
             _complete(books, intent, versions)

@@ -139,7 +139,12 @@ def _kept_elsewhere(topology: Topology) -> str:
         for one in found
     ]
     external = [f"{one.id} is external" for one in topology.components if one.external]
-    return ", ".join([*maps, *external])
+    outlets = [
+        f"outlet {one.name!r} of {owner} is in a system of its own"
+        for owner, found in topology.outlets.items()
+        for one in found
+    ]
+    return ", ".join([*maps, *outlets, *external])
 
 
 class Source:

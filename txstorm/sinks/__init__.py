@@ -1,5 +1,23 @@
 """Ready-made committers that write what they receive."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from txstorm.sinks.delta import DeltaSink
 
-__all__ = ["DeltaSink"]
+if TYPE_CHECKING:
+    from txstorm.sinks.kafka import KafkaSink
+
+__all__ = ["DeltaSink", "KafkaSink"]
+
+# Their client is an extra: they are loaded when they are first used.
+_HOME = {"KafkaSink": "txstorm.sinks.kafka"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        msg = f"module 'txstorm.sinks' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(_HOME[name]), name)

@@ -14,8 +14,17 @@ from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.state.staging import Staged
 
 FORMAT, VERSION = "txstorm-intent", 1
-CHANGES, STATE, SINK, MAP, LETTERS = "changes", "state", "sink", "map", "dead-letters"
-DIRECTORIES = {CHANGES: "changes", STATE: "state", SINK: "sinks", MAP: "maps", LETTERS: "dead_letters"}
+CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
+DIRECTORIES = {
+    CHANGES: "changes",
+    STATE: "state",
+    SINK: "sinks",
+    MAP: "maps",
+    OUTLET: "outlets",
+    LETTERS: "dead_letters",
+}
+OUTSIDE = (MAP, OUTLET)
+"""Kinds whose rows go to a system of the user's own, which the topology's code alone knows how to reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +63,12 @@ class TxidRecord:
 
 @dataclass(frozen=True, slots=True)
 class IntentTable:
-    """One table, or map in a store of the user's own, that an intent touches.
+    """One table that an intent touches, or map or outlet in a system of the user's own.
 
     Attributes:
-        kind: ``changes``, ``sink``, ``map`` or ``dead-letters``.
-        name: the state's, sink's or map's name; empty for the one table of dead letters.
-        uri: the directory of the table, or of the map's staged rows, relative to the data directory.
+        kind: ``changes``, ``sink``, ``map``, ``outlet`` or ``dead-letters``.
+        name: the state's, sink's, map's or outlet's name; empty for the one table of dead letters.
+        uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
         schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
         previous: the last txid of the table before this group.
         staged: the rows.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TxstormError
-from txstorm.state.intent import CHANGES, MAP, SINK, Intent, IntentTable
+from txstorm.state.intent import CHANGES, OUTSIDE, SINK, Intent, IntentTable
 from txstorm.state.recovery import table_ref, tables_of
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
-OUTSIDE = "it is in a store of the user's own, which the topology's code alone knows how to reach"
+ELSEWHERE = "it is in a store of the user's own, which the topology's code alone knows how to reach"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch
         FencedError: a newer coordinator leads a table.
     """
     names = list(recorded)
-    unreached = {uri: OUTSIDE for uri in names if table_ref(uri).kind == MAP}
+    unreached = {uri: ELSEWHERE for uri in names if table_ref(uri).kind in OUTSIDE}
     for ref in tables_of(names):
         try:
             DeltaTableState.open(data_dir, owner, ref).raise_epoch(epoch)
@@ -56,7 +56,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch
 
 def _publication(data_dir: Path, owner: Owner, table: IntentTable, intent: Intent) -> Publication:
     if table.kind not in (CHANGES, SINK):
-        return Publication(table.uri, None, OUTSIDE)
+        return Publication(table.uri, None, ELSEWHERE)
     if not is_table(data_dir / table.uri):
         return Publication(table.uri, False, "there is no table")
     try:

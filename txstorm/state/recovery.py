@@ -8,7 +8,7 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, STATE, Intent, IntentTable
+from txstorm.state.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.state.staging import check_digest
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
@@ -16,14 +16,14 @@ _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 
 
 def table_ref(uri: str) -> TableRef:
-    """The table that the ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…`` or ``dead_letters``."""
+    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``."""
     directory, _, name = uri.partition("/")
     return TableRef(_KINDS[directory], name)
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:
-    """All tables behind the `recorded` names: a state has two, a map none."""
-    refs = [ref for ref in map(table_ref, recorded) if ref.kind != MAP]
+    """All tables behind the `recorded` names: a state has two, maps and outlets have none."""
+    refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
     return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]
 
 
@@ -73,7 +73,7 @@ def raise_epochs(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch: i
 def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
     """Publish a decided group from its intent alone: no user code, no source; returns table → version.
 
-    Maps are left out: their stores are known when the topology's code is loaded.
+    Maps and outlets are left out: their systems are known when the topology's code is loaded.
 
     Called in P0 by the coordinator of `epoch` for every live intent in txid order; doing it again changes nothing.
 
@@ -86,7 +86,7 @@ def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
     return {
         table.uri: _publish(data_dir, owner, number, table, intent, epoch)
         for number, table in enumerate(intent.tables, start=1)
-        if table.kind != MAP
+        if table.kind not in OUTSIDE
     }
 
 

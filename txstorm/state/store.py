@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.maps import MapState
+from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
@@ -20,9 +21,9 @@ from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.history import HISTORY
 from txstorm.state.index import MemoryIndex
-from txstorm.state.intent import CHANGES, MAP, STATE, Intent
+from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent
 from txstorm.state.maps import MapGroup
-from txstorm.state.mapstore import MapStore
+from txstorm.state.outside import OutsideStore
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
@@ -33,10 +34,10 @@ from txstorm.state.table import DeltaTableState, Owner, TableRef
 
 
 class StateStore:
-    """The tables and maps of one run. Used by one thread at a time, but for the handles that groups give out.
+    """The tables, maps and outlets of one run. Used by one thread at a time, but for the handles that groups give out.
 
     Attributes:
-        maps: those in stores of the user's own.
+        outside: maps and outlets, which are in systems of the user's own.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class StateStore:
         data_dir: Path,
         declared: Sequence[Declaration],
         tables: Mapping[TableRef, DeltaTableState],
-        maps: MapStore,
+        outside: OutsideStore,
     ) -> None:
         self.data_dir = data_dir
-        self.maps = maps
+        self.outside = outside
         self._declared = declared
         self._delta = tables
         self._epoch = 0
@@ -66,6 +67,7 @@ class StateStore:
         states: Mapping[str, Sequence[KeyedState]],
         sinks: Mapping[str, Sequence[SinkTable]],
         maps: Mapping[str, Sequence[MapState]] | None = None,
+        outlets: Mapping[str, Sequence[Outlet]] | None = None,
         create: bool,
         committed: int = 0,
         recorded: Collection[str] = (),
@@ -83,6 +85,7 @@ class StateStore:
             states: component → the states it declares.
             sinks: component → the sinks it declares.
             maps: component → the maps it declares; nothing is asked of their stores yet.
+            outlets: component → the outlets it declares; the same.
             create: whether this is the first run; later only tables that are not `recorded` may be missing.
             committed: the last committed txid; the range of a new table starts after it.
             recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
@@ -110,7 +113,7 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
-        return cls(data_dir, declared, found, MapStore(data_dir, owner, maps or {}))
+        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets))
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table; called in P0, and again for tables made by `open`.
@@ -123,9 +126,9 @@ class StateStore:
             faults.point(f"p0.{number}.raised")
         self._epoch = epoch
 
-    def lead_maps(self, epoch: int, committed: int, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
-        """Take over every map, once the tables are; see `txstorm.state.mapstore.StoredMap.lead`."""
-        self.maps.lead(epoch, committed, recorded, live, len(self._delta) + 1)
+    def lead_outside(self, epoch: int, committed: int, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+        """Take over every map and outlet, once the tables are; see `txstorm.state.marked.Marked.lead`."""
+        self.outside.lead(epoch, committed, recorded, live, len(self._delta) + 1)
 
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.
@@ -146,14 +149,16 @@ class StateStore:
                 letters = self._load_sink(one, one.table)
             else:
                 sinks[one.table.name] = one.component, self._load_sink(one, one.table)
-        maps = self.maps.groups()
-        self._members.update(self.maps.members(maps))
-        self._tables = Tables({**states, **maps}, sinks, list(self._members.values()), letters)
+        outside = self.outside.groups()
+        self._members.update(self.outside.members(outside))
+        states.update(self.outside.maps(outside))
+        sinks.update(self.outside.outlets(outside))
+        self._tables = Tables(states, sinks, list(self._members.values()), letters)
 
     def last_txids(self) -> dict[str, int]:
-        """Table (``changes/…``, ``sinks/…``) or map with a mark (``maps/…``) → the last txid published to it."""
+        """Table, map with a mark (``maps/…``) or outlet (``outlets/…``) → the last txid published to it."""
         tables = {ref.uri: self._delta[ref].last_txid() for ref in self._published_refs()}
-        return {**tables, **self.maps.last_txids()}
+        return {**tables, **self.outside.last_txids()}
 
     def versions(self) -> dict[str, int]:
         """Table (``changes/…``, ``sinks/…``) → its version, as last read."""
@@ -166,7 +171,7 @@ class StateStore:
         return CommitGroup(first, self._tables)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to all its tables and maps in order; returns table → version.
+        """Publish a decided group to all its tables, maps and outlets in order; returns table → version.
 
         May be called again after any failure. Then call `CommitGroup.apply`.
 
@@ -177,8 +182,8 @@ class StateStore:
         """
         versions = {}
         for number, table in enumerate(intent.tables, start=1):
-            if table.kind == MAP:
-                self.maps.publish(number, table, intent, epoch)
+            if table.kind in OUTSIDE:
+                self.outside.publish(number, table, intent, epoch)
             else:
                 delta = self._delta[TableRef(table.kind, table.name)]
                 versions[table.uri] = delta.publish(number, table, intent, epoch)
@@ -224,7 +229,7 @@ class StateStore:
             member = self._members.get(ref.uri)
             kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
-        removed += self.maps.sweep(live, self._epoch, self._members)
+        removed += self.outside.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY
         if is_table(history):
             swept = sweep_table(history, self._epoch, set(), DeltaHandle.open(history))
@@ -233,7 +238,8 @@ class StateStore:
         return removed
 
     def close(self) -> None:
-        """Let go of tables and indexes."""
+        """Let go of tables, indexes and connections."""
+        self.outside.close()
         self._tables = None
         self._members.clear()
         self._indexes.clear()

@@ -116,6 +116,10 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
             {"name": one.name, "kind": one.kind, "backend": type(one.backend).__name__, "exactly_once": one.marked}
             for one in topology.maps.get(component.id, ())
         ],
+        "outlets": [
+            {"name": one.name, "columns": list(one.columns), "writer": type(one.writer).__name__}
+            for one in topology.outlets.get(component.id, ())
+        ],
         "sinks": [{"name": one.name, "columns": list(one.columns)} for one in topology.sinks.get(component.id, ())],
     }
 

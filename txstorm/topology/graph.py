@@ -12,6 +12,7 @@ from typing import Any, Literal
 from txstorm.api.grouping import Grouping
 from txstorm.api.maps import MapState
 from txstorm.api.names import near
+from txstorm.api.outlets import Outlet
 from txstorm.api.output import StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable, arrow_type
 from txstorm.errors import InputError
@@ -109,6 +110,11 @@ class Topology:
         """Committer → the maps it declares; committers without one are left out."""
         return {owner: found for owner, found in self._tables(MapState).items() if found}
 
+    @cached_property
+    def outlets(self) -> dict[str, tuple[Outlet, ...]]:
+        """Committer → the outlets it declares; committers without one are left out."""
+        return {owner: found for owner, found in self._tables(Outlet).items() if found}
+
     @property
     def external(self) -> bool:
         """Whether a component has effects of its own, so that transactions are decided one by one."""
@@ -121,8 +127,8 @@ class Topology:
     def fingerprint(self) -> str:
         """A digest of the graph's shape: equal for two builds of one topology, in any process.
 
-        Covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks and maps; not the code and not the
-        settings.
+        Covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks, maps and outlets; not the code and
+        not the settings.
         """
         shape = {"topology": self.id, "components": [self._shape(component) for component in self.components]}
         return blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -156,8 +162,10 @@ class Topology:
 
     def _shape(self, component: Component) -> dict[str, Any]:
         maps = [[one.name, one.kind] for one in self.maps.get(component.id, ())]
+        outlets = [[one.name, _columns_shape(one.columns)] for one in self.outlets.get(component.id, ())]
         return {
             **({"maps": maps} if maps else {}),  # those without keep the fingerprint they had before there were maps
+            **({"outlets": outlets} if outlets else {}),
             "id": component.id,
             "kind": component.kind,
             "parallelism": component.parallelism,

@@ -9,6 +9,7 @@ from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
 from txstorm.api.maps import MapState
+from txstorm.api.outlets import Outlet
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.declaration import Declaration, Role
@@ -36,6 +37,7 @@ class Inspected:
     states: tuple[KeyedState, ...]
     sinks: tuple[SinkTable, ...]
     maps: tuple[MapState, ...]
+    outlets: tuple[Outlet, ...]
     configuration: dict[str, Any]
     external: bool
     faults: list[str] = field(default_factory=list)
@@ -72,6 +74,7 @@ def inspect(declaration: Declaration) -> Inspected:
         states=found_tables(declaration.object, KeyedState) if usable else (),
         sinks=found_tables(declaration.object, SinkTable) if usable else (),
         maps=found_tables(declaration.object, MapState) if usable else (),
+        outlets=found_tables(declaration.object, Outlet) if usable else (),
         configuration=declaration.configuration,
         external=_external(declaration),
         faults=faults,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txstorm.api.names import field_fault, name_fault
+from txstorm.api.outlets import OUTLET_METHODS, Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.columns import column_fault
 from txstorm.topology.graph import Input
@@ -33,9 +34,14 @@ def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
             yield from _state_faults(one.id, state)
         for sink in one.sinks:
             yield from _sink_faults(one.id, sink)
+        for outlet in one.outlets:
+            yield from _sink_faults(one.id, outlet)
+            yield from _writer_faults(one.id, outlet)
     maps = [(one.id, state.name) for one in components for state in one.maps]
     yield from _clashes("state", [*((one.id, state.name) for one in components for state in one.states), *maps])
-    yield from _clashes("sink", [(one.id, sink.name) for one in components for sink in one.sinks])
+    outlets = [(one.id, outlet.name) for one in components for outlet in one.outlets]
+    yield from _shared_writers(components)
+    yield from _clashes("sink", [*((one.id, sink.name) for one in components for sink in one.sinks), *outlets])
 
 
 def key_warnings(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str]:
@@ -83,7 +89,8 @@ def _owner_faults(one: Inspected) -> Iterator[str]:
     if one.kind == "committer" or one.kind is None:
         return
     declared = [("state", state.name) for state in one.states] + [("sink", sink.name) for sink in one.sinks]
-    for kind, name in declared + [("map", state.name) for state in one.maps]:
+    declared += [("map", state.name) for state in one.maps] + [("outlet", outlet.name) for outlet in one.outlets]
+    for kind, name in declared:
         cure = (
             "move it to a committer behind it"
             if one.kind in ("spout", "basic")
@@ -106,9 +113,27 @@ def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
     yield from _twins(where, [*state.key, *state.value])
 
 
-def _sink_faults(owner: Any, sink: SinkTable) -> Iterator[str]:
-    where = f"component {owner!r}, sink {sink.name!r}"
-    if fault := name_fault(f"component {owner!r}: sink", sink.name):
+def _shared_writers(components: Sequence[Inspected]) -> Iterator[str]:
+    first: dict[int, str] = {}
+    for outlet in (outlet for one in components for outlet in one.outlets):
+        other = first.setdefault(id(outlet.writer), outlet.name)
+        if other != outlet.name:
+            yield f"outlets {other!r} and {outlet.name!r} share one writer; give each its own"
+
+
+def _writer_faults(owner: Any, outlet: Outlet) -> Iterator[str]:
+    missing = [name for name in OUTLET_METHODS if not callable(getattr(outlet.writer, name, None))]
+    if missing or isinstance(outlet.writer, type):
+        yield (
+            f"component {owner!r}, outlet {outlet.name!r}: expected a writer with {', '.join(OUTLET_METHODS)}, got a "
+            f"{type(outlet.writer).__name__}; pass an object such as KafkaWriter(...)"
+        )
+
+
+def _sink_faults(owner: Any, sink: SinkTable | Outlet) -> Iterator[str]:
+    kind = "sink" if isinstance(sink, SinkTable) else "outlet"
+    where = f"component {owner!r}, {kind} {sink.name!r}"
+    if fault := name_fault(f"component {owner!r}: {kind}", sink.name):
         yield fault
     if not isinstance(sink.columns, Mapping) or not sink.columns:
         yield f"{where}: columns is a mapping of at least one column to its type; write columns={{'word': str}}"

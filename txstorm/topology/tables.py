@@ -6,9 +6,10 @@ from types import MemberDescriptorType
 from typing import Any, TypeVar
 
 from txstorm.api.maps import MapState
+from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 
-Table = TypeVar("Table", KeyedState, SinkTable, MapState)
+Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:

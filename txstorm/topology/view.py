@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.graph import Component, Input, Kind, Topology
 
@@ -23,7 +24,7 @@ KIND_WORDS: dict[Kind, str] = {
 class Table:
     """A state, sink or map: its name, and its columns as text such as ``word → n``; of a map its kind and store."""
 
-    kind: Literal["state", "sink", "map"]
+    kind: Literal["state", "sink", "map", "outlet"]
     name: str
     columns: str
 
@@ -117,9 +118,10 @@ def _node(topology: Topology, component: Component) -> Node:
     )
 
 
-def _declared(topology: Topology, component: str) -> tuple[KeyedState | SinkTable | MapState, ...]:
+def _declared(topology: Topology, component: str) -> tuple[KeyedState | SinkTable | MapState | Outlet, ...]:
     tables = topology.states.get(component, ()), topology.sinks.get(component, ()), topology.maps.get(component, ())
-    return tuple(one for declared in tables for one in declared)
+    outlets = topology.outlets.get(component, ())
+    return tuple(one for declared in (*tables, outlets) for one in declared)
 
 
 def _link(topology: Topology, target: Component, one: Input) -> Link:
@@ -133,7 +135,9 @@ def _stream(name: str, fields: tuple[str, ...], direct: bool) -> str:
     return printable(f"{prefix}{', '.join(fields)}{' (direct)' if direct else ''}")
 
 
-def _table(one: KeyedState | SinkTable | MapState) -> Table:
+def _table(one: KeyedState | SinkTable | MapState | Outlet) -> Table:
+    if isinstance(one, Outlet):
+        return Table("outlet", printable(one.name), printable(f"{type(one.writer).__name__}"))
     if isinstance(one, MapState):
         return Table("map", printable(one.name), printable(f"{one.kind}, {type(one.backend).__name__}"))
     if isinstance(one, SinkTable):

@@ -1,0 +1,74 @@
+"""What a topic holds, for a reader of committed records: read with confluent-kafka alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record, with the headers that txstorm gives it."""
+
+    partition: int
+    offset: int
+    key: str | None
+    value: Any
+    timestamp: int
+    headers: dict[str, str]
+
+    @property
+    def txid(self) -> int:
+        return int(self.headers["txstorm.txid"])
+
+    @property
+    def index(self) -> int:
+        return int(self.headers["txstorm.index"])
+
+
+def committed_records(bootstrap: str, topic: str) -> list[Record]:
+    """All committed records, in the order of each partition, partitions one after the other."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=SECONDS).topics[topic].partitions)
+        return [record for number in partitions for record in _of(consumer, topic, number)]
+    finally:
+        consumer.close()
+
+
+def _of(consumer: Consumer, topic: str, partition: int) -> list[Record]:
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found = []
+    while True:
+        message = consumer.poll(SECONDS)
+        assert message is not None, f"{topic}/{partition}: nothing came in {SECONDS} s after {len(found)} records"
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            return found
+        found.append(_record(message))
+
+
+def _record(message: Any) -> Record:
+    key, value = message.key(), message.value()
+    return Record(
+        message.partition(),
+        message.offset(),
+        None if key is None else key.decode(),
+        None if value is None else json.loads(value),
+        message.timestamp()[1],
+        {name: content.decode() for name, content in message.headers() or []},
+    )

@@ -1,0 +1,76 @@
+"""A writer that keeps what it is given in memory, and topologies that write to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
+from txstorm.api.marks import Mark
+from txstorm.api.outlets import Outlet
+from txstorm.spouts import MemoryTransactionalSpout
+
+
+class Target:
+    """What outlives a run: the rows and the mark. `trouble` holds the passages, as (where, nth), that go wrong."""
+
+    def __init__(self, *trouble: tuple[str, int]) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.mark: Mark | None = None
+        self.calls: list[str] = []
+        self.trouble = trouble
+
+
+class MemoryWriter:
+    """Appends to a `Target`."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def open(self, outlet, topology, incarnation):
+        self.target.calls.append(f"open {outlet} {topology}")
+
+    def published(self):
+        self._pass("published")
+        return self.target.mark
+
+    def publish(self, rows, expected, mark):
+        self._pass("before")
+        if self.target.mark != expected:
+            return False
+        self.target.rows += rows.to_pylist()
+        self.target.mark = mark
+        self._pass("after")
+        return True
+
+    def close(self):
+        self.target.calls.append("close")
+
+    def _pass(self, where):
+        self.target.calls.append(where)
+        if (where, self.target.calls.count(where)) in self.target.trouble:
+            msg = "the line went dead"
+            raise ConnectionError(msg)
+
+
+class Send(BatchBolt, Committer):
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+
+    def prepare(self, context, collector, attempt):
+        self.sink, self.numbers = context.sink(self.outlet.name), []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
+
+    def finish_batch(self):
+        for number in self.numbers:
+            self.sink.append(number)
+
+
+def topology(target: Target, numbers: int = 8, group: int = 2, name: str = "numbers") -> Any:
+    builder = TransactionalTopologyBuilder(
+        "sending", "source", MemoryTransactionalSpout([[(n,) for n in range(numbers)]], ["n"], take=2)
+    )
+    builder.set_bolt("send", Send(Outlet(name, {"n": int}, MemoryWriter(target)))).global_grouping("source")
+    builder.set_settings({"retry_backoff": 0, "max_group_txids": group, "max_spout_pending": 8})
+    return builder.build_topology()

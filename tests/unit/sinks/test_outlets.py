@@ -1,0 +1,207 @@
+"""Outlets in whole runs, over a writer in memory: exactly once, whatever becomes of its answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import cloudpickle
+import pytest
+from outlet_nets import MemoryWriter, Send, Target, topology
+
+from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
+from txstorm.api.outlets import Outlet, OutletWriter
+from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime.books import Books
+from txstorm.runtime.repair import abandon
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.staging import STAGED
+
+
+def ends(target, data_dir, **options):
+    built = topology(target, **options)
+    handle = run(built, engine="local", data_dir=data_dir, available_now=True)
+    handle.awaitTermination()
+    return handle
+
+
+def in_order(numbers: int = 8) -> list[dict[str, int]]:
+    return [{"n": n, "_txid": n // 2 + 1} for n in range(numbers)]
+
+
+def test_rows_arrive_in_txid_order_with_their_mark(tmp_path):
+    target = Target()
+    ends(target, tmp_path / "data")
+    assert target.rows == in_order()
+    assert (target.mark.topology, target.mark.epoch, target.mark.txid) == ("sending", 1, 4)
+    assert target.calls[0] == "open numbers sending"
+    assert target.calls[-1] == "close"
+    books = Books(open_ledger(tmp_path / "data", create=False, read_only=True), tmp_path / "data" / "intents")
+    assert books.tables() == {"outlets/numbers": 4}
+    books.ledger.close()
+
+
+def test_a_second_run_raises_the_epoch_and_goes_on(tmp_path):
+    target = Target()
+    ends(target, tmp_path / "data", numbers=4)
+    ends(target, tmp_path / "data")
+    assert target.rows == in_order()
+    assert target.mark.epoch == 2
+
+
+# In P0 each step is passed once, then once a group.
+@pytest.mark.parametrize(
+    "trouble", [[("before", 2)], [("after", 2)], [("after", 3), ("published", 4)], [("published", 2)]]
+)
+def test_an_answer_that_is_lost_is_not_repeated_blindly(tmp_path, trouble):
+    target = Target(*trouble)
+    ends(target, tmp_path / "data")
+    assert target.rows == in_order()
+    assert all(target.calls.count(where) >= nth for where, nth in trouble)
+
+
+@pytest.mark.parametrize("trouble", ["published", "before", "after"])
+def test_a_target_that_is_away_at_the_start_ends_the_run_before_anything_is_planned(tmp_path, trouble):
+    target = Target((trouble, 1))
+    with pytest.raises(
+        BlockedError, match="outlet 'numbers': cannot take it over: ConnectionError: the line went dead"
+    ):
+        ends(target, tmp_path / "data")
+    assert target.rows == []
+    ends(target, tmp_path / "data")
+    assert target.rows == in_order()
+
+
+def test_a_decided_group_waits_for_the_code_and_is_written_before_anything_else(tmp_path):
+    target = Target(*(("before", nth) for nth in range(3, 30)))
+    built = topology(target)
+    handle = run(built, engine="local", data_dir=tmp_path / "data")
+    with pytest.raises(BlockedError, match="txids 3-4 are decided"):
+        _blocked(handle, target)
+    with pytest.raises(StateError, match="outlet 'numbers': txids 3-4 are decided and have rows for it"):
+        ends(target, tmp_path / "data", name="others")
+    with pytest.raises(InputError, match="outlets/numbers holds txids 3-4 cannot be told"):
+        abandon(tmp_path / "data", 3)
+    target.trouble = ()
+    run(topology(target), engine="local", data_dir=tmp_path / "data", until_txid=4).awaitTermination()
+    assert target.rows == in_order()
+    assert len(list((tmp_path / "data/outlets/numbers" / STAGED).iterdir())) <= 3
+
+
+def _blocked(handle, target):
+    while target.calls.count("before") < 4:
+        handle.awaitTermination(0.01)
+    assert "outlet 'numbers'" in handle.status["message"]
+    handle.stop()
+    handle.awaitTermination()
+
+
+def test_whoever_was_taken_over_writes_nothing(tmp_path):
+    target = Target()
+    ends(target, tmp_path / "data", numbers=4)
+
+    class Overtaken(MemoryWriter):
+        def publish(self, rows, expected, mark):
+            if rows.num_rows:  # another one takes over between the look at the mark and the write
+                self.target.mark = replace(self.target.mark, epoch=99)
+            return super().publish(rows, expected, mark)
+
+    built = topology(target)
+    object.__setattr__(built.component("send").object.outlet, "writer", Overtaken(target))
+    with pytest.raises(FencedError, match="a coordinator with epoch 99 has taken over"):
+        run(built, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    assert target.rows == in_order(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"incarnation": "another"}, "belongs to topology 'sending', incarnation another"),
+        ({"txid": 7}, "the ledger expects it at txid 2 of timeline 0, found 7"),
+        ({"txid": 1}, "the ledger expects it at txid 2 of timeline 0, found 1"),
+        (None, "the ledger knows it at txid 2, but the store has no mark of it"),
+    ],
+)
+def test_a_target_that_is_not_the_one_the_ledger_knows(tmp_path, change, told):
+    target = Target()
+    ends(target, tmp_path / "data", numbers=4)
+    target.mark = None if change is None else replace(target.mark, **change)
+    with pytest.raises((StateError, TableCorrupt), match=told):
+        ends(target, tmp_path / "data")
+    assert target.rows == in_order(4)
+
+
+def test_a_row_that_does_not_fit_is_refused_before_the_decision(tmp_path):
+    class Wrong(Send):
+        def finish_batch(self):
+            self.sink.append("seven")
+
+    target = Target()
+    builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([[(1,)]], ["n"]))
+    builder.set_bolt("send", Wrong(Outlet("numbers", {"n": int}, MemoryWriter(target)))).global_grouping("source")
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
+    with pytest.raises(Exception, match="seven"):
+        handle.awaitTermination()
+    assert target.rows == []
+    books = Books(open_ledger(tmp_path / "data", create=False, read_only=True), tmp_path / "data" / "intents")
+    assert books.intents() == []
+    books.ledger.close()
+
+
+# --- declaring --------------------------------------------------------------------------------------------------------
+
+
+def declared(*outlets):
+    builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([[(1,)]], ["n"]))
+    for number, outlet in enumerate(outlets):
+        builder.set_bolt(f"send{number}", Send(outlet)).global_grouping("source")
+    return builder
+
+
+def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
+    built = topology(Target())
+    assert "outlet numbers (MemoryWriter)" in built.describe()
+    assert "outlet numbers: MemoryWriter" in explain(built)
+    (send,) = [one for one in json.loads(built.describe("json"))["components"] if one["id"] == "send"]
+    assert send["outlets"] == [{"name": "numbers", "columns": ["n"], "writer": "MemoryWriter"}]
+    assert "numbers" in built.describe("svg")
+    assert built.fingerprint() == topology(Target()).fingerprint() != topology(Target(), name="other").fingerprint()
+
+
+def test_faults_are_found_when_the_topology_is_built():
+    writer = MemoryWriter(Target())
+    builder = declared(
+        Outlet("one", {"n": int}, writer),
+        Outlet("two", {"n": int}, writer),
+        Outlet("three", {"n": int}, object()),
+        Outlet("4", {"n": object}, MemoryWriter(Target())),
+        Outlet("words", {"n": int}, MemoryWriter(Target())),
+    )
+    builder.set_bolt("keep", DeltaSink("words", {"n": int})).global_grouping("source")
+
+    class InTheMiddle(BatchBolt):
+        outlet = Outlet("middle", {"n": int}, MemoryWriter(Target()))
+
+        def execute(self, tuple):
+            pass
+
+    builder.set_bolt("middle", InTheMiddle()).global_grouping("source")
+    with pytest.raises(TopologyError) as refused:
+        builder.build_topology()
+    told = "\n".join(refused.value.faults)
+    assert "outlets 'one' and 'two' share one writer" in told
+    assert "outlet 'three': expected a writer with open, published, publish, close, got a object" in told
+    assert "component 'send3': outlet name '4'" in told or "outlet '4'" in told
+    assert "column 'n'" in told
+    assert "sink 'words' is declared by both" in told
+    assert "component 'middle' declares outlet 'middle' but is no committer" in told
+
+
+def test_the_writer_stays_where_it_was_made():
+    outlet = Outlet("numbers", {"n": int}, MemoryWriter(Target()))
+    assert isinstance(outlet.writer, OutletWriter)
+    copy = cloudpickle.loads(cloudpickle.dumps(outlet))
+    assert (copy.name, copy.columns, copy.writer) == ("numbers", {"n": int}, None)
+    assert "writer" not in repr(outlet)

@@ -1,0 +1,190 @@
+"""A committer that sends every tuple it receives to a Kafka topic, exactly once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.context import EPOCH, TaskContext
+from txstorm.api.outlets import Outlet
+from txstorm.api.output import Collector
+from txstorm.api.tuples import Tuple
+from txstorm.errors import SettingError, StateError
+
+if TYPE_CHECKING:
+    from txstorm.clients.kafka_producer import KafkaWriter, Settings
+
+COLUMNS = {"key": bytes, "value": bytes, "timestamp": int}
+_SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.int64())])
+_MILLISECOND = timedelta(milliseconds=1)
+
+Encoder = Callable[[Mapping[str, Any]], bytes | str | None]
+Part = str | Sequence[str] | Encoder | None
+
+
+class KafkaSink(BatchBolt, Committer):
+    """Sends each tuple to `topic`: exactly once for ``read_committed`` readers, in txid order within each partition.
+
+    Use it with `set_bolt` or `set_committer_bolt`. Records are made, and refused, before the transaction is decided.
+    Each has the headers ``txstorm.topology``, ``txstorm.txid`` and ``txstorm.index`` (its position within the txid).
+
+    Key and value are made of a tuple in the same way: a field's name takes that field (bytes as they are, a string as
+    UTF-8, None as null, all else as JSON); a list of names takes a JSON object of those fields; a function is given
+    the tuple as a dict and returns bytes, a string or None. In JSON, times and dates are ISO 8601 and a Decimal is a
+    string.
+
+    Args:
+        name: names the sink, in this topology.
+        topic: must exist.
+        bootstrap_servers: ``HOST:PORT``, or several with commas.
+        key: what decides the partition; without one, each record goes to any.
+        value: all fields of the tuple, as a JSON object, when it is not given.
+        timestamp: a field with a datetime, or with milliseconds since 1970; without it, the transaction's time.
+        settings: more client settings of librdkafka, or a function that gives them. They stay in the driver.
+        options: see `txstorm.clients.kafka_producer.KafkaWriter`.
+
+    Raises:
+        SettingError: an argument is impossible.
+        MissingDependency: confluent-kafka is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        bootstrap_servers: str,
+        *,
+        key: Part = None,
+        value: Part = None,
+        timestamp: str | None = None,
+        settings: Settings | None = None,
+        **options: Any,
+    ) -> None:
+        writer = _writer(topic, bootstrap_servers, {"settings": settings, **options})
+        self.outlet = Outlet(name, COLUMNS, writer)
+        self._limit = writer.max_message_bytes
+        self._key = _part(name, "key", key)
+        self._value = _part(name, "value", value)
+        self._timestamp = timestamp
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Start a batch."""
+        self._sink = context.sink(self.outlet.name)
+        self._where = f"sink {self.outlet.name!r} ({context.component}[{context.task}], txid {attempt.txid})"
+        self._stamp = context.stamp // 1000
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._times: list[int] = []
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Make a record of it; raises `StateError` for what no record can hold."""
+        key = None if self._key is None else self._encoded("key", self._key, tuple)
+        value = self._encoded("value", self._value, tuple)
+        if (size := len(key or b"") + len(value or b"")) > self._limit:
+            msg = (
+                f"{self._where}: a record has {size} bytes, expected at most {self._limit}; raise max_message_bytes, "
+                f"and max.message.bytes of the topic, or send less: {tuple!r:.200}"
+            )
+            raise StateError(msg)
+        self._times.append(self._stamp if self._timestamp is None else self._time(tuple[self._timestamp]))
+        self._keys.append(key)
+        self._values.append(value)
+
+    def finish_batch(self) -> None:
+        """Append what came."""
+        columns = [pa.array(values, field.type) for values, field in zip(self._columns(), _SCHEMA, strict=True)]
+        self._sink.append_batch(pa.table(columns, schema=_SCHEMA))
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self._keys, self._values, self._times
+
+    def _encoded(self, what: str, part: Part, given: Tuple) -> bytes | None:
+        try:
+            return _bytes(_content(part, given))
+        except (TypeError, ValueError) as error:  # also a text that is no UTF-8
+            msg = f"{self._where}: the {what} of {given!r:.200} cannot be sent: {error}"
+            raise StateError(msg) from None
+
+    def _time(self, value: Any) -> int:
+        """Milliseconds since 1970."""
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = (value - EPOCH) // _MILLISECOND
+        if type(value) is int and value >= 0:
+            return value
+        msg = (
+            f"{self._where}: field {self._timestamp!r} is {value!r:.100}; expected a datetime with a time zone or "
+            "milliseconds since 1970"
+        )
+        raise StateError(msg)
+
+
+def _writer(topic: str, servers: str, options: Mapping[str, Any]) -> KafkaWriter:
+    # Where a copy of the sink is unpickled, such as in Spark's workers, confluent-kafka need not be there.
+    from txstorm.clients.kafka_producer import KafkaWriter
+
+    try:
+        return KafkaWriter(topic, servers, **options)
+    except TypeError as error:
+        msg = f"topic {topic!r}: {error}; see the arguments of KafkaWriter"
+        raise SettingError(msg) from None
+
+
+def _part(name: str, what: str, given: Any) -> Part:
+    if given is None or isinstance(given, str):
+        return given
+    if callable(given):
+        encoder: Encoder = given
+        return encoder
+    if isinstance(given, Sequence) and given and all(isinstance(field, str) for field in given):
+        return tuple(given)
+    msg = f"sink {name!r}: {what} is {given!r}; expected a field's name, a list of them, or a function of the tuple"
+    raise SettingError(msg)
+
+
+def _content(part: Part, given: Tuple) -> Any:
+    """What goes into key or value, not encoded yet."""
+    if part is None:
+        return given.as_dict()
+    if isinstance(part, str):
+        return given[part]
+    if callable(part):
+        made = part(given.as_dict())
+        if made is None or isinstance(made, bytes | str):
+            return made
+        msg = f"the function returned {type(made).__name__}, expected bytes, str or None"
+        raise TypeError(msg)
+    return {field: given[field] for field in part}
+
+
+def _bytes(value: Any) -> bytes | None:
+    """`value` as it is sent; raises `TypeError` or `ValueError` for what has no JSON form."""
+    match value:
+        case None | bytes():
+            return value
+        case str():
+            return value.encode()
+        case _:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_other)
+            return text.encode()
+
+
+def _other(value: Any) -> str:
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case Decimal() if math.isfinite(value):
+            return format(value, "f")
+        case bytes():
+            msg = "bytes have no JSON form; send them as a field of their own (value='field'), or give a function"
+            raise TypeError(msg)
+        case _:
+            msg = f"{type(value).__name__} {value!r:.100} has no JSON form; give a function that makes bytes of it"
+            raise TypeError(msg)
