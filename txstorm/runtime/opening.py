@@ -30,6 +30,7 @@ from txstorm.runtime.origin import Origin
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.session import Session
+from txstorm.runtime.standby import Tell, take_lease
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
 from txstorm.state.intent import Intent
@@ -70,6 +71,7 @@ class RunOptions:
 
     Attributes:
         observe: told what every task of the commit phase emitted.
+        standby: told who is waited for, where another run leads; None: that one is not waited for.
     """
 
     available_now: bool = False
@@ -78,6 +80,7 @@ class RunOptions:
     clock: Clock = field(default_factory=Clock)
     observe: Observe | None = None
     origin: Origin | None = None
+    standby: Tell | None = None
 
 
 def open_session(
@@ -88,18 +91,21 @@ def open_session(
     monitor: Monitor,
     sleep: Callable[[float], bool],
 ) -> Session:
-    """Lead `topology` in `data_dir` and open everything its driver needs, but for the engine, which starts later.
+    """Lead `topology` in `data_dir` and open everything its driver needs.
+
+    The engine starts later, but for a run that stands by: that one starts it before it waits.
 
     Raises:
         InputError: of the spout, the directory, the ledger or the tables, before any side effect where possible.
         HeldError: another run has the lease.
+        KilledError: the run that was waited for was killed.
     """
     check_spout(topology.spout.object)
     if (journal := _journal(options.journal)) is not None:
         journal.close()  # this was only to see that it can be written, before anything else is
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
-    books = _lease(topology, data_dir)
+    books = _lease(topology, data_dir, options.standby, lambda: engine.start(program))
     try:
         store, identity = _lead(topology, books, data_dir)
         if options.origin is not None:
@@ -114,7 +120,7 @@ def open_session(
         raise
 
 
-def _lease(topology: Topology, data_dir: Path) -> Books:
+def _lease(topology: Topology, data_dir: Path, standby: Tell | None, make_ready: Callable[[], None]) -> Books:
     """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
     first = not ledger_exists(data_dir)
     if first and was_run(data_dir):
@@ -125,9 +131,11 @@ def _lease(topology: Topology, data_dir: Path) -> Books:
         raise DataDirectoryError(msg)
     ledger = open_ledger(data_dir, create=first)
     try:
-        ledger.acquire(topology.id)
+        books = Books(ledger, data_dir / "intents")
+        if take_lease(books, topology.id, standby, make_ready):
+            check_directory(data_dir)  # another version of txstorm may have led meanwhile
         make_directory(data_dir / "intents")
-        return Books(ledger, data_dir / "intents")
+        return books
     except BaseException:
         ledger.close()
         raise
@@ -202,6 +210,7 @@ def _lead_maps(store: StateStore, books: Books, committed: int, waiting: Sequenc
     """Take over the maps, and complete the groups that `waiting` for them."""
     store.lead_maps(books.epoch, committed, books.tables(), [intent for intent, _ in waiting])
     for intent, versions in waiting:
+        books.check_lease()
         store.maps.roll_forward(intent, books.epoch)
         _complete(books, intent, versions)
 
@@ -214,6 +223,7 @@ def _roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
     """
     waiting: list[Decided] = []
     for intent in books.live_intents():
+        books.check_lease()
         log.info("rolling txids %s-%s forward", intent.first, intent.last)
         versions = roll_forward(data_dir, intent, books.epoch)
         if waiting or has_maps(intent):
