@@ -17,6 +17,8 @@ from txstorm.engine.port import Engine
 hypothesis.settings.register_profile("txstorm", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("txstorm")
 
+pytest_plugins = ["servers.fixtures"]
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -1,0 +1,87 @@
+"""The ZooKeeper server tests use, and the proxy before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from kazoo.handlers.threading import KazooTimeoutError
+from servers.proxy import LossyProxy
+from servers.running import ZooKeeper, start_zookeeper
+from servers.zookeeper import is_write
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
+    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as made:
+        yield made
+
+
+def connected(hosts: str) -> KazooClient:
+    client = KazooClient(hosts, timeout=10)
+    client.start(timeout=10)
+    return client
+
+
+@pytest.fixture
+def client(proxy: LossyProxy, zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
+    """A client that goes through the proxy, in a chroot of its own."""
+    chroot = zookeeper_server.new_chroot().removeprefix(zookeeper_server.hosts)
+    direct = connected(zookeeper_server.hosts)
+    direct.ensure_path(chroot)
+    direct.stop()
+    direct.close()
+    made = connected(proxy.address + chroot)
+    yield made
+    proxy.heal()
+    made.stop()
+    made.close()
+
+
+def test_restart_keeps_data_and_address(tmp_path: Path):
+    with start_zookeeper(tmp_path) as server:
+        client = connected(server.hosts)
+        client.create("/kept", b"1")
+        server.kill()
+        assert not server.listens(server.ports[0])
+        server.restart()
+        assert client.retry(client.get, "/kept")[0] == b"1"
+        client.stop()
+        client.close()
+
+
+def test_lost_answer_of_a_write_that_happened(client: KazooClient, proxy: LossyProxy):
+    proxy.drop_answers(1, matching=is_write)
+    assert client.exists("/node") is None  # no write: its answer comes
+    with pytest.raises(ConnectionLoss):
+        client.create("/node", b"1")
+    assert proxy.dropped == 1
+    assert client.retry(client.get, "/node")[0] == b"1"
+    client.set("/node", b"2")
+
+
+def test_cut_refuses_until_healed(client: KazooClient, proxy: LossyProxy):
+    client.create("/node", b"1")
+    proxy.cut()
+    assert proxy.connections == 0
+    with pytest.raises(KazooTimeoutError):
+        KazooClient(proxy.address).start(timeout=0.5)
+    proxy.heal()
+    assert client.retry(client.get, "/node")[0] == b"1"
+
+
+def test_stalled_requests_arrive_after_healing(client: KazooClient, proxy: LossyProxy, zookeeper_server: ZooKeeper):
+    direct = connected(zookeeper_server.hosts + client.chroot)
+    proxy.stall()
+    writing = client.create_async("/late", b"1")
+    assert direct.exists("/late") is None
+    assert not writing.ready()
+    proxy.heal()
+    assert writing.get(timeout=10) == "/late"
+    direct.stop()
+    direct.close()

@@ -1,0 +1,201 @@
+"""A TCP proxy before a ZooKeeper server or a Kafka broker that loses what a bad network loses."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from servers.process import free_ports
+
+Frame = bytes  # with its length of four bytes before it, as both protocols have it
+NOTIFICATION = b"\xff\xff\xff\xff"  # ZooKeeper's id of an event nobody asked for
+
+
+class LossyProxy:
+    """Passes everything between clients of `address` and the target, until told otherwise; `heal` ends all of it.
+
+    It knows of both protocols that each request and each answer is a frame, and that answers come in the order of
+    their requests (not with `acks=0`, nor on TLS, nor for ZooKeeper's words of four letters).
+    """
+
+    def __init__(self, target_host: str, target_port: int, *, port: int | None = None) -> None:
+        self.port = port or free_ports(1)[0]
+        self.dropped = 0
+        self._target = (target_host, target_port)
+        self._lock = threading.Lock()
+        self._links: set[_Link] = set()
+        self._to_drop = 0
+        self._matching: Callable[[Frame], bool] = _every
+        self._delay = 0.0
+        self._passing = threading.Event()
+        self._passing.set()
+        self._listener: socket.socket | None = None
+        self._listen()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are now."""
+        with self._lock:
+            return len(self._links)
+
+    def drop_answers(self, n: int = 1, matching: Callable[[Frame], bool] | None = None) -> None:
+        """Lose the answers to the next n requests for which `matching(request)` holds; by default to any.
+
+        The server gets and answers such a request; the client gets the end of its connection instead. `dropped` counts.
+        """
+        with self._lock:
+            self._to_drop, self._matching = n, matching or _every
+
+    def delay(self, seconds: float) -> None:
+        """Let every answer come so much later."""
+        self._delay = seconds
+
+    def stall(self) -> None:
+        """Hold everything back, both ways, on connections that stay open, as a network that loses all packets does."""
+        self._passing.clear()
+
+    def cut(self) -> None:
+        """End all connections, and refuse new ones."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            _end(listener)
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.close()
+
+    def heal(self) -> None:
+        """Pass everything again, at once; what was stalled comes through."""
+        with self._lock:
+            self._to_drop = 0
+        self._delay = 0.0
+        self._passing.set()
+        if self._listener is None:
+            self._listen()
+
+    def close(self) -> None:
+        """End everything for good."""
+        self.cut()
+        self._passing.set()
+
+    def __enter__(self) -> LossyProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True, name=f"proxy {self.port}").start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:  # the listener was closed
+                return
+            try:
+                server = socket.create_connection(self._target, timeout=10)
+            except OSError:  # the target is down: so is its address
+                _end(client)
+                continue
+            server.settimeout(None)
+            link = _Link(self, client, server)
+            with self._lock:
+                if self._listener is listener:
+                    self._links.add(link)
+                    link.start()
+                    continue
+            link.close()
+
+    # --- what a link asks ---
+
+    def forget(self, link: _Link) -> None:
+        """The link has ended."""
+        with self._lock:
+            self._links.discard(link)
+
+    def admit(self, request: Frame) -> bool:
+        """Called before a request is passed on, which may be now; whether its answer has to be lost."""
+        self._passing.wait()
+        with self._lock:
+            drop = self._to_drop > 0 and self._matching(request)
+            self._to_drop -= drop
+            return drop
+
+    def admit_answer(self, *, drop: bool) -> None:
+        """Called before an answer is passed on or lost, which may be now."""
+        self._passing.wait()
+        time.sleep(self._delay)
+        with self._lock:
+            self.dropped += drop
+
+
+class _Link:
+    """One client's connection and the one to the server that belongs to it."""
+
+    def __init__(self, proxy: LossyProxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._asked: deque[bool] = deque()  # of each request without an answer: whether that has to be lost
+
+    def start(self) -> None:
+        for pump in (self._pass_requests, self._pass_answers):
+            threading.Thread(target=self._run, args=(pump,), daemon=True, name=f"proxy {self._proxy.port} link").start()
+
+    def close(self) -> None:
+        for end in (self._client, self._server):
+            _end(end)
+        self._proxy.forget(self)
+
+    def _run(self, pump: Callable[[], None]) -> None:
+        try:
+            pump()
+        except OSError:  # one side has ended: both end
+            pass
+        finally:
+            self.close()
+
+    def _pass_requests(self) -> None:
+        for request in _frames(self._client):
+            self._asked.append(self._proxy.admit(request))
+            self._server.sendall(request)
+
+    def _pass_answers(self) -> None:
+        for answer in _frames(self._server):
+            drop = answer[4:8] != NOTIFICATION and bool(self._asked) and self._asked.popleft()
+            self._proxy.admit_answer(drop=drop)
+            if drop:
+                return
+            self._client.sendall(answer)
+
+
+def _frames(source: socket.socket) -> Iterator[Frame]:
+    with source.makefile("rb") as stream:
+        while len(length := stream.read(4)) == 4:
+            yield length + stream.read(int.from_bytes(length, "big"))
+
+
+def _every(request: Frame) -> bool:
+    return True
+
+
+def _end(end: socket.socket) -> None:
+    # A thread that waits for a socket's bytes is woken by its shutdown, not by its close.
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

@@ -1,0 +1,116 @@
+"""ZooKeeper servers: one alone, or an ensemble."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from pathlib import Path
+
+from servers.cluster import Cluster
+from servers.java import java_command, zookeeper_classpath
+from servers.process import ServerError, ServerProcess, free_ports
+
+HEAP = "128m"
+
+# Short ticks: a session may then be as short as a second, and an ensemble elects in less.
+CONFIG = """\
+tickTime=500
+initLimit=20
+syncLimit=10
+minSessionTimeout=1000
+maxSessionTimeout=60000
+dataDir={data}
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+maxClientCnxns=0
+4lw.commands.whitelist=srvr,mntr,cons
+"""
+
+WRITES = {1: "create", 2: "delete", 5: "set", 14: "transaction", 15: "create", 19: "create", 20: "delete", 21: "create"}
+
+
+def is_write(request: bytes) -> bool:
+    """Whether a request changes a node, for `LossyProxy.drop_answers`; pings, reads and watches do not."""
+    xid, operation = (int.from_bytes(request[i : i + 4], "big", signed=True) for i in (4, 8))
+    return xid > 0 and operation in WRITES
+
+
+class ZooKeeper(Cluster):
+    """Running servers, numbered from 0; server i has the id i + 1."""
+
+    def __init__(
+        self, directory: Path, ports: list[int], peers: list[tuple[int, int]], *, detached: bool = False
+    ) -> None:
+        self.ports = ports
+        ensemble = [f"server.{i + 1}=127.0.0.1:{peer}:{vote}" for i, (peer, vote) in enumerate(peers)]
+        if len(ports) == 1:
+            ensemble = []
+        servers = []
+        for i, port in enumerate(ports):
+            home = directory / f"server-{i}"
+            (home / "data").mkdir(parents=True, exist_ok=True)
+            (home / "data" / "myid").write_text(f"{i + 1}\n", encoding="utf-8")
+            config = CONFIG.format(data=home / "data", port=port) + "".join(f"{line}\n" for line in ensemble)
+            (home / "zoo.cfg").write_text(config, encoding="utf-8")
+            call = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")]
+            command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", *call)
+            servers.append(ServerProcess(f"ZooKeeper server {i}", command, home / "log", detached=detached))
+        super().__init__(directory, servers)
+
+    @property
+    def hosts(self) -> str:
+        """All servers, as clients take them."""
+        return ",".join(map(self.address, range(len(self.ports))))
+
+    def address(self, i: int) -> str:
+        """HOST:PORT of server i."""
+        return f"127.0.0.1:{self.ports[i]}"
+
+    def new_chroot(self) -> str:
+        """``HOSTS/CHROOT`` with a chroot nobody else uses; it is not made."""
+        return f"{self.hosts}/test-{uuid.uuid4().hex[:12]}"
+
+    def ready(self, i: int) -> bool:
+        """Whether server i serves clients."""
+        return bool(self.mode(i))
+
+    def mode(self, i: int) -> str:
+        """What server i is: ``standalone``, ``leader``, ``follower``; empty when it does not serve."""
+        lines = self.ask(i, "srvr").splitlines()
+        return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
+
+    def leader(self) -> int:
+        """The number of the server that leads the ensemble; ServerError when there is none in 30 s."""
+        self.wait(lambda: any(map(self._leads, range(len(self.ports)))), "a leader of the ensemble")
+        return next(i for i in range(len(self.ports)) if self._leads(i))
+
+    def _leads(self, i: int) -> bool:
+        return self.mode(i) in ("leader", "standalone")
+
+    def ask(self, i: int, word: str) -> str:
+        """Server i's answer to a command of four letters; empty when it cannot be reached."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.ports[i]), timeout=2) as connection:
+                connection.sendall(word.encode())
+                with connection.makefile(encoding="utf-8", errors="replace") as answer:
+                    return answer.read()
+        except OSError:
+            return ""
+
+
+def start_zookeeper(directory: Path, servers: int = 1, *, detached: bool = False) -> ZooKeeper:
+    """Start servers with their data below `directory`, and return when all of them serve.
+
+    They end with this process, unless `detached`. Data of an earlier start in the same directory is used again if it
+    had as many servers.
+    """
+    ports = free_ports(3 * servers)
+    peers = list(zip(ports[servers : 2 * servers], ports[2 * servers :], strict=True))
+    zookeeper = ZooKeeper(directory, ports[:servers], peers, detached=detached)
+    try:
+        zookeeper.start()
+    except ServerError:
+        zookeeper.close()
+        raise
+    return zookeeper
