@@ -5,8 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from servers.kafka import is_produce
 from servers.running import Kafka
+from servers.tls import certificate
 
 pytestmark = pytest.mark.integration
 
@@ -53,3 +56,23 @@ def test_aborted_transactions_are_invisible(kafka_broker: Kafka):
     producer.produce(topic, b"committed")
     producer.commit_transaction(10)
     assert committed(kafka_broker, topic, 3) == [b"committed"]
+
+
+def test_password_and_certificate_are_checked(kafka_broker: Kafka):
+    assert AdminClient(kafka_broker.secure).list_topics(timeout=10).brokers
+    for wrong in ({"sasl.password": "rain"}, {"ssl.ca.location": str(certificate("another").pem)}):
+        with pytest.raises(KafkaException):
+            AdminClient({**kafka_broker.secure, **wrong, "log_level": 0}).list_topics(timeout=2)
+
+
+def test_clients_of_the_proxy_stay_with_it(kafka_broker: Kafka):
+    topic = kafka_broker.make_topic()
+    proxy = kafka_broker.proxy()
+    producer = Producer({"bootstrap.servers": proxy.address, "acks": "all", "message.timeout.ms": 20_000})
+    producer.produce(topic, b"passed")
+    assert producer.flush(10) == 0
+    proxy.drop_answers(1, matching=is_produce)
+    producer.produce(topic, b"twice: the producer did not see the answer, and is not idempotent")
+    assert producer.flush(20) == 0
+    assert proxy.dropped == 1
+    assert len(committed(kafka_broker, topic, 3)) == 3

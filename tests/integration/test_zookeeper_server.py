@@ -11,6 +11,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper, start_zookeeper
+from servers.tls import certificate
 from servers.zookeeper import is_write
 
 pytestmark = pytest.mark.integration
@@ -85,3 +86,15 @@ def test_stalled_requests_arrive_after_healing(client: KazooClient, proxy: Lossy
     assert writing.get(timeout=10) == "/late"
     direct.stop()
     direct.close()
+
+
+def test_tls_is_checked(tmp_path: Path):
+    with start_zookeeper(tmp_path, encrypted=True) as server:
+        for hosts, options in (server.hosts, {}), (server.tls_hosts, {"use_ssl": True, "ca": str(server.ca)}):
+            client = KazooClient(hosts, **options)
+            client.start(timeout=10)
+            assert client.exists("/zookeeper")
+            client.stop()
+            client.close()
+        with pytest.raises(KazooTimeoutError):
+            KazooClient(server.tls_hosts, use_ssl=True, ca=str(certificate("another").pem)).start(timeout=1)

@@ -18,7 +18,7 @@ def main(command: list[str]) -> int:
     starter = os.getppid()
     # Ctrl-C in a terminal goes to the tests: they end their servers themselves.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = subprocess.Popen(command)
+    server = subprocess.Popen(command, stdout=2)
     print(server.pid, file=sys.__stdout__, flush=True)
     os.close(1)
     while server.poll() is None:

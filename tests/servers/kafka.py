@@ -5,17 +5,23 @@ from __future__ import annotations
 import base64
 import subprocess
 import uuid
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from servers import tls
 from servers.cluster import Cluster
 from servers.java import java_command, kafka_classpath
 from servers.process import ServerError, ServerProcess, free_ports
+from servers.proxy import LossyProxy
+from servers.tls import certificate
 
 HEAP = "384m"
+USER = "storm"
+PASSWORD = "thunder"
 
 # Topics of the broker's own are small and not replicated; what brokers do now and then, they do at once: tests wait
 # for retention, compaction, and for a dead producer's transaction to be aborted.
@@ -23,11 +29,18 @@ CONFIG = """\
 process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},\
+  SECURE://127.0.0.1:{secure},PROXIED://127.0.0.1:{behind}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure},PROXIED://127.0.0.1:{before}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,PROXIED:PLAINTEXT
+listener.name.secure.ssl.keystore.type=PKCS12
+listener.name.secure.ssl.keystore.location={keystore}
+listener.name.secure.ssl.keystore.password={keystore_password}
+listener.name.secure.sasl.enabled.mechanisms=PLAIN
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_{user}="{password}";
 log.dirs={data}
 auto.create.topics.enable=false
 default.replication.factor=1
@@ -53,26 +66,83 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 """
 
 
-class Kafka(Cluster):
-    """Running brokers, numbered from 0; broker i has the node id i + 1."""
+def is_produce(request: bytes) -> bool:
+    """Whether a request carries records, for `LossyProxy.drop_answers`."""
+    return request[4:6] == b"\x00\x00"
 
-    def __init__(self, directory: Path, ports: list[int], controllers: list[int], *, detached: bool = False) -> None:
-        self.ports = ports
-        voters = ",".join(f"{i + 1}@127.0.0.1:{port}" for i, port in enumerate(controllers))
+
+def is_transaction_end(request: bytes) -> bool:
+    """Whether a request commits or aborts a transaction, for `LossyProxy.drop_answers`."""
+    return request[4:6] == b"\x00\x1a"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one broker."""
+
+    port: int
+    controller: int
+    secure: int
+    behind: int  # clients that come through a proxy
+    before: int  # the proxy
+
+
+class Kafka(Cluster):
+    """Running brokers, numbered from 0; broker i has the node id i + 1.
+
+    Each serves, besides those who need no password, clients with `secure` settings, and those that come through a
+    `proxy`, to which it sends them in its metadata.
+    """
+
+    def __init__(self, directory: Path, ports: list[Ports], *, detached: bool = False) -> None:
+        self.ports = [broker.port for broker in ports]
+        self._ports = ports
+        self._proxies: dict[int, LossyProxy] = {}
+        self._certificate = certificate("kafka")
+        voters = ",".join(f"{i + 1}@127.0.0.1:{broker.controller}" for i, broker in enumerate(ports))
         servers = []
-        for i, (port, controller) in enumerate(zip(ports, controllers, strict=True)):
+        for i, broker in enumerate(ports):
             home = directory / f"broker-{i}"
             home.mkdir(parents=True, exist_ok=True)
-            settings = {"node": i + 1, "voters": voters, "port": port, "controller": controller, "data": home / "data"}
-            (home / "server.properties").write_text(CONFIG.format_map(settings), encoding="utf-8")
+            (home / "server.properties").write_text(self._config(i, broker, voters, home), encoding="utf-8")
             command = _command(home, "kafka.Kafka", str(home / "server.properties"))
             servers.append(ServerProcess(f"Kafka broker {i}", command, home / "log", detached=detached))
         super().__init__(directory, servers)
+
+    def _config(self, i: int, ports: Ports, voters: str, home: Path) -> str:
+        store = {"keystore": self._certificate.keystore, "keystore_password": tls.PASSWORD}
+        login = {"user": USER, "password": PASSWORD}
+        return CONFIG.format(node=i + 1, voters=voters, data=home / "data", **asdict(ports), **store, **login)
 
     @property
     def bootstrap(self) -> str:
         """For ``bootstrap.servers``: all brokers."""
         return ",".join(map(self.address, range(len(self.ports))))
+
+    @property
+    def secure(self) -> dict[str, str]:
+        """A client's settings for TLS and a password; change one and it must be refused."""
+        return {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{broker.secure}" for broker in self._ports),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": str(self._certificate.pem),
+        }
+
+    def proxy(self, i: int = 0) -> LossyProxy:
+        """The proxy before broker i: its ``address`` as ``bootstrap.servers``, and all of a client goes through it."""
+        if i not in self._proxies:
+            ports = self._ports[i]
+            self._proxies[i] = LossyProxy("127.0.0.1", ports.behind, port=ports.before)
+        return self._proxies[i]
+
+    def close(self) -> None:
+        """End all brokers at once, with SIGKILL, and their proxies."""
+        super().close()
+        for proxy in self._proxies.values():
+            proxy.close()
 
     def address(self, i: int) -> str:
         """HOST:PORT of broker i."""
@@ -143,8 +213,9 @@ def start_kafka(directory: Path, brokers: int = 1, *, detached: bool = False) ->
     They end with this process, unless `detached`. Data of an earlier start in the same directory is used again if it
     had as many brokers.
     """
-    ports = free_ports(2 * brokers)
-    kafka = Kafka(directory, ports[:brokers], ports[brokers:], detached=detached)
+    free = free_ports(5 * brokers)
+    ports = [Ports(*free[i::brokers]) for i in range(brokers)]
+    kafka = Kafka(directory, ports, detached=detached)
     try:
         kafka.format()
         kafka.start()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
+from servers import tls
 from servers.cluster import Cluster
 from servers.java import java_command, zookeeper_classpath
 from servers.process import ServerError, ServerProcess, free_ports
+from servers.tls import certificate
 
 HEAP = "128m"
 
@@ -26,6 +29,18 @@ admin.enableServer=false
 maxClientCnxns=0
 4lw.commands.whitelist=srvr,mntr,cons
 """
+# TLS on a port of its own, which only this kind of network code has.
+TLS_CONFIG = """\
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+secureClientPort={port}
+secureClientPortAddress=127.0.0.1
+ssl.clientAuth=none
+ssl.keyStore.type=PKCS12
+ssl.keyStore.location={keystore}
+ssl.keyStore.password={password}
+ssl.trustStore.type=PEM
+ssl.trustStore.location={pem}
+"""
 
 WRITES = {1: "create", 2: "delete", 5: "set", 14: "transaction", 15: "create", 19: "create", 20: "delete", 21: "create"}
 
@@ -36,27 +51,54 @@ def is_write(request: bytes) -> bool:
     return xid > 0 and operation in WRITES
 
 
-class ZooKeeper(Cluster):
-    """Running servers, numbered from 0; server i has the id i + 1."""
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one server."""
 
-    def __init__(
-        self, directory: Path, ports: list[int], peers: list[tuple[int, int]], *, detached: bool = False
-    ) -> None:
-        self.ports = ports
-        ensemble = [f"server.{i + 1}=127.0.0.1:{peer}:{vote}" for i, (peer, vote) in enumerate(peers)]
-        if len(ports) == 1:
-            ensemble = []
+    port: int
+    peer: int
+    vote: int
+    tls: int
+
+
+class ZooKeeper(Cluster):
+    """Running servers, numbered from 0; server i has the id i + 1. With `encrypted` each serves TLS, too."""
+
+    def __init__(self, directory: Path, ports: list[Ports], *, encrypted: bool = False, detached: bool = False) -> None:
+        self.ports = [server.port for server in ports]
+        self._ports = ports
+        self._encrypted = encrypted
         servers = []
-        for i, port in enumerate(ports):
+        for i in range(len(ports)):
             home = directory / f"server-{i}"
             (home / "data").mkdir(parents=True, exist_ok=True)
             (home / "data" / "myid").write_text(f"{i + 1}\n", encoding="utf-8")
-            config = CONFIG.format(data=home / "data", port=port) + "".join(f"{line}\n" for line in ensemble)
-            (home / "zoo.cfg").write_text(config, encoding="utf-8")
+            (home / "zoo.cfg").write_text(self._config(i, home), encoding="utf-8")
             call = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")]
             command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", *call)
             servers.append(ServerProcess(f"ZooKeeper server {i}", command, home / "log", detached=detached))
         super().__init__(directory, servers)
+
+    def _config(self, i: int, home: Path) -> str:
+        lines = CONFIG.format(data=home / "data", port=self.ports[i])
+        if len(self.ports) > 1:
+            for number, server in enumerate(self._ports):
+                lines += f"server.{number + 1}=127.0.0.1:{server.peer}:{server.vote}\n"
+        if self._encrypted:
+            own = certificate("zookeeper")
+            stores = {"keystore": own.keystore, "pem": own.pem, "password": tls.PASSWORD}
+            lines += TLS_CONFIG.format(port=self._ports[i].tls, **stores)
+        return lines
+
+    @property
+    def tls_hosts(self) -> str:
+        """All servers for clients with TLS; they have to trust `ca`."""
+        return ",".join(f"127.0.0.1:{server.tls}" for server in self._ports)
+
+    @property
+    def ca(self) -> Path:
+        """The certificate clients with TLS trust, as PEM."""
+        return certificate("zookeeper").pem
 
     @property
     def hosts(self) -> str:
@@ -99,15 +141,15 @@ class ZooKeeper(Cluster):
             return ""
 
 
-def start_zookeeper(directory: Path, servers: int = 1, *, detached: bool = False) -> ZooKeeper:
+def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, detached: bool = False) -> ZooKeeper:
     """Start servers with their data below `directory`, and return when all of them serve.
 
     They end with this process, unless `detached`. Data of an earlier start in the same directory is used again if it
-    had as many servers.
+    had as many servers. With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`.
     """
-    ports = free_ports(3 * servers)
-    peers = list(zip(ports[servers : 2 * servers], ports[2 * servers :], strict=True))
-    zookeeper = ZooKeeper(directory, ports[:servers], peers, detached=detached)
+    free = free_ports(4 * servers)
+    ports = [Ports(*free[i::servers]) for i in range(servers)]
+    zookeeper = ZooKeeper(directory, ports, encrypted=encrypted, detached=detached)
     try:
         zookeeper.start()
     except ServerError:

@@ -66,6 +66,12 @@ class Collector(Protocol):
     def digest(self, partition: str, digest: str) -> None:
         """Record the digest of what a spout read from `partition` for this batch."""
 
+    def refuse(self, error: BaseException, record: Any) -> None:
+        """For spouts: nothing is emitted for one record of the source, because of `error`.
+
+        Raises `error`, unless such failures go to the dead letters, as `record` (JSON) does then.
+        """
+
     def emitDirect(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:  # noqa: N802
         """Storm's spelling of `emit_direct`."""
 

@@ -59,6 +59,17 @@ class SpoutCoordinator(StormNames):
         """Whether transactions up to the one with `metadata` (None: none yet) cover all of `mark`."""
         return False
 
+    def notices(self) -> list[str]:
+        """What is worth showing of the source, in the progress, since the last call."""
+        return []
+
+    def committed(self, metadata: Any) -> None:
+        """Transactions up to the one with `metadata` are committed.
+
+        Called some time afterwards, and of several groups perhaps only for the last; not called for what was
+        committed when the process died. What it raises is logged.
+        """
+
     def close(self) -> None:
         """Called when the topology stops."""
 

@@ -66,6 +66,7 @@ class OutputCollector:
         self.digests: dict[str, str] = {}
         self.count = 0
         self._over: TransactionAttempt | None = None
+        self.divert: Callable[[BaseException, Any], bool] = lambda error, record: False
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
@@ -115,6 +116,11 @@ class OutputCollector:
     def digest(self, partition: str, digest: str) -> None:
         """Record the digest of what was read from `partition`."""
         self.digests[partition] = digest
+
+    def refuse(self, error: BaseException, record: Any) -> None:
+        """A record that a spout cannot emit: `error` is raised, unless `divert` takes the record."""
+        if not self.divert(error, record):
+            raise error
 
     emitDirect = emit_direct  # noqa: N815 - Storm's names
     emitBatch = emit_batch  # noqa: N815

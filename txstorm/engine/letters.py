@@ -13,7 +13,7 @@ from txstorm.engine.arrow import rows_of_batch, text_of
 from txstorm.engine.bolts import Arrival
 from txstorm.engine.port import ErrorRow
 
-TUPLE, METADATA = "tuple", "metadata"
+TUPLE, METADATA, RECORD = "tuple", "metadata", "record"
 SCHEMA = pa.schema(
     [
         ("component", pa.string()),
@@ -53,6 +53,10 @@ class Letters:
     def add_metadata(self, error: ErrorRow, spout: str, task: int | None, metadata: Any) -> None:
         """Nothing of what `metadata` (JSON values) stands for was emitted: by one emitter, or by none if `task` is."""
         self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
+
+    def add_record(self, error: ErrorRow, record: Any) -> None:
+        """The spout could not emit one record of its source, which `record` (JSON values) describes."""
+        self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
         cause = (error.kind, error.type, error.message, error.frame)

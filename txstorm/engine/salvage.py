@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -97,6 +97,17 @@ class Salvage:
             kept = [self._without(arrival, rows) for arrival, rows in zip(arrivals, bad, strict=True)]
             arrivals = [arrival for arrival in kept if arrival.batch.num_rows]
             before = len(self.letters)
+
+    def spout(self, component: str, task: int, level: int) -> Callable[[BaseException, Any], bool]:
+        """For the collector of a spout: leaves out the records that it refuses."""
+
+        def divert(error: BaseException, record: Any) -> bool:
+            if not self.takes(error):
+                return False
+            self.letters.add_record(error_row(component, task, level, error, trace=False), record)
+            return True
+
+        return divert
 
     def grouping(self, component: str, task: int, level: int, stream: str) -> Divert:
         """For `Router`: leaves out the tuples that a custom grouping raises for."""

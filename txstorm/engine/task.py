@@ -220,6 +220,8 @@ class TxidRun:
             return None
         collector = OutputCollector(spec.id, spec.streams)
         letters = len(self._salvage.letters) if self._salvage else 0
+        if self._salvage:
+            collector.divert = self._salvage.spout(spec.id, self._task.task, self._task.stage.level)
         try:
             self.parts = self._task.emit_spout(spec, self._input, collector)
             emitted = collector.take()

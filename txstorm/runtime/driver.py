@@ -366,7 +366,7 @@ class Driver:
         for one in outcome.committed:
             self._ready.pop(one.ready.attempt.txid, None)
         sweep_spilled(self._session.program.spill_dir, last.txid)
-        self._planning.forget(last.txid)
+        self._planning.committed(last.txid)
         spout = self._session.program.spout
         self._monitor.committed(progress_list(outcome, spout, self._monitor.failures_of))
         self._uncompacted_since = self._session.monotonic()

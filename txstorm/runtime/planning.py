@@ -154,6 +154,11 @@ class Planning:
             return None
         return self.document(txid), self.document(txid - 1)
 
+    def committed(self, last: int) -> None:
+        """Everything up to `last` is committed: the spout is told, and documents before it are dropped."""
+        self.planner.committed(self.document(last))
+        self.forget(last)
+
     def forget(self, before: int) -> list[int]:
         """Drop documents of txids below `before`; returns them, to be removed from the ledger with P8."""
         old = [txid for txid in self.metas if txid < before]

@@ -1,6 +1,36 @@
 """Spouts: sources that come with txstorm, and the executors that run all three spout interfaces."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from txstorm.spouts.files import FileSpout
 from txstorm.spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
-__all__ = ["FileSpout", "MemoryTransactionalSpout", "OpaqueMemoryTransactionalSpout"]
+if TYPE_CHECKING:
+    from txstorm.spouts.kafka import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
+    from txstorm.spouts.kafka_decode import Avro
+
+__all__ = [
+    "Avro",
+    "FileSpout",
+    "MemoryTransactionalSpout",
+    "OpaqueMemoryTransactionalSpout",
+    "OpaqueTransactionalKafkaSpout",
+    "TransactionalKafkaSpout",
+]
+
+# Their client is an extra: they are loaded when they are first used.
+_HOME = {
+    "Avro": "txstorm.spouts.kafka_decode",
+    "OpaqueTransactionalKafkaSpout": "txstorm.spouts.kafka",
+    "TransactionalKafkaSpout": "txstorm.spouts.kafka",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        msg = f"module 'txstorm.spouts' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(_HOME[name]), name)

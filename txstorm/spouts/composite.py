@@ -106,6 +106,12 @@ class CompositePlanner(SpoutPlanner):
         """Those of all sources."""
         return [notice for one in self._planners.values() for notice in one.notices()]
 
+    def committed(self, document: Any) -> None:
+        """Tell those sources that have given something."""
+        for name, one in document["sources"].items():
+            if name in self._planners and one.get("meta", True) is not None:
+                self._planners[name].committed(one)
+
     def close(self) -> None:
         """Close all sources, also when one of them raises."""
         with ExitStack() as stack:
@@ -194,6 +200,7 @@ class _SourceCollector:
         # A stream that the source does not declare is refused by the collector behind, by the name it would have.
         self._streams = streams
         self.report_error = self.reportError = inner.report_error
+        self.refuse = inner.refuse
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         self._inner.emit(*values, stream=self._named(stream))

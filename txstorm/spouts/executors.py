@@ -136,6 +136,16 @@ class _DriverPlanner(SpoutPlanner):
         with calling(self._component, "reached()"):
             return self._coordinator.reached(document and document["meta"], mark)
 
+    def notices(self) -> list[str]:
+        with calling(self._component, "notices()"):
+            return self._coordinator.notices()
+
+    def committed(self, document: Any) -> None:
+        try:
+            self._coordinator.committed(document["meta"])
+        except Exception:
+            log.exception("spout %s: committed() failed; it only tells of what is committed", self._component)
+
     def close(self) -> None:
         self._coordinator.close()
 

@@ -63,6 +63,9 @@ class SpoutPlanner:
         """What is worth saying of the documents finished since the last call; each thing is said once a run."""
         return []
 
+    def committed(self, document: Any) -> None:
+        """The txids up to that of `document` are committed; never raises."""
+
     def close(self) -> None:
         """Called once, when the topology stops."""
         raise NotImplementedError

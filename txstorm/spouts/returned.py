@@ -63,6 +63,7 @@ class WatchedCollector:
         self.emitted = False
         self.report_error = self.reportError = inner.report_error
         self.digest = inner.digest
+        self.refuse = inner.refuse
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """As of `Collector`."""

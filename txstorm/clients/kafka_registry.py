@@ -1,0 +1,138 @@
+"""Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value. The schemas are in a registry.
+
+The only module that imports `fastavro`. The registry is asked over HTTP with the standard library; see
+docs/design/024-kafka-spouts.md for why not with the client of confluent-kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import ssl
+import struct
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from txstorm.errors import FailedException, MissingDependency, SettingError, SpoutError
+
+try:
+    import fastavro
+    from fastavro.schema import SchemaParseException
+except ModuleNotFoundError:
+    raise MissingDependency("fastavro", "avro") from None
+
+_HEADER = struct.Struct(">bI")
+
+
+class SchemaRegistry:
+    """Schemas of one registry, each asked for once.
+
+    Args:
+        url: ``http://…`` or ``https://…``.
+        auth: user and password.
+        ca_file: PEM file of the certificate authority, where it is not one of the system's.
+        seconds: how long one request may take.
+    """
+
+    def __init__(
+        self, url: str, auth: tuple[str, str] | None = None, ca_file: str | None = None, seconds: float = 5.0
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
+        if auth is not None:
+            token = base64.b64encode(":".join(auth).encode()).decode()
+            self._headers["Authorization"] = f"Basic {token}"
+        self._context = ssl.create_default_context(cafile=ca_file) if url.startswith("https:") else None
+        self._seconds = seconds
+        self._schemas: dict[int, Any] = {}
+
+    def check(self) -> None:
+        """Ask whether it is there; raises `SpoutError`."""
+        try:
+            self._get("/subjects")
+        except (FailedException, LookupError) as error:
+            msg = f"schema registry {error}; check its address"
+            raise SpoutError(msg) from None
+
+    def decode(self, data: bytes) -> Any:
+        """The value.
+
+        Raises:
+            ValueError: the bytes are not Avro in Confluent's format, or not of the schema they name.
+            FailedException: the registry cannot be reached now.
+            SpoutError: it refuses to answer.
+        """
+        if len(data) < _HEADER.size or data[0] != 0:
+            msg = f"begins with {data[:5]!r}, expected a zero byte and the four bytes of a schema's id"
+            raise ValueError(msg)
+        schema = self._schema(_HEADER.unpack_from(data)[1])
+        body = io.BytesIO(data[_HEADER.size :])
+        try:
+            return fastavro.schemaless_reader(body, schema, None)
+        except (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            msg = f"is not of the schema it names: {type(error).__name__}: {error}"
+            raise ValueError(msg) from None
+
+    def _schema(self, number: int) -> Any:
+        if number not in self._schemas:
+            try:
+                found = self._get(f"/schemas/ids/{number}")
+            except LookupError as error:
+                msg = f"names schema {number}, which the registry does not have ({error})"
+                raise ValueError(msg) from None
+            self._schemas[number] = self._parsed(found, number)
+        return self._schemas[number]
+
+    def _parsed(self, found: Any, number: int) -> Any:
+        kind = found.get("schemaType", "AVRO")
+        if kind != "AVRO":
+            msg = f"names schema {number}, which is of type {kind}, expected AVRO"
+            raise ValueError(msg)
+        known: dict[str, Any] = {}
+        try:
+            self._load(found.get("references", []), known)
+            return fastavro.parse_schema(json.loads(found["schema"]), named_schemas=known)
+        except (SchemaParseException, KeyError, ValueError) as error:
+            msg = f"names schema {number}, which cannot be used: {error}"
+            raise ValueError(msg) from None
+
+    def _load(self, references: Any, known: dict[str, Any]) -> None:
+        """Schemas that a schema refers to, and those that they refer to before them."""
+        for one in references:
+            subject = urllib.parse.quote(one["subject"], safe="")
+            found = self._get(f"/subjects/{subject}/versions/{int(one['version'])}")
+            self._load(found.get("references", []), known)
+            if one["name"] not in known:
+                fastavro.parse_schema(json.loads(found["schema"]), named_schemas=known)
+
+    def _get(self, path: str) -> Any:
+        request = urllib.request.Request(self._url + path, headers=self._headers)  # noqa: S310 - checked by checked_url
+        try:
+            with urllib.request.urlopen(request, timeout=self._seconds, context=self._context) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise self._refusal(path, error) from None
+        except (OSError, ValueError) as error:
+            msg = f"{self._url}{path}: {getattr(error, 'reason', error)}"
+            raise FailedException(msg) from None
+
+    def _refusal(self, path: str, error: urllib.error.HTTPError) -> Exception:
+        said = f"{self._url}{path}: HTTP {error.code} {error.reason}"
+        if error.code == 404:
+            return LookupError(said)
+        if error.code in (401, 403):
+            return SpoutError(f"schema registry {said}; check user and password")
+        return FailedException(said)
+
+
+def checked_url(url: str) -> str:
+    """`url` if it can be a registry's; raises `SettingError`."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        shown = f"{parts.scheme}://{parts.hostname}"
+        msg = f"schema registry: expected http://HOST:PORT or https://…, got {shown!r}; credentials go into auth="
+        raise SettingError(msg)
+    return url
