@@ -1,7 +1,7 @@
 """Sends made-up tweets to a Kafka topic, until there are enough or somebody ends it; some transactions are aborted.
 
-python -m jobs.kafka_producer localhost:9092 tweets --count 10000 --abort 0.3
-python -m jobs.kafka_producer localhost:9092 tweets --rate 500
+python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
+python -m jobs.kafka_producer 127.0.0.1:9092 tweets --rate 500
 
 A tweet is JSON: ``{"id", "created_at", "user", "lang", "text"}``, its key is the user. In the end the hashtags are
 shown that a reader of committed records finds; with the same seed and count they are always the same.

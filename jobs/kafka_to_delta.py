@@ -1,8 +1,8 @@
 """Counts the hashtags of tweets that come from Kafka; each tweet counts exactly once.
 
-python -m jobs.kafka_producer localhost:9092 tweets --count 10000 --abort 0.3
+python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
 txstorm run jobs.kafka_to_delta --available-now
-txstorm run "jobs.kafka_to_delta:topology('broker:9092', 'tweets', max_batch_rows=10000)"
+txstorm run "jobs.kafka_to_delta:topology('tweets', 'broker:9092', max_batch_rows=10000)"
 txstorm state txstorm-data/kafka-to-delta hashtags
 
 Tweets of transactions that were aborted are not read. Tweets are taken apart and counted per batch in parallel, for
@@ -15,7 +15,7 @@ from txstorm import BasicBolt, Topology, TransactionalTopologyBuilder, run
 from txstorm.bolts import CountBy, SumByKey
 from txstorm.spouts import TransactionalKafkaSpout
 
-BOOTSTRAP = os.environ.get("KAFKA_BOOTSTRAP", "localhost:9092")
+SERVERS = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
 
 
 class Hashtags(BasicBolt):
@@ -29,9 +29,9 @@ class Hashtags(BasicBolt):
                 collector.emit(word.lower())
 
 
-def topology(bootstrap: str = BOOTSTRAP, topic: str = "tweets", max_batch_rows: int = 5000) -> Topology:
+def topology(topic: str = "tweets", servers: str = SERVERS, max_batch_rows: int = 5000) -> Topology:
     """The topology over a topic whose messages are JSON with a ``text``."""
-    tweets = TransactionalKafkaSpout(bootstrap, topic, value="json", max_batch_rows=max_batch_rows)
+    tweets = TransactionalKafkaSpout(topic, servers, fields=["value"], value="json", max_batch_rows=max_batch_rows)
     builder = TransactionalTopologyBuilder("kafka-to-delta", "tweets", tweets, 2)
     builder.set_bolt("hashtags", Hashtags(), 2).local_or_shuffle_grouping("tweets")
     builder.set_bolt("partial", CountBy("hashtag"), 2).local_or_shuffle_grouping("hashtags")
