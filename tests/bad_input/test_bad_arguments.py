@@ -15,7 +15,7 @@ SETTINGS = {
         Says(SettingError, "'topology.max.spout.pendin'", "unknown", "did you mean 'topology.max.spout.pending'"),
     ),
     "far name": ({"zzz": 4}, Says(SettingError, "'zzz'", "unknown setting", "known are max_spout_pending")),
-    "later": ({"transactional.zookeeper.port": 1}, Says(SettingError, "zookeeper", "is not available", "leave it out")),
+    "port": ({"transactional.zookeeper.port": 0}, Says(SettingError, "zookeeper_port", "got 0", "or equal to 1")),
     "zero": ({"max_group_txids": 0}, Says(SettingError, "max_group_txids", "got 0", "greater than or equal to 1")),
     "word": ({"max_jobs": "many"}, Says(SettingError, "max_jobs", "got 'many'", "valid integer")),
     "truth": ({"max_jobs": True}, Says(SettingError, "max_jobs", "got a truth value", "expected a number")),

@@ -35,6 +35,7 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     journal: str | Path | None = None
     target: str | None = None
+    ledger: str | None = None
     standby: bool = False
 
 
@@ -76,6 +77,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             settings=request.settings or None,
             journal=request.journal,
             target=request.target,
+            ledger=request.ledger,
             standby=screen.say if request.standby else False,
         )
         interrupts.attach(handle)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstorm.cli.options import DataDir, Json
+from txstorm.cli.ledgers import at_ledger
+from txstorm.cli.options import DataDir, Json, Ledger
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,7 @@ def state(
     txid: Annotated[
         int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
     ] = None,
+    ledger: Ledger = None,
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
 ) -> None:
@@ -37,7 +39,7 @@ def state(
     from txstorm.runtime.reading import StateView, check_readable
     from txstorm.state.read import rows_json, txid_of
 
-    rows = StateView(check_readable(data_dir), name, txid).to_arrow()
+    rows = StateView(check_readable(at_ledger(data_dir, ledger)), name, txid).to_arrow()
     if json:
         print_text(rows_json(rows))
         return
@@ -50,6 +52,7 @@ def state(
 
 def history(
     data_dir: DataDir,
+    ledger: Ledger = None,
     json: Json = False,
     limit: Annotated[
         int | None,
@@ -63,7 +66,7 @@ def history(
     from txstorm.cli.output import print_json, stderr, stdout
     from txstorm.runtime.reading import check_readable, committed_txid, identity_of, read_directory_history
 
-    directory = check_readable(data_dir)
+    directory = check_readable(at_ledger(data_dir, ledger))
     rows = read_directory_history(directory).to_pylist()
     shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
     identity = identity_of(directory)
@@ -78,6 +81,7 @@ def history(
 
 def dead_letters(
     data_dir: DataDir,
+    ledger: Ledger = None,
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
 ) -> None:
@@ -88,7 +92,7 @@ def dead_letters(
     from txstorm.cli.output import grid, print_json, stderr, stdout
     from txstorm.runtime.reading import DeadLettersView, check_readable
 
-    rows = DeadLettersView(check_readable(data_dir)).to_pylist()
+    rows = DeadLettersView(check_readable(at_ledger(data_dir, ledger))).to_pylist()
     if json:
         print_json({"dead_letters": [_letter(row) for row in rows]})
         return

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import DataDir, Json
+from txstorm.cli.ledgers import at_ledger
+from txstorm.cli.options import DataDir, Json, Ledger
 
 EXIT_CODES = """Exit codes: 0 done, 2 bad input, or nobody runs the topology where somebody must, 3 the run did not
 answer, or another command is under way.
@@ -23,6 +24,7 @@ def list_(
     root: Annotated[
         str, typer.Argument(metavar="[ROOT]", help="The directory that holds the data directories.")
     ] = DEFAULT_ROOT,
+    ledger: Ledger = None,
     json: Json = False,
 ) -> None:
     """List the topologies below ROOT: what runs, in which mode, and the last committed txid of each.
@@ -32,7 +34,7 @@ def list_(
     from txstorm.cli.output import grid, print_json, stdout
     from txstorm.runtime.lifecycle import list_topologies
 
-    found = list_topologies(root)
+    found = list_topologies(root, ledger)
     if json:
         print_json({"topologies": found})
         return
@@ -43,7 +45,7 @@ def list_(
     stdout().print(grid(("topology", "mode", "committed", "process", "data directory"), rows, right=("committed",)))
 
 
-def status(data_dir: DataDir, json: Json = False) -> None:
+def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
     """Show how a topology is, live or not: its mode, what is committed and in flight, what blocks or ended it.
 
     Modes of a live run: starting, active, inactive, rebalancing, killing, stopping; of one that has ended: stopped,
@@ -54,14 +56,14 @@ def status(data_dir: DataDir, json: Json = False) -> None:
     from txstorm.cli.output import print_json, stdout
     from txstorm.runtime.lifecycle import read_status
 
-    found = read_status(data_dir)
+    found = read_status(at_ledger(data_dir, ledger))
     if json:
         print_json(found)
         return
     stdout().print(_facts(_status_rows(found)))
 
 
-def inspect(data_dir: DataDir, json: Json = False) -> None:
+def inspect(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
     """Show what the coordinator remembers: currtx, epoch, owner, metadata, attempts in flight, decided groups.
 
     A decided group that is not completed is rolled forward by the next start; where a table blocks that, the cause is
@@ -72,14 +74,14 @@ def inspect(data_dir: DataDir, json: Json = False) -> None:
     from txstorm.cli.output import print_json, stdout
     from txstorm.runtime.lifecycle import read_inspection
 
-    found = read_inspection(data_dir)
+    found = read_inspection(at_ledger(data_dir, ledger))
     if json:
         print_json(found)
         return
     stdout().print(_facts([*_status_rows(found), *_inspected_rows(found)]))
 
 
-def deactivate(data_dir: DataDir, json: Json = False) -> None:
+def deactivate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
     """Let a topology start no new transactions; those in flight finish. It stays so, also when started again.
 
     The run goes on, keeps its lease and answers; the source is not read any further until: txstorm activate. Where
@@ -89,7 +91,7 @@ def deactivate(data_dir: DataDir, json: Json = False) -> None:
     """
     from txstorm.runtime import asking
 
-    found = asking.deactivate(data_dir)
+    found = asking.deactivate(at_ledger(data_dir, ledger))
     live = (
         f"; {_count(found['in_flight'])} in flight still commit"
         if found["running"]
@@ -98,14 +100,14 @@ def deactivate(data_dir: DataDir, json: Json = False) -> None:
     _told(found, f"{found['topology']}: inactive after txid {found['committed_txid']}{live}", as_json=json)
 
 
-def activate(data_dir: DataDir, json: Json = False) -> None:
+def activate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
     """Let a topology start transactions again, after: txstorm deactivate.
 
     Example: txstorm activate txstorm-data/word-count
     """
     from txstorm.runtime import asking
 
-    found = asking.activate(data_dir)
+    found = asking.activate(at_ledger(data_dir, ledger))
     live = "" if found["running"] else "; nobody runs it now, its next start will be active"
     _told(found, f"{found['topology']}: active, goes on after txid {found['committed_txid']}{live}", as_json=json)
 
@@ -116,6 +118,7 @@ def rebalance(
         list[str],
         typer.Option("-e", "--executors", metavar="COMPONENT=N", help="A number of tasks; may be repeated."),
     ],
+    ledger: Ledger = None,
     json: Json = False,
 ) -> None:
     """Give components of a running topology other numbers of tasks, from the next new transaction on.
@@ -127,7 +130,7 @@ def rebalance(
     """
     from txstorm.runtime import asking
 
-    found = asking.rebalance(data_dir, numbers_of(executors))
+    found = asking.rebalance(at_ledger(data_dir, ledger), numbers_of(executors))
     tasks = ", ".join(f"{name}={number}" for name, number in found["parallelism"].items())
     first = f"from txid {found['from_txid']} on {tasks}; {_count(found['in_flight'])} in flight commit before it"
     _told(found, f"{found['topology']}: {first}", as_json=json)
@@ -139,6 +142,7 @@ def kill(
         float,
         typer.Option(metavar="SECONDS", min=0, max=86400, help="How long what is in flight may take to commit."),
     ] = DEFAULT_WAIT,
+    ledger: Ledger = None,
     json: Json = False,
 ) -> None:
     """End a running topology: it starts nothing new, commits what is in flight within --wait seconds, and stops.
@@ -150,7 +154,7 @@ def kill(
     """
     from txstorm.runtime import asking
 
-    found = asking.kill(data_dir, wait)
+    found = asking.kill(at_ledger(data_dir, ledger), wait)
     if found["ended"]:
         sentence = f"killed; committed txid {found['committed_txid']}"
     else:
@@ -161,6 +165,7 @@ def kill(
 def repair(
     data_dir: DataDir,
     abandon: Annotated[int, typer.Option(metavar="TXID", min=1, help="A transaction that cannot be published.")],
+    ledger: Ledger = None,
     json: Json = False,
 ) -> None:
     """Take back a decision that cannot be published, because a table is gone or refuses to be written.
@@ -173,7 +178,7 @@ def repair(
     """
     from txstorm.runtime.repair import abandon as take_back
 
-    found = take_back(data_dir, abandon)
+    found = take_back(at_ledger(data_dir, ledger), abandon)
     first, last = found["abandoned"]
     missed = "".join(f"\nnot reached: {table}: {cause}" for table, cause in found["unreached"].items())
     sentence = f"txids {first}-{last} are abandoned; the next start processes them again{missed}"

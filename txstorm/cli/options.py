@@ -47,6 +47,14 @@ DataDir = Annotated[
     str,
     typer.Argument(metavar="DATA_DIR", show_default=False, help="The data directory, such as txstorm-data/word-count."),
 ]
+Ledger = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPEC",
+        show_default="the one DATA_DIR was run with",
+        help="The ledger: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory.",
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="End standard output with one line of JSON, also when there is an error.")
 ]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txstorm.cli.options import Json
+from txstorm.cli.ledgers import at_ledger
+from txstorm.cli.options import Json, Ledger
 
 if TYPE_CHECKING:
     from txstorm.runtime.replay_verdict import Verdict
@@ -52,6 +53,7 @@ def replay(
         str | None,
         typer.Option(metavar="FILE", help="Run the events of a journal through the coordinator instead."),
     ] = None,
+    ledger: Ledger = None,
     json: Json = False,
 ) -> int:
     """Run a committed transaction again, and say whether the result is the one committed.
@@ -67,6 +69,7 @@ def replay(
         raise typer.BadParameter("expected DATA_DIR and --txid N, or --journal FILE")
     from txstorm.cli.replaying import code_of
 
+    data_dir = at_ledger(data_dir, ledger)
     code = code_of(data_dir, topology).topology
     verdict = _debugged(code, data_dir, txid, breaks or []) if pdb or breaks else _plainly(code, data_dir, txid)
     return _conclude(code, verdict, as_json=json)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import EngineName, Json, LogLevel, Target
+from txstorm.cli.options import EngineName, Json, Ledger, LogLevel, Target
 
 RUN_EPILOG = """[bold]Examples[/bold]
 
@@ -34,6 +34,7 @@ def run(
         str | None,
         typer.Option(metavar="DIR", show_default="./txstorm-data/<topology id>", help="Where tables and ledger are."),
     ] = None,
+    ledger: Ledger = None,
     max_pending: Annotated[
         str | None, typer.Option(metavar="N|auto", help="Transactions in flight at once.", show_default="auto")
     ] = None,
@@ -78,7 +79,7 @@ def run(
     log_to(console, log_level)
     changes = settings_of(settings or [], max_pending, min_interval)
     topology = load(target)
-    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target, standby)
+    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby)
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 
 

@@ -8,6 +8,9 @@ CURRTX = "coordinator/currtx"
 META = "coordinator/meta"
 """Spout metadata per txid (Storm's path)."""
 
+USER = "user"
+"""What each partition of a spout gave, per txid (Storm's path), in a ledger that is at Storm's paths."""
+
 INTENTS = "intents"
 """One entry per decided group, by its last txid: its presence is the commit point."""
 
@@ -41,6 +44,9 @@ ANSWERS = "control/answers"
 MODE = "control/mode"
 """Whether new transactions may be started; absent while they may."""
 
+MOVED = "moved"
+"""Where all that stands here was copied to: from then on nobody works with this ledger."""
+
 PARALLELISM = "control/parallelism"
 """What `rebalance` chose, and the numbers of the code it chose over."""
 
@@ -48,6 +54,11 @@ PARALLELISM = "control/parallelism"
 def meta_path(txid: int) -> str:
     """Where the metadata of `txid` are."""
     return f"{META}/{txid}"
+
+
+def user_path(partition: str, txid: int) -> str:
+    """Where stands what `partition` gave for `txid`."""
+    return f"{USER}/{partition}/{txid}"
 
 
 def intent_path(txid: int) -> str:

@@ -1,35 +1,187 @@
-"""Opening the ledger of a data directory."""
+"""Opening the ledger of a data directory, of whichever kind it is."""
 
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from urllib.parse import unquote
 
-from txstorm.errors import DataDirectoryError, InputError
+from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.ledger import names
+from txstorm.ledger.blobs import decode_value
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.durable import sync_file
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
+from txstorm.ledger.place import default_ledger, recorded_ledger, recorded_settings
+from txstorm.ledger.specs import DELTA, MEMORY, SQLITE, LedgerSpec, parse_ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.sqlite_file import BUSY
+from txstorm.ledger.store import Ledger
+from txstorm.topology.settings import Settings
 
-LEDGER_FILE = "ledger.db"
 # Two letters at least: one letter and a colon is a drive.
 # A `Path` has folded the slashes into one.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
+_memory: dict[Path, MemoryLedger] = {}
+_memory_lock = threading.Lock()
 
-def open_ledger(data_dir: str | Path, *, create: bool, read_only: bool = False, busy: float = BUSY) -> SqliteLedger:
-    """The SQLite ledger ``ledger.db`` of the data directory `data_dir`; `create` makes both where missing.
+
+def open_ledger(
+    data_dir: str | Path,
+    *,
+    create: bool,
+    read_only: bool = False,
+    busy: float = BUSY,
+    ledger: LedgerSpec | None = None,
+    settings: Settings | None = None,
+) -> Ledger:
+    """The ledger that the data directory `data_dir` uses; `create` makes directory and ledger where missing.
+
+    Args:
+        data_dir: tables, and by default the ledger.
+        create: whether what is missing is made; otherwise it is an error.
+        read_only: for readers beside a run.
+        busy: of SQLite, see `SqliteLedger`.
+        ledger: as `chosen_ledger` gave it; by default what the directory has recorded, or else ``ledger.db`` in it.
+        settings: of the topology; by default those that the directory has recorded.
 
     Raises:
-        InputError: `data_dir` is not on a local file system: the ledger stands beside the tables, and SQLite's
-            locks and syncs hold on local disks only.
-        DataDirectoryError: as `SqliteLedger`.
+        InputError: `data_dir` is not on a local file system.
+        DataDirectoryError: the ledger is missing, damaged, newer, or was moved elsewhere.
     """
     directory = local_directory(data_dir)
+    chosen = ledger or recorded_ledger(directory) or default_ledger(directory)
     if create:
-        _make(directory)
-    return SqliteLedger(directory / LEDGER_FILE, create=create, read_only=read_only, busy=busy)
+        make_durable_directory(directory)
+    opened = open_spec(
+        chosen,
+        directory,
+        create=create,
+        read_only=read_only,
+        busy=busy,
+        settings=settings or recorded_settings(directory),
+    )
+    try:
+        if (target := moved_to(opened)) is not None:
+            msg = f"ledger {chosen} was moved to {target}; expected the one in use: give --ledger {target}"
+            raise DataDirectoryError(msg)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def open_spec(
+    ledger: LedgerSpec,
+    directory: Path | None,
+    *,
+    create: bool,
+    read_only: bool = False,
+    busy: float = BUSY,
+    settings: Settings | None = None,
+) -> Ledger:
+    """The ledger that is named, also one that was moved; `directory` is the data directory it belongs to, if known."""
+    if ledger.kind == SQLITE:
+        path = Path(ledger.place)
+        if directory is not None and path.parent != directory.absolute():
+            _check_same_disk(ledger, directory)
+            if create:
+                make_durable_directory(path.parent)
+        return SqliteLedger(path, create=create, read_only=read_only, busy=busy)
+    if ledger.kind == DELTA:
+        return DeltaLedger(ledger.place, create=create, read_only=read_only)
+    if ledger.kind == MEMORY:
+        return _in_memory(directory, create=create)
+    from txstorm.ledger.zookeeper_open import open_zookeeper
+
+    return open_zookeeper(ledger.hosts, ledger.chroot, settings, create=create, read_only=read_only)
+
+
+def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
+    """The ledger of `data_dir`: the recorded one, or the `given` one where none is recorded, or the default.
+
+    Raises:
+        InputError: another one is recorded than the `given` one, and it was not moved there; or the form is wrong.
+    """
+    found = recorded_ledger(data_dir)
+    if given is None:
+        return found or default_ledger(data_dir)
+    wanted = parse_ledger(given)
+    if found is None or found == wanted or _moved(found, data_dir, wanted):
+        return wanted
+    msg = (
+        f"data directory {data_dir} uses the ledger {found}, not {wanted}; leave out --ledger, or move the ledger: "
+        f"txstorm ledger copy {data_dir} {wanted}"
+    )
+    raise InputError(msg)
+
+
+def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | None = None) -> bool:
+    """Whether there is such a ledger, whatever it holds; an error where that cannot be known."""
+    if ledger.kind == SQLITE:
+        return Path(ledger.place).exists()
+    if ledger.kind == DELTA:
+        return DeltaLedger.is_there(ledger.place)
+    if ledger.kind == MEMORY:
+        return data_dir.absolute() in _memory
+    from txstorm.ledger.zookeeper_open import zookeeper_is_there
+
+    return zookeeper_is_there(ledger.hosts, ledger.chroot, settings)
+
+
+def ledger_is_known(data_dir: Path) -> bool:
+    """Whether `data_dir` has a ledger, or says where its ledger is; without asking for one that is elsewhere."""
+    found = recorded_ledger(data_dir)
+    return found is not None and (found.kind != MEMORY or data_dir.absolute() in _memory)
+
+
+def moved_to(ledger: Ledger) -> str | None:
+    """Where `txstorm ledger copy` has moved what stood here; None where it has not."""
+    entry = ledger.get(names.MOVED)
+    return None if entry is None else str(decode_value(None, entry.value, names.MOVED)["to"])
+
+
+def _moved(found: LedgerSpec, data_dir: Path, wanted: LedgerSpec) -> bool:
+    try:
+        opened = open_spec(found, data_dir, create=False, read_only=True)
+    except TxstormError:
+        return False
+    try:
+        return moved_to(opened) == str(wanted)
+    finally:
+        opened.close()
+
+
+def _in_memory(directory: Path | None, *, create: bool) -> MemoryLedger:
+    key = Path() if directory is None else directory.absolute()
+    with _memory_lock:
+        if key not in _memory:
+            if not create:
+                msg = (
+                    f"data directory {key}: its ledger was in the memory of a process that has ended; expected it in "
+                    f"this one; rebuild it from the tables: txstorm recover {key} --ledger sqlite:{key / LEDGER_FILE}"
+                )
+                raise DataDirectoryError(msg)
+            _memory[key] = MemoryLedger()
+        return MemoryLedger(beside=_memory[key])
+
+
+def _check_same_disk(ledger: LedgerSpec, directory: Path) -> None:
+    devices = {_existing(path).stat().st_dev for path in (Path(ledger.place).parent, directory.absolute())}
+    if len(devices) > 1:
+        msg = (
+            f"ledger {ledger}: expected it on the file system of the tables in {directory}, got another one; SQLite's "
+            "file and the tables must survive together: put it there, or take a zookeeper or delta ledger"
+        )
+        raise InputError(msg)
+
+
+def _existing(path: Path) -> Path:
+    return next(one for one in (path, *path.parents) if one.exists())
 
 
 def local_directory(data_dir: str | Path) -> Path:
@@ -49,7 +201,8 @@ def local_directory(data_dir: str | Path) -> Path:
     raise InputError(msg)
 
 
-def _make(directory: Path) -> None:
+def make_durable_directory(directory: Path) -> None:
+    """Make `directory` with its parents; they survive a power failure."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)

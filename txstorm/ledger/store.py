@@ -6,7 +6,7 @@ has to read and write entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,9 @@ from txstorm.errors import ConflictError, InputError
 
 MAX_VALUE = 256 * 1024
 """Longest value in bytes (ZooKeeper loses the connection at 1 MB); longer ones go through `txstorm.ledger.blobs`."""
+
+MAX_COMMIT = 768 * 1024
+"""Longest sum of the values of one commit that every store takes; ZooKeeper refuses a longer one."""
 
 ABSENT = -1
 """As an expected version: there must be no entry."""
@@ -150,6 +153,21 @@ def check_ops(ops: Sequence[Op]) -> None:
                 "encode it with txstorm.ledger.blobs.encode_value and a blob directory"
             )
             raise InputError(msg)
+
+
+def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
+    """The operations of `groups` in as few commits as every store takes (`MAX_COMMIT`), in order, each group whole."""
+    some: list[Op] = []
+    size = 0
+    for group in groups:
+        more = sum(len(op.value) for op in group if isinstance(op, Put))
+        if some and size + more > MAX_COMMIT:
+            yield some
+            some, size = [], 0
+        some.extend(group)
+        size += more
+    if some:
+        yield some
 
 
 def outcome(op: Op, found: Entry | None) -> Entry | None:

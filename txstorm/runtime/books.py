@@ -12,7 +12,8 @@ from txstorm.api.attempt import FIRST_TXID
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
-from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put
+from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
+from txstorm.runtime.partitions import PartitionEntries
 from txstorm.state.intent import Intent
 
 CAUSE = 4000
@@ -64,6 +65,7 @@ class Books:
         self.ledger = ledger
         self._blobs = blob_dir
         self._guard: Check | None = None
+        self._partitions: PartitionEntries | None = None
         self.epoch = 0
 
     def check(self) -> None:
@@ -134,11 +136,28 @@ class Books:
         return {int(txid): Meta(**self._value(names.meta_path(int(txid)), e.value)) for txid, e in entries.items()}
 
     def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
-        """Store metadata of several txids in one write (P1, and P4 with the real extents)."""
-        ops: list[Op] = [self._put(names.meta_path(txid), meta.to_json()) for txid, meta in metas.items()]
-        ops += [Delete(names.meta_path(txid)) for txid in remove]
-        if ops:
+        """Store metadata of several txids (P1, and P4 with the real extents), in one write where the store takes it.
+
+        Otherwise in several, in txid order, each with whole txids: after a failure a first part of them is stored.
+        """
+        removed: list[Op] = [Delete(names.meta_path(txid)) for txid in remove]
+        for ops in in_commits([*(self._meta_ops(*one) for one in metas.items()), self._with_partitions(removed)]):
             self._commit(ops)
+
+    def keep_partitions(self) -> None:
+        """Keep Storm's ``user/<partition>/<txid>`` from here on, for a ledger that is at Storm's paths."""
+        self._partitions = PartitionEntries(self.ledger, self._put)
+
+    def _meta_ops(self, txid: int, meta: Meta) -> list[Op]:
+        beside = [] if self._partitions is None else self._partitions.put_ops(txid, meta.document)
+        return [self._put(names.meta_path(txid), meta.to_json()), *beside]
+
+    def _with_partitions(self, removed: Sequence[Op]) -> list[Op]:
+        """`removed`, and with the metadata of a txid what its partitions gave."""
+        if self._partitions is None:
+            return list(removed)
+        found = [op.path.rpartition("/") for op in removed]
+        return [*removed, *self._partitions.remove_ops(int(txid) for path, _, txid in found if path == names.META)]
 
     def intents(self) -> list[Intent]:
         """All kept intents, in txid order; those that end at or after `currtx` are live."""
@@ -177,7 +196,7 @@ class Books:
                 self._put(names.CURRTX, last + 1),
                 self._put(names.TABLES, dict(tables)),
                 self._put(names.history_path(last), list(history)),
-                *remove,
+                *self._with_partitions(remove),
             ]
         )
         faults.point("p8.after")
@@ -243,10 +262,13 @@ class Books:
         """Remove blob files nothing in the ledger names any more."""
         kept = [
             entry.value
-            for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES)
+            for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES, *self._partition_paths())
             for entry in self.ledger.scan(path).values()
         ]
         sweep_blobs(self._blobs, kept)
+
+    def _partition_paths(self) -> list[str]:
+        return [f"{names.USER}/{partition}" for partition in self.ledger.children(names.USER)]
 
     # -- values -------------------------------------------------------------------------------------------------
 

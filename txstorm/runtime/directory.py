@@ -9,7 +9,8 @@ from pathlib import Path
 
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.durable import write_durably
-from txstorm.ledger.open import LEDGER_FILE
+from txstorm.ledger.open import ledger_is_known
+from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
 
 FORMAT = "txstorm-data"
 VERSION = 1
@@ -67,7 +68,8 @@ def _check_empty(data_dir: Path) -> None:
         msg = f"data directory {data_dir} is a file; choose another --data-dir"
         raise DataDirectoryError(msg)
     # What a first run leaves that was killed before it wrote its format file.
-    ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm", "intents", "spill"}
+    ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"}
+    ours |= {PLACE_FILE, "intents", "spill"}
     foreign = sorted(set(os.listdir(data_dir)) - ours - set(TABLE_FOLDERS))
     foreign = [name for name in foreign if not name.startswith((".", LEDGER_FILE))]
     if foreign:
@@ -83,8 +85,8 @@ def write_format(data_dir: Path) -> None:
 
 
 def ledger_exists(data_dir: Path) -> bool:
-    """Whether `data_dir` has a ledger."""
-    return (data_dir / LEDGER_FILE).exists()
+    """Whether `data_dir` has a ledger, or says where its ledger is."""
+    return ledger_is_known(data_dir)
 
 
 def has_tables(data_dir: Path) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 from txstorm.api.names import near
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.ledger.place import recorded_ledger
+from txstorm.ledger.specs import parse_ledger
 from txstorm.runtime.books import Books
 from txstorm.runtime.directory import FORMAT_FILE, ledger_exists
 from txstorm.runtime.reading import check_readable
@@ -31,13 +33,18 @@ def topology_in(data_dir: str | Path) -> Path:
         )
         raise DataDirectoryError(msg)
     if not ledger_exists(check_readable(directory)):
-        msg = f"data directory {data_dir} has no ledger; restore it from a copy"
+        msg = (
+            f"data directory {data_dir} has no ledger; restore it from a copy, or rebuild it from the tables: "
+            f"txstorm recover {data_dir}"
+        )
         raise DataDirectoryError(msg)
     return directory
 
 
-def list_topologies(root: str | Path) -> list[dict[str, Any]]:
+def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
     """The status of every topology below `root`, by directory; one that cannot be read has ``error`` instead.
+
+    With `ledger` only those that use this one.
 
     Raises:
         InputError: there is no such directory.
@@ -47,13 +54,15 @@ def list_topologies(root: str | Path) -> list[dict[str, Any]]:
         msg = f"{root}: expected a directory with data directories in it, such as ./txstorm-data, found none"
         raise InputError(msg)
     own = [directory] if (directory / FORMAT_FILE).exists() else []
-    return [_listed(one) for one in [*own, *_directories(directory)]]
+    wanted = None if ledger is None else parse_ledger(ledger)
+    found = [*own, *_directories(directory)]
+    return [_listed(one) for one in found if wanted is None or recorded_ledger(one.absolute()) == wanted]
 
 
 def read_status(data_dir: str | Path) -> dict[str, Any]:
     """How the topology in `data_dir` is.
 
-    ``topology``, ``data_dir``, ``running``, ``mode``, ``holder`` (who has the lease, in words, or None),
+    ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (who has the lease, in words, or None),
     ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase), ``blocked`` (why
     a decided transaction cannot be published, or None), ``error`` (what ended the last run, or None), and what the run
     last told of itself (`LIVE_FACTS`).
@@ -118,6 +127,7 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
     return {
         "topology": identity.topology if identity else None,
         "data_dir": str(directory),
+        "ledger": str(recorded_ledger(directory) or ""),
         "running": running,
         "mode": _mode(told, holder),
         "holder": holder,

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -18,13 +19,16 @@ from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.names import meta_path
-from txstorm.ledger.open import LEDGER_FILE, open_ledger
+from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
+from txstorm.ledger.place import record_ledger
+from txstorm.ledger.specs import LedgerSpec
 from txstorm.ledger.store import Delete
+from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer, history_rows
-from txstorm.runtime.directory import check_directory, ledger_exists, make_directory, was_run, write_format
+from txstorm.runtime.directory import check_directory, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.origin import Origin
 from txstorm.runtime.planning import Planning
@@ -71,6 +75,7 @@ class RunOptions:
 
     Attributes:
         observe: told what every task of the commit phase emitted.
+        ledger: what names the ledger, over the setting ``ledger``.
         standby: told who is waited for, where another run leads; None: that one is not waited for.
     """
 
@@ -80,6 +85,7 @@ class RunOptions:
     clock: Clock = field(default_factory=Clock)
     observe: Observe | None = None
     origin: Origin | None = None
+    ledger: str | None = None
     standby: Tell | None = None
 
 
@@ -105,7 +111,10 @@ def open_session(
         journal.close()  # this was only to see that it can be written, before anything else is
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
-    books = _lease(topology, data_dir, options.standby, lambda: engine.start(program))
+    settings = topology.settings
+    named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
+    make_ready = partial(engine.start, program)
+    books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
     try:
         store, identity = _lead(topology, books, data_dir)
         if options.origin is not None:
@@ -120,25 +129,36 @@ def open_session(
         raise
 
 
-def _lease(topology: Topology, data_dir: Path, standby: Tell | None, make_ready: Callable[[], None]) -> Books:
+def _lease(
+    topology: Topology, data_dir: Path, chosen: LedgerSpec, standby: Tell | None, make_ready: Callable[[], None]
+) -> Books:
     """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
-    first = not ledger_exists(data_dir)
+    settings = topology.settings
+    first = not ledger_is_there(chosen, data_dir, settings)
     if first and was_run(data_dir):
         msg = (
-            f"data directory {data_dir} was run in, but has no ledger ({LEDGER_FILE}); starting at txid 1 would count "
-            "everything again: put the ledger back, or choose another --data-dir"
+            f"data directory {data_dir} was run in, but has no ledger ({_shown(chosen, data_dir)}); starting at txid 1 "
+            "would count everything again: put the ledger back, rebuild it from the tables with: txstorm recover "
+            f"{data_dir}, or choose another --data-dir"
         )
         raise DataDirectoryError(msg)
-    ledger = open_ledger(data_dir, create=first)
+    ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
         books = Books(ledger, data_dir / "intents")
         if take_lease(books, topology.id, standby, make_ready):
-            check_directory(data_dir)  # another version of txstorm may have led meanwhile
+            # Another version of txstorm may have led meanwhile, or the topology been moved to another ledger.
+            check_directory(data_dir)
+            chosen_ledger(data_dir, str(chosen))
+        record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
         return books
     except BaseException:
         ledger.close()
         raise
+
+
+def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
+    return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
 def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore, Identity]:

@@ -38,6 +38,7 @@ def run(
     listeners: Sequence[Listener] = (),
     journal: str | Path | None = None,
     target: str | None = None,
+    ledger: str | None = None,
     standby: bool | Tell = False,
 ) -> RunHandle:
     """Start `topology` and return at once; started again in the same directory it continues.
@@ -56,6 +57,8 @@ def run(
         journal: file to which the coordinator's events and commands are appended.
         target: MODULE:ATTRIBUTE under which a replay finds the topology; by default the attribute of a module that
             holds it, if there is one.
+        ledger: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``; by default the one the
+            directory was run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
         standby: when another process runs this directory, start the engine, wait for the end of that run, and take
             over; `run` returns then. A function is told who is waited for; True: the log is.
 
@@ -72,7 +75,7 @@ def run(
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
     until, record = _checked_until(until_txid), Path(journal) if journal else None
-    options = RunOptions(available_now, until, record, origin=origin, standby=teller(standby))
+    options = RunOptions(available_now, until, record, origin=origin, ledger=ledger, standby=teller(standby))
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)

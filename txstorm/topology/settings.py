@@ -17,12 +17,14 @@ STORM_KEYS: dict[str, tuple[str, float]] = {
     "topology.message.timeout.secs": ("batch_timeout", 1),
     "topology.enable.message.timeouts": ("enable_timeouts", 1),
     "topology.trident.batch.emit.interval.millis": ("min_interval", 1000),
+    "transactional.zookeeper.servers": ("zookeeper_servers", 1),
+    "transactional.zookeeper.port": ("zookeeper_port", 1),
+    "transactional.zookeeper.root": ("zookeeper_root", 1),
+    "storm.zookeeper.session.timeout": ("zookeeper_session_timeout", 1000),
 }
 """Storm's key → the setting's name, and how many of Storm's units make one of ours."""
 
 _LATER = {
-    "transactional.zookeeper.": "a ledger in ZooKeeper is not available in this version; leave it out: "
-    "the ledger is kept in the data directory",
     "topology.transactional.id": "the id is the first argument of TransactionalTopologyBuilder; set it there",
 }
 
@@ -41,6 +43,10 @@ def _none_word(value: Any) -> Any:
     return None if isinstance(value, str) and value.strip().lower() in ("none", "null", "") else value
 
 
+def _host_list(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
 def _error_policy(value: Any) -> Any:
     if isinstance(value, str) and (found := _POLICY.fullmatch(value.strip())):
         return ", ".join(found.group(0).replace(" ", "").split(","))
@@ -51,6 +57,7 @@ def _error_policy(value: Any) -> Any:
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 Size = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 
 
 class SettingInfo(NamedTuple):
@@ -78,7 +85,7 @@ class Settings(BaseModel):
     )
     max_group_txids: Count = Field(64, description="transactions decided and published together at most")
     max_jobs: Count = Field(2, description="jobs that process at the same time")
-    batch_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)] = Field(
+    batch_timeout: Duration = Field(
         600.0, description="seconds after which a batch, in either phase, is given up and tried again"
     )
     enable_timeouts: bool = Field(True, description="whether batch_timeout applies")
@@ -100,7 +107,37 @@ class Settings(BaseModel):
         16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
+    ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None,
+        description="where the coordinator remembers: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "
+        "none: ledger.db in the data directory",
+    )
     keep_intents: Count = Field(3, description="published intents that are kept with their files")
+    zookeeper_servers: Annotated[str, BeforeValidator(_host_list)] = Field(
+        "", description="host:port,… of the ensemble that keeps the ledger; empty: the ledger is not in ZooKeeper"
+    )
+    zookeeper_port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(_no_bool)] = Field(
+        2181, description="port of servers that are given without one"
+    )
+    zookeeper_root: str = Field("/transactional", description="node below which the ledger is, under the topology's id")
+    zookeeper_session_timeout: Duration = Field(
+        10.0, description="seconds after which ZooKeeper frees the lease of a run it does not hear of"
+    )
+    zookeeper_connect_timeout: Duration = Field(8.0, description="seconds to find a ZooKeeper server at the start")
+    zookeeper_patience: Duration = Field(
+        30.0, description="seconds that a run waits for ZooKeeper to come back, before it steps down"
+    )
+    zookeeper_tls: bool = Field(
+        False, description="whether to speak TLS with ZooKeeper; a CA or certificate implies it"
+    )
+    zookeeper_ca: str = Field("", description="PEM file of the authorities to trust; empty: those of the system")
+    zookeeper_certificate: str = Field(
+        "", description="PEM file of this client's certificate, if the servers ask for it"
+    )
+    zookeeper_key: str = Field("", description="PEM file of the key of that certificate")
+    zookeeper_check_hostname: bool = Field(
+        True, description="whether a server's certificate must be of its host's name"
+    )
 
     @property
     def error_retries(self) -> int:

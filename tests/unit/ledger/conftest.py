@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -12,9 +13,13 @@ from pathlib import Path
 import pytest
 
 import txstorm.errors
+from txstorm.clients.zookeeper import ZooKeeperSession
+from txstorm.clients.zookeeper_values import ZooKeeperOptions
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import Ledger
+from txstorm.ledger.zookeeper import ZooKeeperLedger
 
 ROOT = Path(txstorm.errors.__file__).parents[1]
 SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -22,29 +27,45 @@ PRELUDE = """
 import sys
 from pathlib import Path
 from txstorm.errors import *
+from txstorm.ledger import delta
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import *
 path = Path(sys.argv[1])
 """
 
 
-def _sqlite(tmp_path: Path) -> Callable[[], Ledger]:
+def _sqlite(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
+    tmp_path = request.getfixturevalue("tmp_path")
     return lambda: SqliteLedger(tmp_path / "ledger.db", create=True, clock=lambda: SINCE)
 
 
-def _memory(tmp_path: Path) -> Callable[[], Ledger]:
+def _memory(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
     first = MemoryLedger(clock=lambda: SINCE)
     return lambda: MemoryLedger(first, clock=lambda: SINCE)
 
 
-IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory}
+def _delta(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
+    tmp_path = request.getfixturevalue("tmp_path")
+    return lambda: DeltaLedger(str(tmp_path / "control"), create=True, clock=lambda: SINCE)
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
-def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Ledger]]:
+def _zookeeper(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
+    server = request.getfixturevalue("zookeeper_server")
+    root = server.new_chroot().removeprefix(server.hosts)
+    session = functools.partial(ZooKeeperSession, server.hosts, ZooKeeperOptions())
+    return lambda: ZooKeeperLedger(session(), root, create=True, clock=lambda: SINCE)
+
+
+IMPLEMENTATIONS = {"sqlite": _sqlite, "memory": _memory, "delta": _delta, "zookeeper": _zookeeper}
+MARKED = [pytest.param(name, marks=pytest.mark.integration if name == "zookeeper" else ()) for name in IMPLEMENTATIONS]
+
+
+@pytest.fixture(params=MARKED)
+def another(request: pytest.FixtureRequest) -> Iterator[Callable[[], Ledger]]:
     """Opens one more handle on the same ledger."""
     handles: list[Ledger] = []
-    opening = IMPLEMENTATIONS[request.param](tmp_path)
+    opening = IMPLEMENTATIONS[request.param](request)
 
     def opened() -> Ledger:
         handles.append(opening())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import names
+from txstorm.ledger.blobs import decode_value
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.store import MAX_VALUE, Delete, Put
+from txstorm.ledger.store import MAX_COMMIT, MAX_VALUE, Check, Delete, Put
 from txstorm.runtime.books import Books, Identity, Meta, with_digests
 from txstorm.state.intent import Intent, TxidRecord
 
@@ -138,3 +140,53 @@ def test_an_intent_under_the_path_of_another_txid_is_damage(books: Books) -> Non
     books.ledger.commit([Put(names.intent_path(7), value.value)])
     with pytest.raises(LedgerCorrupt, match=r"intents/7 holds the intent of txid 1"):
         books.intents()
+
+
+class Counting(MemoryLedger):
+    """Remembers the paths of every commit."""
+
+    def commit(self, ops, *, durable: bool = True) -> None:
+        super().commit(ops, durable=durable)
+        self.__dict__.setdefault("commits", []).append([op.path for op in ops if not isinstance(op, Check)])
+
+
+def test_metadata_of_many_txids_go_in_several_commits_where_one_would_be_too_long(tmp_path: Path) -> None:
+    ledger = Counting()
+    books = Books(ledger, tmp_path)
+    books.write_metas({txid: Meta("x" * (MAX_VALUE - 1000), 1) for txid in range(1, 5)}, remove=[9])
+    assert ledger.commits == [
+        [names.meta_path(txid) for txid in range(1, MAX_COMMIT // MAX_VALUE + 1)],
+        [names.meta_path(4), names.meta_path(9)],
+    ]
+
+
+def parts(**given: Any) -> dict[str, Any]:
+    return {"parts": {name.removeprefix("p"): part for name, part in given.items()}}
+
+
+def test_partitions_have_entries_of_their_own_where_storm_has_them(tmp_path: Path) -> None:
+    ledger = Counting()
+    books = Books(ledger, tmp_path)
+    books.keep_partitions()
+    books.write_metas({1: Meta({"parts": None}, 1), 2: Meta({"meta": 7}, 1)})
+    assert ledger.children(names.USER) == []
+    books.write_metas({1: Meta(parts(p0={"batch": [0, 5]}, p1={"kept": None}), 1)})
+    books.write_metas({2: Meta(parts(p0={"batch": [5, 9]}, p1={"batch": "a"}), 1)})
+    found = {txid: {p: ledger.get(names.user_path(p, txid)) for p in "01"} for txid in (1, 2)}
+    assert [[p for p, entry in entries.items() if entry] for entries in found.values()] == [["0"], ["0", "1"]]
+    assert decode_value(None, ledger.get("user/0/2").value) == [5, 9]
+    # Each txid in one commit with its document; replayed with another content; cleaned up with the document.
+    assert ledger.commits[-1] == ["coordinator/meta/2", "user/0/2", "user/1/2"]
+    books.write_metas({2: Meta(parts(p0={"batch": [5, 9]}, p1={"kept": None}), 1)})
+    assert ledger.get("user/1/2") is None
+    again = Books(ledger, tmp_path)
+    again.keep_partitions()
+    again.complete(2, {}, [], [Delete(names.meta_path(1))])
+    assert ledger.commits[-1][-2:] == ["coordinator/meta/1", "user/0/1"]
+    again.write_metas({}, remove=[2])
+    assert ledger.scan("user/0") == ledger.scan("user/1") == {}
+
+
+def test_without_storms_paths_partitions_have_no_entries(books: Books) -> None:
+    books.write_metas({1: Meta(parts(p0={"batch": 1}), 1)})
+    assert books.ledger.children(names.USER) == []

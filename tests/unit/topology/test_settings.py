@@ -94,11 +94,17 @@ def test_all_faults_come_at_once_and_unknown_keys_name_the_near_ones():
     assert "unknown setting 'qqq'; known are max_spout_pending, " in message
 
 
-@pytest.mark.parametrize("key", ["transactional.zookeeper.root", "transactional.zookeeper.servers"])
-def test_keys_of_the_zookeeper_ledger_are_refused_with_a_reason(key):
+def test_storms_keys_of_the_zookeeper_ledger():
     """Row T44."""
-    with pytest.raises(SettingError, match="the ledger is kept in the data directory"):
-        Settings.parse({key: "x"})
+    servers, port, root = (f"transactional.zookeeper.{key}" for key in ("servers", "port", "root"))
+    settings = Settings.parse(
+        {servers: ["a", "b:2182"], port: "2183", root: "/x", "storm.zookeeper.session.timeout": 500}
+    )
+    assert (settings.zookeeper_servers, settings.zookeeper_port, settings.zookeeper_root) == ("a,b:2182", 2183, "/x")
+    assert settings.zookeeper_session_timeout == 0.5
+    assert Settings.parse({servers: "a,b"}).zookeeper_servers == "a,b"
+    with pytest.raises(SettingError, match=r"zookeeper_port: got 70000.*65535"):
+        Settings.parse({port: 70000})
 
 
 def test_the_id_is_no_setting():

@@ -1,0 +1,468 @@
+"""The ledger in ZooKeeper when something fails: servers, connections, sessions, answers. Real servers only."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from servers.proxy import LossyProxy
+from servers.running import ZooKeeper, start_zookeeper
+from servers.zookeeper import is_write
+
+from txstorm.clients.zookeeper import ZooKeeperSession
+from txstorm.clients.zookeeper_values import Unreachable, ZooKeeperOptions
+from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputError, LedgerCorrupt
+from txstorm.ledger import zookeeper_lease
+from txstorm.ledger.store import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put
+from txstorm.ledger.zookeeper import ZooKeeperLedger
+from txstorm.ledger.zookeeper_open import AUTH, open_zookeeper
+from txstorm.topology.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+QUICK = ZooKeeperOptions(session_timeout=2.0, connect_timeout=5.0, patience=20.0)
+
+
+class Place:
+    """A chroot of one test, and handles on the ledger there."""
+
+    def __init__(self, hosts: str, root: str) -> None:
+        self.hosts, self.root = hosts, root
+        self._handles: list[Ledger] = []
+        self._clients: list[KazooClient] = []
+
+    def ledger(self, hosts: str = "", options: ZooKeeperOptions = QUICK, **more: Any) -> ZooKeeperLedger:
+        handle = ZooKeeperLedger(ZooKeeperSession(hosts or self.hosts, options), self.root, create=True, **more)
+        self._handles.append(handle)
+        return handle
+
+    def client(self, **more: Any) -> KazooClient:
+        """Somebody else, who may look and meddle."""
+        client = KazooClient(self.hosts + self.root, **more)
+        client.start(timeout=10)
+        self._clients.append(client)
+        return client
+
+    def expire(self, ledger: ZooKeeperLedger) -> None:
+        """End the session of `ledger`, as a second client with its number does."""
+        second = KazooClient(self.hosts, client_id=ledger._session._kazoo.client_id)
+        second.start(timeout=10)
+        second.stop()
+        second.close()
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.close()
+        for client in self._clients:
+            client.stop()
+            client.close()
+
+
+@contextlib.contextmanager
+def place_at(server: ZooKeeper) -> Iterator[Place]:
+    place = Place(server.hosts, server.new_chroot().removeprefix(server.hosts))
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def place(zookeeper_server: ZooKeeper) -> Iterator[Place]:
+    with place_at(zookeeper_server) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
+    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as made:
+        yield made
+
+
+def in_thread(call: Callable[[], object]) -> Callable[[], list[Exception]]:
+    """Starts `call`; the function returned waits for its end and gives what it raised."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def ended() -> list[Exception]:
+        thread.join(60)
+        assert not thread.is_alive()
+        return raised
+
+    return ended
+
+
+# -- lost answers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_whose_answer_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
+    ledger = place.ledger(proxy.address)
+    ledger.acquire("run")
+    ledger.commit([Put("coordinator/currtx", b"1"), Put("log/0", b"")])
+    for number in range(1, 6):
+        proxy.drop_answers(1, matching=is_write)
+        ledger.commit([Put("coordinator/currtx", str(number).encode(), number - 1), Put(f"log/{number}", b"", ABSENT)])
+    assert proxy.dropped == 5
+    assert ledger.get("coordinator/currtx") == Entry(b"5", 5)
+    assert ledger.children("log") == ["0", "1", "2", "3", "4", "5"]
+    ledger.check_lease()
+
+
+def test_a_first_commit_without_a_lease_whose_answer_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
+    ledger = place.ledger(proxy.address)
+    proxy.drop_answers(1, matching=is_write)
+    ledger.commit([Put("a", b"1")])
+    assert proxy.dropped == 1
+    assert ledger.get("a") == Entry(b"1", 0)
+    ledger.commit([Put("a", b"2")])
+    assert ledger.get("a") == Entry(b"2", 1)
+
+
+def test_a_commit_that_never_arrived_is_sent_again(place: Place, proxy: LossyProxy) -> None:
+    ledger = place.ledger(proxy.address)
+    ledger.acquire("run")
+    ledger.commit([Put("a", b"1")])
+    # Held back on the way, and then gone with the connection.
+    proxy.stall()
+    ended = in_thread(lambda: ledger.commit([Put("a", b"2", 0)]))
+    wait_for_request(ledger)
+    proxy.cut()
+    proxy.heal()
+    assert ended() == []
+    assert ledger.get("a") == Entry(b"2", 1)
+    ledger.check_lease()
+
+
+def wait_for_request(ledger: ZooKeeperLedger) -> None:
+    """Wait until a request of `ledger` is under way."""
+    kazoo = ledger._session._kazoo
+    pause = threading.Event()
+    while not kazoo._pending:
+        pause.wait(0.01)
+
+
+def test_a_lease_taken_or_given_back_with_a_lost_answer_is_taken_or_given_back(place: Place, proxy: LossyProxy) -> None:
+    first, second = place.ledger(proxy.address), place.ledger()
+    proxy.drop_answers(1, matching=is_write)
+    first.acquire("one")
+    assert "'one'" in str(second.holder())
+    with pytest.raises(HeldError, match="'one'"):
+        second.acquire("two")
+    proxy.drop_answers(1, matching=is_write)
+    first.release()
+    assert proxy.dropped == 2
+    second.acquire("two")
+    first.check_lease()
+
+
+# -- connections and servers that are away --------------------------------------------------------------------------
+
+
+def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyProxy) -> None:
+    ledger, other = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=20)), place.ledger()
+    ledger.acquire("run")
+    ledger.commit([Put("a", b"1")])
+    proxy.cut()
+    committing = in_thread(lambda: ledger.commit([Put("a", b"2", 0)]))
+    checking, reading = in_thread(ledger.check_lease), in_thread(lambda: ledger.get("a"))
+    with pytest.raises(HeldError):
+        other.acquire("other")
+    proxy.heal()
+    assert committing() == checking() == reading() == []
+    assert other.get("a") == Entry(b"2", 1)
+
+
+def test_a_server_that_is_killed_and_restarted_costs_a_pause(tmp_path: Path) -> None:
+    with start_zookeeper(tmp_path) as server, place_at(server) as place:
+        ledger = place.ledger(options=ZooKeeperOptions(session_timeout=20))
+        ledger.acquire("run")
+        for number in range(3):
+            ledger.commit([Put("a", b"before")])
+            server.kill()
+            ended = in_thread(lambda: ledger.commit([Put("a", b"during"), Put(f"log/{number}", b"")]))  # noqa: B023
+            server.restart()
+            assert ended() == []
+        assert ledger.get("a") == Entry(b"during", 5)
+        ledger.check_lease()
+        assert "'run'" in str(place.ledger().holder())
+
+
+def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
+    with start_zookeeper(tmp_path, servers=3) as ensemble, place_at(ensemble) as place:
+        ledger, reader = place.ledger(options=ZooKeeperOptions(session_timeout=20)), place.ledger()
+        ledger.acquire("run")
+        ledger.commit([Put("a", b"0")])
+        for round_ in range(1, 3):
+            dead = ensemble.leader()
+            ensemble.kill(dead)
+            for number in range(10):
+                ledger.commit([Put("a", f"{round_}-{number}".encode()), Put(f"log/{round_}-{number}", b"", ABSENT)])
+            ensemble.restart(dead)
+        ledger.check_lease()
+        assert ledger.get("a") == Entry(b"2-9", 20)
+        reader._session.sync(place.root)
+        assert len(reader.scan("log")) == 20
+
+
+def test_a_holder_without_contact_for_too_long_steps_down(place: Place, proxy: LossyProxy) -> None:
+    ledger = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=2, patience=0.5))
+    other = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=2, patience=0.5))
+    ledger.acquire("run")
+    proxy.cut()
+    with pytest.raises(FencedError, match=r"expected an answer, got none: Connection dropped: .*refused"):
+        ledger.commit([Put("a", b"1")])
+    with pytest.raises(Unreachable, match="expected an answer, got none"):
+        other.commit([Put("a", b"1")])
+    assert not other.wait_free(0.1)
+    proxy.heal()
+    with pytest.raises(FencedError):
+        ledger.check_lease()
+    assert place.ledger().get("a") is None
+
+
+# -- sessions that end ----------------------------------------------------------------------------------------------
+
+
+def test_a_holder_whose_session_has_ended_writes_nothing_more(place: Place) -> None:
+    first, second = place.ledger(), place.ledger()
+    first.acquire("one")
+    first.commit([Put("a", b"1")])
+    place.expire(first)
+    assert second.wait_free(60)
+    with pytest.raises(FencedError, match=r"the session 0x[0-9a-f]+ has ended"):
+        first.commit([Put("a", b"2")])
+    with pytest.raises(FencedError, match="has ended"):
+        first.check_lease()
+    with pytest.raises(FencedError):
+        first.commit([])
+    second.acquire("two")
+    with pytest.raises(FencedError):
+        first.commit([Put("a", b"2")])
+    # What it reads is another matter, and given back it may begin anew.
+    assert first.get("a") == Entry(b"1", 0)
+    first.release()
+    first.commit([Put("a", b"3")])
+    with pytest.raises(HeldError, match="'two'"):
+        first.acquire("one")
+
+
+def test_a_handle_without_a_lease_goes_on_in_another_session(place: Place) -> None:
+    ledger = place.ledger()
+    ledger.commit([Put("a", b"1")])
+    place.expire(ledger)
+    while True:
+        try:
+            ledger.commit([Put("a", b"2", 0)])
+            break
+        except Exception as error:  # noqa: BLE001 - the commit may have met the end of its session
+            assert "has ended" in str(error)
+    assert ledger.get("a") == Entry(b"2", 1)
+
+
+def test_a_lease_that_somebody_removed_is_lost_at_the_next_commit(place: Place) -> None:
+    first, second = place.ledger(), place.ledger()
+    first.acquire("one")
+    place.client().delete("/%lease")
+    with pytest.raises(FencedError, match="its node removed"):
+        first.commit([Put("a", b"1")])
+    first.release()
+    first.acquire("again")
+    place.client().delete("/%lease")
+    second.acquire("two")
+    with pytest.raises(FencedError, match="another epoch"):
+        first.commit([Put("a", b"1")])
+    second.check_lease()
+    assert second.get("a") is None
+
+
+def test_the_lease_is_looked_at_when_it_was_not_seen_for_a_while_only(place: Place, proxy: LossyProxy) -> None:
+    times = [0.0]
+    ledger = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=9), now=lambda: times[0])
+    ledger.acquire("run")
+    place.client().delete("/%lease")
+    times[0] = 2.9
+    ledger.check_lease()  # as after a moment
+    times[0] = 3.1
+    with pytest.raises(FencedError, match="its node removed"):
+        ledger.check_lease()  # as after a freeze
+    ledger.release()
+    ledger.acquire("again")
+    times[0] = 6.0
+    ledger.commit([Put("a", b"1")])
+    place.client().delete("/%lease")
+    times[0] = 8.9
+    ledger.check_lease()  # that commit has seen it
+
+
+def test_a_waiting_handle_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = place.ledger(), place.ledger()
+    first.acquire("one")
+    # Nobody looks again by itself.
+    monkeypatch.setattr(zookeeper_lease, "_LOOK", 1000.0)
+    free: list[bool] = []
+    ended = in_thread(lambda: free.append(second.wait_free(1000)))
+    while not second._session._kazoo._data_watchers:
+        threading.Event().wait(0.01)
+    place.expire(first)
+    assert ended() == []
+    assert free == [True]
+    second.acquire("two")
+
+
+# -- what is stored -------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
+    ledger = place.ledger()
+    ledger.acquire("run")
+    ledger.commit([Put("coordinator/currtx", b'{"format":1,"value":4}'), Put("coordinator/meta/3", b"{}")])
+    seen = place.client()
+    assert seen.get("/coordinator/currtx")[0] == b'{"format":1,"value":4}'
+    assert seen.get_children("/coordinator/meta") == ["3"]
+    assert seen.get("/")[0] == b'{"format": "txstorm-ledger", "version": 1}'
+    assert b'"epoch": 0' in seen.get("/%lease")[0]
+
+
+def test_a_commit_is_one_write_however_many_entries_it_has(place: Place) -> None:
+    ledger, seen = place.ledger(), place.client()
+    ledger.acquire("run")
+
+    def writes(partitions: int) -> int:
+        """Transactions of the server for two commits of a txid, as their numbers count them."""
+        before = seen.create(f"/before-{partitions}", include_data=True)[1].czxid
+        positions = {partition: [17, 42] for partition in range(partitions)}
+        ledger.commit([Put(f"coordinator/meta/{partitions}", repr(positions).encode())])
+        ledger.commit([Put("coordinator/currtx", b"2"), *(Put(f"user/{p}/{partitions}", b"") for p in positions)])
+        return seen.create(f"/after-{partitions}", include_data=True)[1].czxid - before - 1
+
+    assert writes(1) == writes(64) == 2
+
+
+def test_a_commit_that_zookeeper_would_not_take_is_refused_before_it_is_sent(place: Place) -> None:
+    ledger = place.ledger()
+    full = [Put(f"a/{number}", b"x" * MAX_VALUE) for number in range(MAX_COMMIT // MAX_VALUE)]
+    ledger.commit(full)
+    with pytest.raises(InputError, match=rf"at most {MAX_COMMIT} bytes, got {MAX_COMMIT + 1}"):
+        ledger.commit([*full, Put("b", b"x")])
+    assert ledger.get("b") is None
+
+
+def test_a_read_only_handle_writes_nothing(place: Place) -> None:
+    place.ledger().commit([Put("a", b"1")])
+    reader = place.ledger(read_only=True)
+    assert reader.get("a") == Entry(b"1", 0)
+    for write in (lambda: reader.commit([Delete("a")]), lambda: reader.acquire("x"), lambda: reader.commit([])):
+        with pytest.raises(InputError, match="read_only=True"):
+            write()
+
+
+def test_what_is_no_ledger_is_refused(place: Place) -> None:
+    opened = place.client()
+    for data, says in [
+        (b"", r"expected a txstorm ledger, got a node with b''"),
+        (b"7", "expected a txstorm ledger, got a node with b'7'"),
+        (b'{"format": "txstorm-ledger", "version": 2}', "expected format txstorm-ledger 1, got 2"),
+    ]:
+        opened.ensure_path("/")
+        opened.set("/", data)
+        with pytest.raises(DataDirectoryError, match=says):
+            place.ledger()
+    assert opened.get_children("/") == []
+
+
+def test_a_lease_that_is_none_of_ours_is_refused(place: Place) -> None:
+    ledger = place.ledger()
+    place.client().create("/%lease", b"junk")
+    with pytest.raises(LedgerCorrupt, match="got b'junk'"):
+        ledger.acquire("run")
+
+
+# -- the way there --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", ["127.0.0.1:1", "no-such-host.invalid:2181"])
+def test_a_host_that_cannot_be_reached_is_named_with_the_cause(hosts: str) -> None:
+    with pytest.raises(Unreachable, match=rf"ZooKeeper {hosts}: expected an answer, got none: Con|Cannot resolve"):
+        open_zookeeper(hosts, "/wc", Settings(zookeeper_connect_timeout=1), create=False)
+
+
+def test_a_chroot_without_a_ledger_is_named(place: Place) -> None:
+    with pytest.raises(
+        DataDirectoryError, match=rf"zookeeper:{place.hosts}{place.root}: expected a ledger, got no such"
+    ):
+        open_zookeeper(place.hosts, place.root, create=False)
+    place.ledger().commit([Put("a", b"1")])
+    found = open_zookeeper(place.hosts, place.root, create=False, read_only=True)
+    assert found.get("a") == Entry(b"1", 0)
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "chroot"),
+    [("", "/a"), ("a:b", "/a"), ("h:1,,h:2", "/a"), ("h", ""), ("h", "/"), ("h", "/a//b"), ("h", "/../a")],
+)
+def test_malformed_addresses_are_refused(hosts: str, chroot: str) -> None:
+    with pytest.raises(InputError, match=r"ZooKeeper (servers|chroot) '"):
+        open_zookeeper(hosts, chroot, Settings(zookeeper_connect_timeout=0.1), create=True)
+
+
+def test_what_one_user_made_no_other_reads_or_writes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = f"{place.root}/deep/wc"
+    monkeypatch.setenv(AUTH, "owner:right")
+    owned = open_zookeeper(place.hosts, root, create=True)
+    owned.acquire("run")
+    owned.commit([Put("coordinator/currtx", b"1")])
+    for auth, who in [("owner:wrong", "user 'owner' with the given password"), ("", "a client without credentials")]:
+        monkeypatch.setenv(AUTH, auth)
+        for create in (True, False):
+            with pytest.raises(InputError, match=f"got a refusal for {who}") as caught:
+                open_zookeeper(place.hosts, root, create=create)
+            assert "wrong" not in str(caught.value)
+    everything = KazooClient(place.hosts, auth_data=[("digest", "owner:right")])
+    everything.start(timeout=10)
+    for node in all_nodes(everything, place.root):
+        acls, _ = everything.get_acls(node)
+        assert [(acl.perms, acl.id.scheme, acl.id.id.partition(":")[0]) for acl in acls] == [(31, "digest", "owner")], (
+            node
+        )
+    everything.stop()
+    everything.close()
+    owned.commit([Check("coordinator/currtx", 0), Put("coordinator/currtx", b"2")])
+    owned.close()
+
+
+def all_nodes(client: KazooClient, path: str) -> Iterator[str]:
+    yield path
+    for name in client.get_children(path):
+        yield from all_nodes(client, f"{path}/{name}")
+
+
+def test_tls_with_the_right_authority_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from servers.tls import certificate
+
+    other = certificate("another").pem
+    with start_zookeeper(tmp_path, encrypted=True) as server:
+        trusting = {"zookeeper_connect_timeout": 2.0, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
+        ledger = open_zookeeper(server.tls_hosts, "/wc", Settings.parse(trusting), create=True)
+        ledger.commit([Put("a", b"1")])
+        assert ledger.get("a") == Entry(b"1", 0)
+        ledger.close()
+        for setting, cause in [
+            ({"zookeeper_ca": str(other)}, "CERTIFICATE_VERIFY_FAILED"),
+            ({"zookeeper_ca": "", "zookeeper_tls": "true"}, "CERTIFICATE_VERIFY_FAILED"),
+        ]:
+            with pytest.raises(Unreachable, match=cause):
+                open_zookeeper(server.tls_hosts, "/wc", Settings.parse({**trusting, **setting}), create=True)
+        with pytest.raises(Unreachable, match="TLS where they ask for it"):
+            open_zookeeper(server.tls_hosts, "/wc", Settings(zookeeper_connect_timeout=1), create=True)

@@ -1,0 +1,181 @@
+"""Runs whose ledger is a Delta table: killed at every step of it, moved elsewhere, rebuilt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from crash_job import SPOUTS, TXIDS
+from recovery_cases import KILLED, Content, Forks, check, content, open_books
+
+from txstorm.errors import DataDirectoryError, HeldError, InputError
+from txstorm.ledger.delta import DeltaLedger
+from txstorm.ledger.open import open_ledger
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.runtime.lifecycle import read_status
+from txstorm.runtime.moving import copy_ledger
+from txstorm.runtime.recover import recover
+
+pytestmark = pytest.mark.integration
+
+# Of the ledger: the lease, the identity, the epoch, plans, extents, decisions, completions.
+LEDGER = [f"ledger.{step}:kill:{nth}" for nth in (1, 2, 3, 4, 6, 9, 14) for step in ("before", "written")]
+OTHERS = ["p0.raised:kill:1", "p6.before:kill:2", "p6.after:kill:2", "p7.2.written:kill:2", "p8.after:kill:3"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
+    """The content of an undisturbed run with SQLite, made once for each spout."""
+    known: dict[str, Content] = {}
+
+    def get(spout: str) -> Content:
+        if spout not in known:
+            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+            assert forks.run([data_dir, "--spout", spout])[0] == 0
+            known[spout] = content(data_dir)
+        return known[spout]
+
+    return get
+
+
+def ends_well(forks: Forks, argv: list[object]) -> None:
+    status, output = forks.run(argv)
+    assert status == 0, output
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip([*LEDGER, *OTHERS], cycle(SPOUTS))))
+def test_killed_and_started_again(forks, undisturbed, place, fault, spout):
+    argv = [place / "data", "--spout", spout, "--set", f"ledger=delta:{place}/control"]
+    status, output = forks.run(argv, fault)
+    assert status == KILLED, output
+
+    ends_well(forks, argv)
+
+    assert content(place / "data") == undisturbed(spout)
+    check(place / "data", TXIDS)
+    assert not (place / "data/ledger.db").exists()
+
+
+def test_the_directory_remembers_the_ledger(forks, undisturbed, place):
+    data_dir = place / "data"
+    argv = [data_dir, "--set", f"ledger=delta:{data_dir}/control"]
+    assert forks.run(argv, "p8.after:kill:2")[0] == KILLED
+    data_dir.rename(place / "moved")
+    ends_well(forks, [place / "moved"])
+    assert content(place / "moved") == undisturbed("memory")
+    assert read_status(place / "moved")["ledger"] == f"delta:{place}/moved/control"
+    status, output = forks.run([place / "moved", "--set", f"ledger=sqlite:{place}/x.db"])
+    assert status == 1
+    assert f"uses the ledger delta:{place}/moved/control, not sqlite:{place}/x.db" in output
+
+
+# -- moving -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_topology_is_moved_to_and_fro(forks, undisturbed, place):
+    data_dir = place / "data"
+    assert forks.run([data_dir, "--spout", "file"], "p6.after:kill:2")[0] == KILLED
+    found = copy_ledger(str(data_dir), f"delta:{place}/control")
+    assert (found["topology"], found["target"]) == ("crash", f"delta:{place}/control")
+    assert forks.run([data_dir, "--spout", "file"], "p6.after:kill:1")[0] == KILLED
+    copy_ledger(str(data_dir), f"sqlite:{data_dir}/ledger.db")  # where the old one stands, which was moved away
+    ends_well(forks, [data_dir, "--spout", "file"])
+    assert content(data_dir) == undisturbed("file")
+    check(data_dir, TXIDS)
+
+
+def test_what_was_moved_cannot_be_started_where_it_was(forks, place):
+    data_dir = place / "data"
+    assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
+    old, new = f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control"
+    copy_ledger(old, new)  # the directory was not named and does not know
+    for argv in ([data_dir], [data_dir, "--set", f"ledger={old}"]):
+        status, output = forks.run(argv)
+        assert status == 1
+        assert f"ledger {old} was moved to {new}" in output
+    with pytest.raises(DataDirectoryError, match="was moved to"):
+        read_status(data_dir)
+    ends_well(forks, [data_dir, "--set", f"ledger={new}"])
+    ends_well(forks, [data_dir])  # it knows now
+    check(data_dir, TXIDS)
+
+
+def test_what_runs_is_not_moved(forks, place):
+    data_dir = place / "data"
+    assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
+    holder = open_ledger(data_dir, create=False)
+    holder.acquire("crash")
+    try:
+        with pytest.raises(HeldError, match="'crash'"):
+            copy_ledger(str(data_dir), f"delta:{place}/control")
+    finally:
+        holder.close()
+    assert not (place / "control").exists()
+
+
+def test_where_something_stands_nothing_is_copied_to(forks, place):
+    for name in ("data", "other"):
+        assert forks.run([place / name], "p8.after:kill:2")[0] == KILLED
+    with pytest.raises(InputError, match="expected a new one, got one that holds something"):
+        copy_ledger(str(place / "data"), str(place / "other"))
+    with pytest.raises(InputError, match="both source and target"):
+        copy_ledger(str(place / "data"), f"sqlite:{place}/data/ledger.db")
+    with pytest.raises(DataDirectoryError, match="does not exist"):
+        copy_ledger(str(place / "dat"), f"delta:{place}/control")
+    ends_well(forks, [place / "data"])
+
+
+@pytest.mark.parametrize("nth", [2, 3, 4])
+def test_a_copy_that_was_interrupted_is_begun_anew(forks, undisturbed, place, monkeypatch, nth):
+    data_dir, commits = place / "data", []
+    assert forks.run([data_dir], "p6.after:kill:2")[0] == KILLED
+    written = DeltaLedger._append
+
+    def fail(ledger, *arguments, **options):
+        commits.append(1)
+        if len(commits) == nth:
+            raise OSError("the machine is switched off")
+        return written(ledger, *arguments, **options)
+
+    monkeypatch.setattr(DeltaLedger, "_append", fail)
+    with pytest.raises(OSError, match="switched off"):
+        copy_ledger(str(data_dir), f"delta:{place}/control")
+    monkeypatch.undo()
+    with open_books(data_dir) as books:  # the old one is the one in use
+        assert isinstance(books.ledger, SqliteLedger)
+
+    copy_ledger(str(data_dir), f"delta:{place}/control")
+
+    ends_well(forks, [data_dir])
+    assert content(data_dir) == undisturbed("memory")
+    with open_books(data_dir) as books:
+        assert isinstance(books.ledger, DeltaLedger)
+
+
+def test_a_mark_without_the_record_is_made_good_by_the_same_command(forks, place):
+    """Killed between the two: the directory still names the ledger that was moved."""
+    data_dir = place / "data"
+    assert forks.run([data_dir], "p8.after:kill:2")[0] == KILLED
+    copy_ledger(f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control")
+    copy_ledger(str(data_dir), f"delta:{place}/control")
+    ends_well(forks, [data_dir])
+    check(data_dir, TXIDS)
+
+
+# -- rebuilding -------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_in_memory_is_rebuilt_elsewhere(forks, undisturbed, place: Path):
+    data_dir = place / "data"
+    assert forks.run([data_dir, "--set", "ledger=memory"], "p7.2.before:kill:2")[0] == KILLED
+    status, output = forks.run([data_dir])
+    assert status == 1
+    assert "has no ledger (memory)" in output
+    recover(data_dir, f"delta:{data_dir}/control")
+    assert json.loads((data_dir / "ledger.json").read_text())["ledger"] == "delta:./control"
+    ends_well(forks, [data_dir])
+    assert content(data_dir) == undisturbed("memory")
+    check(data_dir, TXIDS)

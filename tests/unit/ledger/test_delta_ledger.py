@@ -1,0 +1,405 @@
+"""The ledger in a Delta table: lost answers, killed and frozen holders, a log that stays short, damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from txstorm.clients.delta_control import ControlTable
+from txstorm.errors import ConflictError, DataDirectoryError, FencedError, HeldError, LedgerCorrupt, TxstormError
+from txstorm.ledger.delta import DeltaLedger
+from txstorm.ledger.delta_content import SNAPSHOT_EVERY
+from txstorm.ledger.delta_lease import steady
+from txstorm.ledger.process import is_gone, process_mark
+from txstorm.ledger.store import ABSENT, Check, Delete, Entry, Put
+
+integration = pytest.mark.integration
+SHORT = 0.6
+ELSEWHERE = "delta.process_mark = lambda: 'boot of another machine/pid:[1]/7/7'\n"
+HOLD = """
+ledger = DeltaLedger(str(path), create=True, lease_seconds={seconds})
+ledger.acquire("word-count")
+ledger.commit([Put("a", b"first")])
+print("held", flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "control"
+
+
+@pytest.fixture
+def handle(place: Path) -> Iterator[Callable[..., DeltaLedger]]:
+    """Opens one more handle."""
+    opened: list[DeltaLedger] = []
+
+    def another(**options: object) -> DeltaLedger:
+        opened.append(DeltaLedger(str(place), create=True, **options))
+        return opened[-1]
+
+    yield another
+    for one in opened:
+        one.close()
+
+
+def entries_of(place: Path) -> list[Path]:
+    return sorted((place / "_delta_log").glob("*[0-9].json"))
+
+
+# -- answers that are lost --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [TxstormError("connection reset"), ConflictError("there is one already")])
+def test_a_commit_whose_answer_is_lost_happens_once(handle, monkeypatch, answer):
+    """The second answer is that of a store whose client has tried again by itself, and found its own write."""
+    ledger, written = handle(), ControlTable.append
+    ledger.commit([Put("a", b"0")])
+
+    def lose(table, *arguments):
+        written(table, *arguments)
+        monkeypatch.setattr(ControlTable, "append", written)
+        raise answer
+
+    monkeypatch.setattr(ControlTable, "append", lose)
+    ledger.commit([Put("a", b"1", 0), Put("n", b"", ABSENT)])
+    monkeypatch.undo()
+
+    for reader in (ledger, handle()):
+        assert reader.scan("") == {"a": Entry(b"1", 1), "n": Entry(b"", 0)}
+    ledger.commit([Put("a", b"2", 1)])
+
+
+def test_a_commit_that_did_not_arrive_is_tried_again(handle, monkeypatch):
+    ledger, written, tries = handle(pause=lambda _: None), ControlTable.append, []
+
+    def fail(table, *arguments):
+        tries.append(1)
+        if len(tries) < 3:
+            raise TxstormError("connection refused")
+        written(table, *arguments)
+
+    monkeypatch.setattr(ControlTable, "append", fail)
+    ledger.commit([Put("a", b"0")])
+
+    assert handle().get("a") == Entry(b"0", 0)
+    assert len(tries) == 3
+
+
+def test_a_store_that_never_answers_is_an_error_and_nothing_is_changed(handle, monkeypatch):
+    ledger = handle(pause=lambda _: None)
+
+    def fail(table, *arguments):
+        raise TxstormError("connection refused")
+
+    monkeypatch.setattr(ControlTable, "append", fail)
+    with pytest.raises(TxstormError, match="connection refused"):
+        ledger.commit([Put("a", b"0")])
+    monkeypatch.undo()
+    assert ledger.get("a") is None
+
+
+def test_an_answer_is_lost_and_somebody_else_is_faster(handle, monkeypatch):
+    """What was not written because of another's version is decided again on what that one says."""
+    ledger, other, written = handle(), handle(), ControlTable.append
+    ledger.commit([Put("a", b"0")])
+
+    def be_late(table, *arguments):
+        monkeypatch.setattr(ControlTable, "append", written)
+        other.commit([Put("a", b"other", 0)])
+        raise TxstormError("connection reset")
+
+    monkeypatch.setattr(ControlTable, "append", be_late)
+    with pytest.raises(ConflictError, match="'a': expected version 0, got version 1"):
+        ledger.commit([Put("a", b"mine", 0)])
+    assert ledger.get("a") == Entry(b"other", 1)
+
+
+# -- processes that are killed, or stand still ------------------------------------------------------------------
+
+
+@integration
+@pytest.mark.parametrize(("point", "there"), [("ledger.before", False), ("ledger.written", True)])
+def test_a_commit_of_a_killed_process_is_there_or_not(place, handle, processes, point, there):
+    code = f"""
+from txstorm import faults
+ledger = DeltaLedger(str(path), create=True)
+ledger.acquire("word-count")
+ledger.commit([Put("a", b"0"), Put("b", b"0")])
+faults.arm("{point}:kill:1")
+ledger.commit([Put("a", b"1"), Put("b", b"1")])
+"""
+    child = processes.start(code, place)
+    assert child.wait(60) == -signal.SIGKILL
+
+    ledger = handle()
+    wanted = Entry(b"1", 1) if there else Entry(b"0", 0)
+    assert ledger.scan("") == {"a": wanted, "b": wanted}
+    # Of this machine: that process is gone, so its lease is free at once.
+    assert ledger.holder() is None
+    ledger.acquire("second")
+    ledger.commit([Put("a", b"2")])
+
+
+@integration
+def test_killed_at_any_moment_the_log_is_whole(place, handle, processes):
+    """Every entry of a commit, or none, also while the log is shortened."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    code = """
+ledger = DeltaLedger(str(path), create=True)
+ledger.acquire("word-count")
+number = int((ledger.get("a") or Entry(b"0", 0)).value)
+while True:
+    number += 1
+    ledger.commit([Put("a", b"%d" % number), Put(f"old/{number}", b"x"), Delete(f"old/{number - 3}"), Put("b", b"%d" % number)])
+    print(number, flush=True)
+"""
+    told = 0
+    for _ in range(3):
+        child = processes.start(code, place)
+        for _ in range(chance.randint(2 * SNAPSHOT_EVERY - 20, 2 * SNAPSHOT_EVERY + 20)):
+            told = int(child.stdout.readline())
+        child.kill()
+        child.wait()
+        ledger = handle()
+        number = int(ledger.get("a").value)
+        assert number >= told  # what was answered is there
+        assert ledger.get("b").value == b"%d" % number
+        assert ledger.children("old") == [str(one) for one in range(number - 2, number + 1)]
+    assert ledger.get("a").version == number - 1
+
+
+@integration
+def test_a_second_process_of_this_machine_is_refused_at_once(place, handle, processes):
+    holder = processes.start(HOLD.format(seconds=60), place)
+    assert holder.stdout.readline() == "held\n"
+    second, began = handle(), time.monotonic()
+    with pytest.raises(HeldError, match=rf"'word-count' \(pid {holder.pid} on"):
+        second.acquire("second")
+    assert time.monotonic() - began < 30  # not for the length of the lease
+    assert f"pid {holder.pid}" in second.holder()
+
+
+@integration
+def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_up(place, handle, processes):
+    """The one who waits sees no sign for the whole length of the lease, and takes it; the first never writes again."""
+    code = (
+        ELSEWHERE
+        + HOLD.format(seconds=SHORT)
+        + (
+            "for use in (ledger.check_lease, lambda: ledger.commit([Put('a', b'late')])):\n"
+            "    try:\n        use()\n        print('went through', flush=True)\n"
+            "    except FencedError as error:\n        print(error, flush=True)\n"
+        )
+    )
+    holder = processes.start(code, place)
+    assert holder.stdout.readline() == "held\n"
+    second = handle(lease_seconds=SHORT)
+    with pytest.raises(HeldError):  # it gives signs of life
+        second.acquire("second")
+    assert not second.wait_free(2 * SHORT)
+    holder.send_signal(signal.SIGSTOP)
+    began = steady()
+    assert second.wait_free(60)
+    assert steady() - began >= SHORT / 2  # at most a third of a lease had gone by since its last sign
+    second.acquire("second")
+    second.commit([Put("a", b"second")])
+    holder.send_signal(signal.SIGCONT)
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    for _ in range(2):
+        assert "expected this run to have the lease still, got: it is with 'second'" in holder.stdout.readline()
+    assert second.get("a") == Entry(b"second", 1)
+    second.check_lease()
+
+
+@integration
+def test_a_holder_of_another_machine_that_was_killed_is_followed_without_standing_by(place, handle, processes):
+    """Who has not watched the lease waits for a sign, and takes it when none comes."""
+    holder = processes.start(ELSEWHERE + HOLD.format(seconds=SHORT), place)
+    assert holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.wait()
+    second = handle()
+    assert second.holder() is not None  # nobody can know yet
+    second.acquire("second")
+    assert second.get("a") == Entry(b"first", 0)
+
+
+@integration
+def test_a_forked_child_has_lost_the_lease(handle):
+    ledger = handle()
+    ledger.acquire("parent")
+    child = os.fork()
+    if child == 0:
+        try:
+            ledger.check_lease()
+        except FencedError:
+            ledger.release()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    ledger.check_lease()
+    assert "'parent'" in ledger.holder()
+
+
+def test_a_quiet_holder_gives_signs_of_life(place, handle):
+    holder, other = handle(lease_seconds=0.3), handle()
+    holder.acquire("quiet")
+    assert not other.wait_free(1.2)
+    assert len(entries_of(place)) >= 4
+    holder.check_lease()
+
+
+def test_a_lease_that_was_not_renewed_is_still_the_holders_when_nobody_took_it(handle, monkeypatch):
+    """A machine that slept: its clock says that the lease may be gone, the store says that it is not."""
+    now = [1000.0]
+    ledger = handle(monotonic=lambda: now[0])
+    ledger.acquire("sleeper")
+    now[0] += 3600
+    ledger.check_lease()
+    ledger.commit([Put("a", b"")])
+    now[0] += 3600
+    monkeypatch.setattr(ControlTable, "append", lambda *_: pytest.fail("it was sure of its lease"))
+    now[0] -= 3600
+    ledger.check_lease()
+
+
+def test_the_store_does_not_answer_for_the_length_of_a_lease(handle, monkeypatch):
+    now = [1000.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    ledger = handle(monotonic=lambda: now[0], pause=pause)
+    ledger.acquire("cut off")
+    now[0] += 3600
+
+    def unreachable(*_):
+        raise TxstormError("network is unreachable")
+
+    monkeypatch.setattr(ControlTable, "append", unreachable)
+    with pytest.raises(FencedError, match=r"a store that did not answer for 10 s .network is unreachable"):
+        ledger.check_lease()
+    monkeypatch.undo()
+    with pytest.raises(FencedError):  # it stays so
+        ledger.commit([Put("a", b"")])
+    ledger.release()
+    ledger.commit([Put("a", b"")])
+
+
+def test_of_which_processes_it_is_known_that_they_are_gone():
+    own = process_mark()
+    place, number, started = own.rsplit("/", 2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    marks = [f"{place}/{child}/1", f"{place}/{number}/{int(started) + 1}"]
+    os.waitpid(child, 0)
+    assert all(map(is_gone, marks))
+    assert not any(map(is_gone, (own, "", "x", f"other/pid:[1]/{child}/1", f"{place}/x/1")))
+
+
+# -- a log that stays short -------------------------------------------------------------------------------------
+
+
+def test_log_and_snapshots_stay_short_and_everything_is_there(place, handle):
+    writer, slow, model = handle(), handle(), {}
+    writer.acquire("word-count")
+    sizes = []
+    for number in range(5 * SNAPSHOT_EVERY):
+        path = f"meta/{number % 7}"
+        writer.commit([Put(path, str(number).encode()), Delete(f"meta/{(number + 3) % 7}")], durable=number % 2 == 0)
+        model[path] = str(number).encode()
+        model.pop(f"meta/{(number + 3) % 7}", None)
+        sizes.append(len(list((place / "_delta_log").iterdir())))
+    assert max(sizes) < 2 * SNAPSHOT_EVERY + 20
+    assert len(list((place / "snapshots").iterdir())) == 2
+    # One that has not looked since the beginning, the writer, and a new one.
+    for reader in (slow, writer, handle(), handle(read_only=True)):
+        assert {f"meta/{name}": entry.value for name, entry in reader.scan("meta").items()} == model
+        assert "'word-count'" in reader.holder()
+    slow.commit([Check("meta/0", slow.get("meta/0").version)] if slow.get("meta/0") else [])
+    rows = deltalake.DeltaTable(place).to_pyarrow_table()
+    assert set(rows["path"].to_pylist()) <= {f"meta/{number}" for number in range(7)}
+
+
+def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(place, handle, caplog):
+    ledger = handle()
+    (place / "snapshots").write_bytes(b"in the way")
+    for number in range(SNAPSHOT_EVERY + 3):
+        ledger.commit([Put("a", str(number).encode())])
+    assert "no snapshot" in caplog.text
+    assert handle().get("a").value == str(SNAPSHOT_EVERY + 2).encode()
+
+
+# -- what is no ledger, or damaged ------------------------------------------------------------------------------
+
+
+def refused(place: Path, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        DeltaLedger(str(place), create=False).close()
+
+
+def test_what_is_no_ledger_is_refused(place, tmp_path):
+    refused(place, DataDirectoryError, f"ledger {place}: expected a ledger in a Delta table, found none")
+    deltalake.write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
+    refused(tmp_path / "other", DataDirectoryError, "expected a txstorm ledger of format 1, got another Delta table")
+    with pytest.raises(DataDirectoryError, match="got another Delta table"):
+        DeltaLedger(str(tmp_path / "other"), create=True)
+
+
+def rewrite(path: Path, change: Callable[[dict], None]) -> None:
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            change(line["commitInfo"]["txstorm"])
+    path.write_text("\n".join(map(json.dumps, lines)))
+
+
+DAMAGES = {
+    "another value": (lambda info: info["changes"][0].__setitem__(1, "eA=="), LedgerCorrupt, "another checksum"),
+    "newer": (lambda info: info.update(format=2), DataDirectoryError, "expected format 1, got 2"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_refused(place, damage):
+    with closing(DeltaLedger(str(place), create=True)) as ledger:
+        ledger.commit([Put("a", b"0")])
+    change, kind, says = DAMAGES[damage]
+    rewrite(entries_of(place)[-1], change)
+    refused(place, kind, says)
+
+
+def test_a_damaged_snapshot_is_refused(place):
+    with closing(DeltaLedger(str(place), create=True)) as ledger:
+        for number in range(SNAPSHOT_EVERY + 1):
+            ledger.commit([Put("a", str(number).encode())])
+    (snapshot,) = (place / "snapshots").iterdir()
+    snapshot.write_bytes(snapshot.read_bytes()[:-5])
+    refused(place, LedgerCorrupt, rf"{snapshot.name}.*a file that cannot be read")
+    snapshot.unlink()
+    refused(place, LedgerCorrupt, "log")
+
+
+def test_a_lost_entry_in_the_middle_of_the_log_is_refused(place):
+    with closing(DeltaLedger(str(place), create=True)) as ledger:
+        for number in range(5):
+            ledger.commit([Put("a", str(number).encode())])
+    entries_of(place)[3].unlink()
+    with pytest.raises(TxstormError):
+        DeltaLedger(str(place), create=False)

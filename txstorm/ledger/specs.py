@@ -1,0 +1,121 @@
+"""What a ledger is called on the command line and in settings: ``sqlite:PATH``, ``delta:URI``, and so on."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from txstorm.api.names import near
+from txstorm.errors import InputError
+
+SQLITE, ZOOKEEPER, DELTA, MEMORY = "sqlite", "zookeeper", "delta", "memory"
+FORMS = {
+    SQLITE: "sqlite:PATH",
+    ZOOKEEPER: "zookeeper:HOSTS/CHROOT",
+    DELTA: "delta:URI",
+    MEMORY: "memory",
+}
+EXPECTED = " | ".join(FORMS.values())
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+
+@dataclass(frozen=True)
+class LedgerSpec:
+    """Which ledger.
+
+    Attributes:
+        kind: ``sqlite``, ``zookeeper``, ``delta`` or ``memory``.
+        place: an absolute path (sqlite, delta), a URI (delta), HOSTS/CHROOT (zookeeper), or empty (memory).
+    """
+
+    kind: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.place}" if self.place else self.kind
+
+    @property
+    def hosts(self) -> str:
+        """Of ``zookeeper``: the servers, with commas between them."""
+        return self.place.partition("/")[0]
+
+    @property
+    def chroot(self) -> str:
+        """Of ``zookeeper``: the path below which everything is, with its first slash; empty for the root."""
+        return "".join(self.place.partition("/")[1:])
+
+    def within(self, base: Path) -> str:
+        """As text that still holds when `base` and all below it are moved elsewhere."""
+        path = Path(self.place)
+        if self.kind in (SQLITE, DELTA) and path.is_absolute() and path.is_relative_to(base):
+            return f"{self.kind}:./{path.relative_to(base)}"
+        return str(self)
+
+
+def parse_ledger(text: str, base: Path | None = None) -> LedgerSpec:
+    """Read what names a ledger; relative paths begin at `base`, by default the current directory.
+
+    Raises:
+        InputError: another form, or one with a password in it.
+    """
+    kind, colon, place = text.strip().partition(":")
+    if kind not in FORMS:
+        raise _wrong(text, f"got {kind!r}{near(kind.lower(), list(FORMS))}")
+    if "\0" in text:
+        raise _wrong(text, "got a NUL")
+    if kind == MEMORY:
+        if colon:
+            raise _wrong(text, "a ledger in memory has no place: it ends with the process")
+        return LedgerSpec(MEMORY)
+    if not place:
+        raise _wrong(text, f"got nothing after {kind!r}")
+    return _READERS[kind](text, place, (base or Path.cwd()).absolute())
+
+
+def _sqlite(text: str, place: str, base: Path) -> LedgerSpec:
+    if _SCHEME.match(place) and not place.lower().startswith("file://"):
+        raise _wrong(text, "SQLite's locks and syncs hold on local disks only; take a zookeeper or delta ledger")
+    path = _local(place, base)
+    if path.is_dir():
+        raise _wrong(text, f"{path} is a directory; name a file, such as {path / 'ledger.db'}")
+    return LedgerSpec(SQLITE, str(path))
+
+
+def _delta(text: str, place: str, base: Path) -> LedgerSpec:
+    if not _SCHEME.match(place) or place.lower().startswith("file://"):
+        return LedgerSpec(DELTA, str(_local(place, base)))
+    parts = urlsplit(place)
+    if parts.password is not None or (parts.username is not None and parts.scheme not in ("abfs", "abfss")):
+        raise _wrong(text, "credentials do not belong here, where they would be stored: give them in the environment")
+    return LedgerSpec(DELTA, place.rstrip("/"))
+
+
+def _zookeeper(text: str, place: str, base: Path) -> LedgerSpec:
+    hosts, _, chroot = place.partition("/")
+    if "@" in place:
+        raise _wrong(text, "a password does not belong here, where it would be stored: give it in the environment")
+    wrong = [host for host in hosts.split(",") if not _HOST.fullmatch(host)]
+    if wrong:
+        raise _wrong(text, f"got {wrong[0]!r} for a server; expected host or host:port, with commas between them")
+    names = [name for name in chroot.split("/") if name]
+    if any(name in (".", "..") for name in names):
+        raise _wrong(text, f"got the path {'/' + chroot!r}")
+    return LedgerSpec(ZOOKEEPER, "/".join([hosts, *names]))
+
+
+_READERS = {SQLITE: _sqlite, DELTA: _delta, ZOOKEEPER: _zookeeper}
+
+
+def _local(place: str, base: Path) -> Path:
+    if place.lower().startswith("file://"):
+        place = unquote(urlsplit(place).path)
+    # Links are not resolved: one that is set to another place means that other place.
+    return Path(os.path.normpath(base / place))
+
+
+def _wrong(text: str, found: str) -> InputError:
+    return InputError(f"ledger {text!r}: expected {EXPECTED}; {found}")

@@ -1,0 +1,52 @@
+"""Storm's ``user/<partition>/<txid>``: what each partition of a spout gave, for those who look for it there.
+
+txstorm itself reads the document of a txid, which holds the same. The entries are written and removed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from txstorm.ledger import names
+from txstorm.ledger.store import Delete, Ledger, Op, Put
+
+
+class PartitionEntries:
+    """The entries of the spouts that are written against Storm's partition interfaces; others have none.
+
+    Args:
+        ledger: asked once, for what is there.
+        put: makes the operation that stores a value at a path.
+    """
+
+    def __init__(self, ledger: Ledger, put: Callable[[str, Any], Put]) -> None:
+        self._put = put
+        self._kept: dict[int, set[str]] = {}
+        for partition in ledger.children(names.USER):
+            for txid in ledger.children(f"{names.USER}/{partition}"):
+                self._kept.setdefault(int(txid), set()).add(partition)
+
+    def put_ops(self, txid: int, document: Any) -> list[Op]:
+        """The operations that go with storing `document` for `txid`."""
+        given = _given(document)
+        gone = self._kept.get(txid, set()) - set(given)
+        self._kept[txid] = set(given)
+        return [
+            *(self._put(names.user_path(partition, txid), meta) for partition, meta in given.items()),
+            *(Delete(names.user_path(partition, txid)) for partition in sorted(gone)),
+        ]
+
+    def remove_ops(self, txids: Iterable[int]) -> list[Op]:
+        """The operations that go with removing the documents of `txids`."""
+        return [
+            Delete(names.user_path(partition, txid))
+            for txid in txids
+            for partition in sorted(self._kept.pop(txid, set()))
+        ]
+
+
+def _given(document: Any) -> dict[str, Any]:
+    """Partition → what it returned, of those that emitted; empty before the tasks have reported."""
+    parts = document.get("parts") if isinstance(document, dict) else None
+    return {partition: part["batch"] for partition, part in (parts or {}).items() if "batch" in part}

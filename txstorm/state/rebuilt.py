@@ -1,0 +1,106 @@
+"""The intent of a group that some tables hold and others do not, made again from its staged files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from txstorm.clients.delta_log import paths_of
+from txstorm.errors import TableCorrupt
+from txstorm.state.intent import MAP, Intent, IntentTable, encode_schema
+from txstorm.state.salvage import Found, Published, map_folders
+from txstorm.state.staging import STAGED, Staged, digest
+from txstorm.state.table import TableRef
+
+
+def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
+    """The last group, if it may not be published everywhere; None when it is, or when nothing tells of it.
+
+    All its rows were staged, under names with its epoch, txid and attempt, before the first table got them.
+
+    Raises:
+        TableCorrupt: a staged file is damaged, or there are two that differ.
+    """
+    if found.last <= found.recorded:  # it was completed
+        return None
+    published = found.groups[found.last]
+    files = {one.uri: _logged(data_dir, found, one) for one in published}
+    prefix = "-".join(next(iter(files.values())).name.split("-")[:3]) + "-"
+    held = [
+        _table(found.tables[one.uri].ref, data_dir, files[one.uri], one.first - 1)  # a range begins after the last one
+        for one in published
+    ]
+    waiting = list(_waiting(data_dir, found, prefix, set(files)))
+    if not waiting:
+        return None
+    epoch = int(prefix.partition("-")[0])
+    records = published[0].records
+    return Intent(found.topology, found.incarnation, found.timeline, epoch, records, (*held, *waiting))
+
+
+def _logged(data_dir: Path, found: Found, one: Published) -> Path:
+    """The staged file that a commit made part of its table."""
+    entry = found.tables[one.uri].handle.log_entry(one.version)
+    paths = list(paths_of(entry))
+    if len(paths) != 1:
+        msg = f"table {one.uri}: expected version {one.version} to add one file, found {paths}; restore it from a copy"
+        raise TableCorrupt(msg)
+    return data_dir / one.uri / paths[0]
+
+
+def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> Iterable[IntentTable]:
+    for uri, table in found.tables.items():
+        if uri not in published and (file := _staged_file(data_dir / uri, prefix)) is not None:
+            yield _table(table.ref, data_dir, file, table.last_txid())
+    for ref in map_folders(data_dir):
+        if (file := _staged_file(data_dir / ref.uri, prefix)) is not None:
+            yield _table(ref, data_dir, file, _map_txid(data_dir / ref.uri, found))
+
+
+def _staged_file(table: Path, prefix: str) -> Path | None:
+    files = sorted((table / STAGED).glob(f"{prefix}*.parquet"))
+    if len({digest(file.read_bytes()) for file in files}) > 1:
+        names = ", ".join(file.name for file in files)
+        msg = f"{table}: expected one staged file of the group, found several that differ: {names}; restore a copy"
+        raise TableCorrupt(msg)
+    return files[0] if files else None
+
+
+def _map_txid(path: Path, found: Found) -> int:
+    """Where a map was before the last group: the last group whose rows are still staged; its store says it better.
+
+    The next start asks the store, and refuses to put anything where this is not so.
+    """
+    attempts: Mapping[int, int] = {
+        **{row["txid"]: row["attempt"] for row in found.history},
+        **{one.txid: one.attempt_id for group in found.groups.values() for one in group[0].records},
+    }
+    names = [file.name.split("-") for file in (path / STAGED).glob("*.parquet")]
+    known = [int(one[1]) for one in names if len(one) > 3 and one[1].isdecimal() and one[2].isdecimal()]
+    kept = [txid for txid, one in zip(known, names, strict=True) if attempts.get(txid) == int(one[2])]
+    return max((txid for txid in kept if txid < found.last), default=0)
+
+
+def _table(ref: TableRef, data_dir: Path, file: Path, previous: int) -> IntentTable:
+    data = file.read_bytes()
+    try:
+        rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as cause:
+        msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"
+        raise TableCorrupt(msg) from cause
+    txids = pc.min_max(rows["_txid"]).as_py()
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {"_txid": txids["min"]},
+        "maxValues": {"_txid": txids["max"]},
+        "nullCount": {"_txid": 0},
+    }
+    path = str(file.relative_to(data_dir / ref.uri))
+    staged = Staged(path, len(data), digest(data), rows.num_rows, json.dumps(stats), txids["min"], txids["max"])
+    schema = rows.schema.remove_metadata() if ref.kind != MAP else rows.schema
+    return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged)
