@@ -16,14 +16,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from life_job import life
-from recovery_cases import environment, eventually
+from life_job import expected, life
+from recovery_cases import check, environment, eventually
 from watched import Diary
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError
 from txstorm.runtime.lifecycle import read_status
+from txstorm.state.ranges import table_ranges
+from txstorm.state.read import read_state
 
 
 def topology(diary: str, seconds: float = 0.01) -> Any:
@@ -149,6 +151,18 @@ def committed(data_dir: Path) -> int:
         return int(read_status(data_dir)["committed_txid"])
     except DataDirectoryError:
         return 0
+
+
+def assert_as_undisturbed(data_dir: Path, txids: int) -> None:
+    """States and everything else are as after `txids` transactions of a run that nothing happened to."""
+    seen = {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
+    assert (seen, read_state(data_dir, "total").to_pylist()[0]["n"]) == expected(txids)
+    check(data_dir, txids)
+
+
+def published(data_dir: Path) -> set[int]:
+    """The last txids of the tables that every transaction changes."""
+    return {ranges[-1].last for name, ranges in table_ranges(data_dir).items() if name.startswith("changes/")}
 
 
 # --- the process that forks -------------------------------------------------------------------------------------------

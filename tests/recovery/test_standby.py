@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers import Drive
-from life_job import expected, life
-from recovery_cases import check, eventually, open_books
+from drivers import Drive, assert_as_undisturbed, published
+from life_job import life
+from recovery_cases import eventually, open_books
 from watched import Diary
 
 from txstorm import run
@@ -24,16 +24,7 @@ from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.lifecycle import read_status
 from txstorm.runtime.standby import real_end
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import read_state
 from txstorm.state.store import StateStore
-
-
-def assert_as_undisturbed(data_dir: Path, txids: int) -> None:
-    seen = {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
-    assert (seen, read_state(data_dir, "total").to_pylist()[0]["n"]) == expected(txids)
-    check(data_dir, txids)
-
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
@@ -257,15 +248,10 @@ def fenced(handle: RunHandle) -> str:
     return str(caught.value)
 
 
-def published(place: Path) -> set[int]:
-    """The last txids of the tables that every transaction changes."""
-    return {ranges[-1].last for name, ranges in table_ranges(place / "data").items() if name.startswith("changes/")}
-
-
 def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, place, lock):
     handle = go(lambda txid: lock.unlink() if txid == 4 else None)
     assert "its lock file was removed; another run may lead" in fenced(handle)
-    assert published(place) == {3}
+    assert published(place / "data") == {3}
     with open_books(place / "data") as books:
         assert (books.currtx(), books.live_intents()) == (4, [])
 
@@ -281,7 +267,7 @@ def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, place, lo
     with monkeypatch.context() as patch:
         patch.setattr(Books, "decide", decide)
         fenced(go())
-    assert published(place) == {5}
+    assert published(place / "data") == {5}
     with open_books(place / "data") as books:
         assert [intent.last for intent in books.live_intents()] == [6]
 
