@@ -97,29 +97,34 @@ def _against_peer(
 ) -> Figure:
     last = quick if bench.quick else full
     most = None if name in UNPROMISED else most
-    pairs: list[tuple[Measured, Measured]] = []
+    rounds: list[tuple[Measured, Measured, Measured]] = []
     for number in range(bench.rounds + (not bench.quick)):
         bench.say(f"{name}, {tuples:,} a batch, {last} transactions, round {number}")
-        ours, peer = bench.round(lambda: _pair(bench, make, tuples, last))
+        measured = bench.round(lambda: _beside(bench, make, tuples, last))
         if number or bench.quick:  # the first round warms up JVM, workers and file system
-            pairs.append((ours, peer))
-    ratio = Spread.of([ours.seconds / peer.seconds for ours, peer in pairs])
+            rounds.append(measured)
+    ratio = Spread.of([ours.seconds / peer.seconds for ours, peer, _ in rounds])
     return Figure(
         "throughput",
         f"{name}, {tuples:,} a batch",
         {
             "ratio": ratio,
-            "cpu ratio": Spread.of([ours.all_cpu / peer.all_cpu for ours, peer in pairs]),
-            **_summary([ours for ours, _ in pairs], [peer for _, peer in pairs]),
+            "to jobs alone": Spread.of([ours.seconds / jobs.seconds for ours, _, jobs in rounds]),
+            "cpu ratio": Spread.of([ours.all_cpu / peer.all_cpu for ours, peer, _ in rounds]),
+            "cpu to jobs alone": Spread.of([ours.all_cpu / jobs.all_cpu for ours, _, jobs in rounds]),
+            **_summary([ours for ours, _, _ in rounds], [peer for _, peer, _ in rounds]),
         },
         f"ratio ≤ {most}" if most else "",
         ratio.median <= most if most else None,
     )
 
 
-def _pair(bench: Bench, make: Make, tuples: int, last: int) -> tuple[Measured, Measured]:
+def _beside(bench: Bench, make: Make, tuples: int, last: int) -> tuple[Measured, Measured, Measured]:
+    def peer(*, whole: bool) -> Measured:
+        return run_peer(make(tuples, last), tuples, ours.packs, bench.engines(), JOBS, whole=whole)
+
     ours = run_topology(make(tuples, last), tuples, last, bench.engines(), {})
-    return ours, run_peer(make(tuples, last), tuples, ours.packs, bench.engines(), JOBS)
+    return ours, peer(whole=True), peer(whole=False)
 
 
 def _summary(ours: Sequence[Measured], peers: Sequence[Measured]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "txids/s": ",.1f",
         "peer tuples/s": ",.0f",
         "ratio": ".2f",
+        "to jobs alone": ".2f",
         "cpu ratio": ".2f",
         "commit p50 ms": ".1f",
         "commit p99 ms": ".1f",

@@ -7,12 +7,13 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.discarding import finish
 from benchmarks.machine import cpu_seconds, percentile
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine, Pack, Processed
@@ -202,20 +203,36 @@ def run_topology(
     )
 
 
-def run_peer(topology: Topology, tuples: int, packs: Sequence[Pack], engine: MakeEngine, jobs: int) -> Measured:
-    """Process `packs` again, `jobs` at a time, and drop what comes out: no transactions, no state."""
+def run_peer(
+    topology: Topology, tuples: int, packs: Sequence[Pack], engine: MakeEngine, jobs: int, *, whole: bool
+) -> Measured:
+    """Process `packs` again, `jobs` at a time, and drop what comes out: no transactions, no state.
+
+    The `whole` plan has its committers too, on a thread of their own, and drops what they write; otherwise nobody
+    looks at what the jobs make.
+    """
     recording = _recording(engine())
     before = cpu_seconds()
     with scratch() as directory:
         program = program_of(compile_plan(topology), str(directory))
         recording.start(program)
-        waiting, running = deque(packs), set[Future[list[Processed]]]()
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                running.add(recording.submit(waiting.popleft()))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                sweep_spilled(program.spill_dir, future.result()[-1].attempt.txid)
+        waiting, running = deque(packs), dict[Future[list[Processed]], Pack]()
+        finishing: list[Future[None]] = []
+
+        def drop(pack: Pack, outcomes: Sequence[Processed]) -> None:
+            if whole:
+                finish(program, pack, outcomes)
+            sweep_spilled(program.spill_dir, outcomes[-1].attempt.txid)
+
+        with ThreadPoolExecutor(1) as committers:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    pack = waiting.popleft()
+                    running[recording.submit(pack)] = pack
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    finishing.append(committers.submit(drop, running.pop(future), future.result()))
+        for finished in finishing:
+            finished.result()
         ended = time.perf_counter()
         after = cpu_seconds()
         recording.close()

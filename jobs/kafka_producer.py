@@ -84,7 +84,8 @@ def send(producer: Producer, topic: str, batch: Sequence[dict[str, Any]]) -> Non
 def make_topic(options: argparse.Namespace) -> None:
     """Make the topic, unless it is there."""
     topic = NewTopic(options.topic, options.partitions, 1)
-    made = AdminClient({"bootstrap.servers": options.bootstrap}).create_topics([topic], request_timeout=10)
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})  # what is under way ends with it
+    made = admin.create_topics([topic], request_timeout=10)
     try:
         made[options.topic].result()
     except KafkaException as error:

@@ -58,7 +58,7 @@ def _rows(directory: Path) -> list[tuple[str, int]]:
 def test_the_peer_processes_the_same_packs():
     topology, make = word_count(200, 10), engines("local", None)
     ours = run_topology(topology, 200, 10, make, {})
-    peer = run_peer(topology, 200, ours.packs, make, 2)
+    peer = run_peer(topology, 200, ours.packs, make, 2, whole=True)
     assert [txid for pack in peer.packs for txid in (one.attempt.txid for one in pack.inputs)] == list(range(1, 11))
     assert (ours.txids, ours.tuples) == (peer.txids, peer.tuples) == (10, 2000)
     assert sum(group.txids for group in ours.groups) == 10

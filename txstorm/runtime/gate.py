@@ -35,11 +35,15 @@ class Window:
 
     @property
     def pack_size(self) -> int:
-        """Transactions one job takes at most: never more than half of the window, so that jobs overlap."""
-        most = max(1, self.width // 2)
-        return (
-            min(most, self.pack_limit or most) if self.pending is not None else min(self.pack, self.pack_limit or most)
-        )
+        """Transactions one job takes at most.
+
+        Of a window that is set half, so that jobs overlap; more where a job's own cost is most of its time.
+        """
+        if self.pending is None:
+            most = self.pack
+        else:
+            most = max(1, self.pending // 2, min(self.pack, self.pending))
+        return min(most, self.pack_limit or most)
 
     def job_took(self, seconds: float, work: float, txids: int) -> None:
         """Learn from a finished job that took `seconds`, `work` of them spent in user code and its surroundings."""

@@ -81,7 +81,7 @@ class Settings(BaseModel):
         "auto", description="transactions in flight at once; auto: up to 256, bounded by max_in_flight_bytes"
     )
     max_pack_txids: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
-        None, description="transactions one job processes at most; none: half of the window"
+        None, description="transactions one job processes at most; none: as many as pay"
     )
     max_group_txids: Count = Field(64, description="transactions decided and published together at most")
     max_jobs: Count = Field(2, description="jobs that process at the same time")

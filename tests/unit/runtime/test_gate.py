@@ -109,8 +109,29 @@ def test_data_only_asks_a_source_that_cannot_tell() -> None:
 )
 def test_a_window_that_is_set_and_its_packs(pending: int, limit: int | None, width: int, pack: int) -> None:
     window = Window(pending, limit)
-    window.job_took(0.1, 0.0, 1)
+    window.job_took(0.1, 0.09, 1)
     assert (window.width, window.pack_size) == (width, pack)
+
+
+def test_packs_of_a_window_that_is_set_fill_it_while_jobs_do_little_work() -> None:
+    window = Window(5, None)
+    for _ in range(4):
+        window.job_took(0.1, 0.0, window.pack_size)
+    assert (window.width, window.pack_size) == (5, 5)
+
+
+def test_jobs_that_were_long_beside_each_other_shrink_packs_once_and_the_window_later() -> None:
+    window = Window(None, None)
+    for _ in range(20):
+        window.job_took(0.1, 0.01, window.pack_size)
+    for _ in range(3):
+        window.job_took(3.5, 3.0, 64)
+    assert (window.width, window.pack_size) == (256, 32)
+    window.job_took(2.0, 0.1, 32)  # twice as many would take too long
+    assert (window.width, window.pack_size) == (256, 32)
+    for size in (32, 16, 8, 4, 2):
+        window.job_took(3.5, 3.0, size)
+    assert (window.width, window.pack_size) == (32, 1)
 
 
 def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
