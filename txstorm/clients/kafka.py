@@ -1,6 +1,6 @@
-"""Kafka as a source: what brokers say of topics and offsets, and exact ranges of offsets read.
+"""Kafka as a source: what brokers say of topics and offsets. Reading is in `txstorm.clients.kafka_reader`.
 
-Of txstorm's modules only those named ``kafka*`` in this package import `confluent_kafka`.
+The only module that imports `confluent_kafka`, but for `txstorm.clients.kafka_producer`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ LATEST, EARLIEST = -1, -2
 """Asked for in `Cluster.ask` instead of a time."""
 
 CHUNK = 10_000
-_SLICE = 0.05
+"""Records that are taken from a client at once."""
+
+SLICE = 0.05
+"""Seconds of one wait within a longer one."""
+
+_SPEC: Any = vars(ca)["OffsetSpec"]  # its numbers make specs, which its types do not say
 _CONSUMER_ONLY = ("fetch.", "queued.", "max.partition.", "check.crcs", "isolation.", "client.rack", "receive.message.")
 _OWN = {
     "group.id": "consumer_group=, which is for lag tools only",
@@ -43,11 +48,17 @@ _OWN = {
     "error_cb": "nothing: errors are logged",
     "logger": "nothing: messages go to the logger txstorm.kafka",
 }
+# librdkafka's own codes are spelt with an underscore.
 _KE = ck.KafkaError
-_REFUSED = {_KE._AUTHENTICATION, _KE._SSL, _KE.SASL_AUTHENTICATION_FAILED, _KE.TOPIC_AUTHORIZATION_FAILED}
-_REFUSED |= {_KE.CLUSTER_AUTHORIZATION_FAILED, _KE.UNSUPPORTED_SASL_MECHANISM}
-_OUT_OF_RANGE = {_KE._AUTO_OFFSET_RESET, _KE.OFFSET_OUT_OF_RANGE}
-_UNKNOWN = {_KE._UNKNOWN_TOPIC, _KE._UNKNOWN_PARTITION, _KE.UNKNOWN_TOPIC_OR_PART}
+END, _ALL_DOWN, _AUTHENTICATION, _SSL = _KE._PARTITION_EOF, _KE._ALL_BROKERS_DOWN, _KE._AUTHENTICATION, _KE._SSL  # noqa: SLF001
+OUT_OF_RANGE = {_KE._AUTO_OFFSET_RESET, _KE.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+UNKNOWN = {_KE._UNKNOWN_TOPIC, _KE._UNKNOWN_PARTITION, _KE.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+REFUSED = {_AUTHENTICATION, _SSL, _KE.SASL_AUTHENTICATION_FAILED, _KE.UNSUPPORTED_SASL_MECHANISM}
+REFUSED |= {_KE.TOPIC_AUTHORIZATION_FAILED, _KE.CLUSTER_AUTHORIZATION_FAILED}
+
+
+ClientError: Any = ck.KafkaException
+"""What the client raises."""
 
 
 class Unavailable(Exception):
@@ -109,10 +120,10 @@ class Troubles:
     @property
     def refusal(self) -> Any:
         """One that trying again does not mend, if there is one."""
-        return next((error for error in self.last if error.code() in _REFUSED), None)
+        return next((error for error in self.last if error.code() in REFUSED), None)
 
     def __str__(self) -> str:
-        chosen = self.refusal or next((one for one in self.last if one.code() != _KE._ALL_BROKERS_DOWN), None)
+        chosen = self.refusal or next((one for one in self.last if one.code() != _ALL_DOWN), None)
         return "" if chosen is None else str(chosen.str())
 
 
@@ -122,16 +133,26 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         if name in _OWN:
             msg = f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
             raise SettingError(msg)
-    _made(ck.Consumer, {"bootstrap.servers": "", "group.id": "txstorm", **settings}, Troubles()).close()
+    consumer({"bootstrap.servers": "", "group.id": "txstorm", **settings}, Troubles()).close()
 
 
 def _made(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:
     try:
-        return kind({**settings, "error_cb": troubles}, logger=log)
+        return kind({"log_level": 2, **settings, "error_cb": troubles}, logger=log)
     except (ck.KafkaException, TypeError, ValueError) as error:
         cause = error.args[0].str() if isinstance(error, ck.KafkaException) else str(error)
         msg = f"kafka: the client settings {sorted(settings)} cannot be used: {cause}"
         raise SettingError(msg) from None
+
+
+def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
+    """A `confluent_kafka.Consumer`; raises `SettingError`."""
+    return _made(ck.Consumer, settings, troubles)
+
+
+def places(offsets: Mapping[Partition, int]) -> list[Any]:
+    """`offsets` as the client takes them."""
+    return [ck.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
 
 
 class Cluster:
@@ -174,9 +195,9 @@ class Cluster:
         if error is None:
             return False
         cause = error.args[0]
-        if cause.code() in _UNKNOWN:
+        if cause.code() in UNKNOWN:
             return True
-        raise Unavailable(self._said(cause.str()), refused=cause.code() in _REFUSED)
+        raise Unavailable(self._said(cause.str()), refused=cause.code() in REFUSED)
 
     def ask(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, Future[int | None]]:
         """Ask for offsets, of all partitions in one request to each leader; waits for nothing.
@@ -188,7 +209,7 @@ class Cluster:
         Returns:
             Futures of offsets; None where there is no offset at or after the time. They raise when a leader is away.
         """
-        specs = {ck.TopicPartition(*partition): ca.OffsetSpec(spec) for partition, spec in wanted.items()}
+        specs = {ck.TopicPartition(*partition): _SPEC(spec) for partition, spec in wanted.items()}
         asked = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=seconds)
         return {(one.topic, one.partition): _offset(answer) for one, answer in asked.items()}
 
@@ -212,7 +233,7 @@ class Cluster:
     def _await(self, futures: Iterable[Future[Any]], seconds: float) -> None:
         open_, deadline = set(futures), time.monotonic() + seconds
         while open_:
-            open_ = wait(open_, timeout=_SLICE, return_when=FIRST_EXCEPTION).not_done
+            open_ = wait(open_, timeout=SLICE, return_when=FIRST_EXCEPTION).not_done
             if open_:
                 self._give_up(deadline, "no answer")
 
@@ -229,7 +250,9 @@ class Cluster:
 
 def _topic(found: Any) -> Topic:
     # A partition without a leader has one whose id is -1, or none.
-    leaders = {one.id: one.leader.id if one.leader is not None and one.leader.id >= 0 else None for one in found.partitions}
+    leaders = {
+        one.id: one.leader.id if one.leader is not None and one.leader.id >= 0 else None for one in found.partitions
+    }
     return Topic(str(found.topic_id), leaders)
 
 
@@ -248,192 +271,18 @@ def _offset(answer: Future[Any]) -> Future[int | None]:
     return offset
 
 
-class RangeReader:
-    """Reads ranges of offsets with one consumer, which is only ever assigned to partitions, never part of a group.
-
-    The next ranges cost no seek when they begin where the last ones ended: what was fetched beyond is kept.
-
-    Args:
-        settings: librdkafka's; what is not given is chosen for reading ranges.
-        isolation: as of `Cluster`.
-    """
-
-    def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
-        self._troubles = Troubles()
-        own = {
-            "group.id": "txstorm",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-        }
-        self._consumer = _made(ck.Consumer, {**_READING, **settings, **own}, self._troubles)
-        self._spans: dict[Partition, _Span] = {}
-        self._moved = False
-
-    def fits(self, ranges: Mapping[Partition, Range]) -> int:
-        """How many of `ranges` begin where this reader stands."""
-        return sum(p in self._spans and self._spans[p].holds(start) for p, (start, _) in ranges.items())
-
-    def read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
-        """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
-
-        A range may hold fewer records than offsets: it is over when the consumer is at its end or beyond.
-
-        Args:
-            ranges: partition → first offset, and the one after the last.
-            patience: how many seconds to wait while nothing comes.
-
-        Raises:
-            Unreadable: brokers do not have the offset, or do not know the partition.
-            Unavailable: nothing came for `patience` seconds.
-        """
-        try:
-            return self._read(ranges, patience)
-        except BaseException:
-            self._spans = {}  # wherever the consumer stands now, the next read begins anew
-            raise
-
-    def _read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
-        self._troubles.clear()
-        self._place(ranges)
-        deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
-        while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
-            unknown = self._take(self._next(ranges))
-            if unknown is not None:
-                # A partition made a moment ago, or a client whose metadata are old: it has to ask for the topic.
-                self._ask_again(ranges, unknown, unknown_until)
-            elif self._moved:
-                deadline = time.monotonic() + patience
-            elif time.monotonic() > deadline:
-                raise Unavailable(self._missing(ranges), refused=self._troubles.refusal is not None)
-        return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
-
-    def _place(self, ranges: Mapping[Partition, Range]) -> None:
-        idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
-        if self.fits(ranges) < len(ranges) or idle > 5 * CHUNK:
-            self._spans = {partition: _Span(start, start) for partition, (start, _) in ranges.items()}
-            self._consumer.assign([ck.TopicPartition(*partition, start) for partition, (start, _) in ranges.items()])
-
-    def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
-        left = sum(max(0, stop - self._spans[partition].known) for partition, (_, stop) in ranges.items())
-        found = self._consumer.consume(min(left + len(ranges), CHUNK), 0)
-        if found:
-            return list(found)
-        one = self._consumer.poll(_SLICE)
-        return [] if one is None else [one]
-
-    def _take(self, messages: Iterable[Any]) -> Partition | None:
-        """Keep what came; gives a partition that is not known, if there is one."""
-        self._moved = False
-        for message in messages:
-            error = message.error()
-            if error is None:
-                span = self._spans.get((message.topic(), message.partition()))
-                if span is not None:
-                    span.add(message)
-                    self._moved = True
-            elif error.code() == _KE._PARTITION_EOF:
-                self._ended((message.topic(), message.partition()), message.offset())
-            elif error.code() in _UNKNOWN and message.topic() is not None:
-                return message.topic(), message.partition()
-            else:
-                self._complain(message, error)
-        return None
-
-    def _ended(self, partition: Partition, offset: int) -> None:
-        span = self._spans.get(partition)
-        if span is not None and offset > span.known:
-            span.known = offset
-            self._moved = True
-
-    def _complain(self, message: Any, error: Any) -> None:
-        partition = (message.topic(), message.partition())
-        if error.code() in _OUT_OF_RANGE and partition in self._spans:
-            raise Unreadable(partition, self._spans[partition].known, error.str())
-        if error.code() in _REFUSED:
-            raise Unavailable(error.str(), refused=True)
-        self._troubles(error)
-
-    def _ask_again(self, ranges: Mapping[Partition, Range], unknown: Partition, until: float) -> None:
-        if time.monotonic() > until:
-            raise Unreadable(unknown, ranges.get(unknown, (0, 0))[0], "the brokers do not know it", unknown=True)
-        try:
-            self._consumer.list_topics(unknown[0], timeout=_SLICE * 10)
-        except ck.KafkaException as error:
-            self._troubles(error.args[0])
-        time.sleep(_SLICE)
-        self._spans = {}
-        self._place(ranges)
-
-    def _missing(self, ranges: Mapping[Partition, Range]) -> str:
-        behind = [
-            f"{topic}/{number} from offset {self._spans[topic, number].known} of {start}..{stop - 1}"
-            for (topic, number), (start, stop) in ranges.items()
-            if self._spans[topic, number].known < stop
-        ]
-        return f"nothing came of {', '.join(behind)}; {self._troubles}"
-
-    def leave(self) -> None:
-        """Fetch nothing more until the next read."""
-        self._spans = {}
-        self._consumer.unassign()
-
-    def close(self) -> None:
-        """Called once, when it is not needed any more."""
-        self._consumer.close()
-
-
-_READING = {
-    # A new assignment waits for the answer to the request under way, and this is how long a broker may hold it.
-    "fetch.wait.max.ms": 100,
-    "fetch.error.backoff.ms": 100,
-    # By default a consumer whose queue was full waits for a second before it fetches on.
-    "fetch.queue.backoff.ms": 10,
-    "queued.max.messages.kbytes": 32768,
-    "reconnect.backoff.max.ms": 1000,
-}
-
-
-@dataclass
-class _Span:
-    """What is read of one partition: of `start` up to `known` all that there is stands in `ahead`."""
-
-    start: int
-    known: int
-    ahead: list[Any] = field(default_factory=list)
-
-    def holds(self, offset: int) -> bool:
-        return self.start <= offset <= self.known
-
-    def add(self, message: Any) -> None:
-        offset = message.offset()
-        if offset >= self.known:
-            self.ahead.append(message)
-            self.known = offset + 1
-
-    def cut(self, start: int, stop: int) -> list[Any]:
-        """Give the records of a range, and forget what is before its end."""
-        taken = [message for message in self.ahead if start <= message.offset() < stop]
-        self.ahead = [message for message in self.ahead if message.offset() >= stop]
-        self.start = stop
-        return taken
-
-
 class GroupPositions:
     """Writes positions to a consumer group that nobody is a member of, for tools that show how far reading is."""
 
     def __init__(self, settings: Mapping[str, Any], group: str) -> None:
         self._troubles = Troubles()
-        self._consumer = _made(ck.Consumer, {**settings, "group.id": group, "enable.auto.commit": False}, self._troubles)
+        self._consumer = consumer({**settings, "group.id": group, "enable.auto.commit": False}, self._troubles)
 
     def write(self, positions: Mapping[Partition, int], *, waiting: bool = False) -> None:
         """Write them, in the background unless `waiting`; what fails is logged and nothing else."""
-        offsets = [ck.TopicPartition(*partition, offset) for partition, offset in positions.items()]
         try:
             self._consumer.poll(0)
-            self._consumer.commit(offsets=offsets, asynchronous=not waiting)
+            self._consumer.commit(offsets=places(positions), asynchronous=not waiting)
         except ck.KafkaException as error:
             log.warning("positions could not be written to the consumer group: %s", error.args[0].str())
 

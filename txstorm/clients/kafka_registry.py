@@ -1,4 +1,4 @@
-"""Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value. The schemas are in a registry.
+"""Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value. A registry has the schemas.
 
 The only module that imports `fastavro`. The registry is asked over HTTP with the standard library; see
 docs/design/024-kafka-spouts.md for why not with the client of confluent-kafka.

@@ -112,9 +112,10 @@ class TransactionalKafkaSpout(TransactionalSpout):
         for one in (source.key, source.value):
             one.check()
         try:
-            found = Cluster(source.settings, source.isolation).topics(source.named, CHECK)
+            cluster = Cluster(source.settings, source.isolation)
+            found = cluster.topics(source.named, CHECK)
             if source.patterns:
-                Cluster(source.settings, source.isolation).names(CHECK)
+                cluster.names(CHECK)
         except Unavailable as error:
             what = "credentials, certificate and rights" if error.refused else "bootstrap_servers and security.protocol"
             msg = f"kafka spout: the brokers cannot be asked: {error}; check {what}"

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from txstorm.api.spout import NOT_READY, SpoutCoordinator
-from txstorm.clients.kafka import Cluster, GroupPositions, Partition, Range, RangeReader
+from txstorm.clients.kafka import Cluster, GroupPositions, Partition, Range
+from txstorm.clients.kafka_reader import RangeReader
 from txstorm.errors import SpoutError
 from txstorm.spouts.kafka_offsets import Asked
 from txstorm.spouts.kafka_ranges import Batch, Lost, Positions, named, plan_ranges
@@ -141,7 +142,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return Positions(ids, {**positions.next, **joined}), list(joined)
 
     def _within(self, positions: Positions) -> tuple[Positions, list[Lost]]:
-        """`positions`, none of them outside of what the brokers have now; raises `SpoutError` if nothing may be lost."""
+        """`positions`, none outside of what the brokers have now; raises `SpoutError` if nothing may be lost."""
         beginnings = self._view.beginnings(positions.next)
         self._view.ask_ends(positions.next)
         lost, moved = [], {}

@@ -37,7 +37,9 @@ class Lost:
         return {"topic": topic, "partition": number, "from": self.start, "to": self.stop, "cause": self.cause}
 
     def __str__(self) -> str:
-        span = f"offsets {self.start} to {self.stop - 1}" if self.stop > self.start else f"offset {self.start} and later"
+        span = (
+            f"offsets {self.start} to {self.stop - 1}" if self.stop > self.start else f"offset {self.start} and later"
+        )
         return f"{named(self.partition)}: {span} ({self.cause})"
 
 
@@ -61,7 +63,11 @@ class Positions:
         topics = checked(metadata)["topics"]
         return cls(
             {topic: entry["id"] for topic, entry in topics.items()},
-            {(topic, int(number)): offset for topic, entry in topics.items() for number, offset in entry["next"].items()},
+            {
+                (topic, int(number)): offset
+                for topic, entry in topics.items()
+                for number, offset in entry["next"].items()
+            },
         )
 
 

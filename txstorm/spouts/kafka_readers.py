@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from txstorm.clients.kafka import Cluster, Partition, Range, RangeReader
+from txstorm.clients.kafka import Cluster, Partition, Range
+from txstorm.clients.kafka_reader import RangeReader
 
 IDLE = 16
 """Readers that wait for the next batch, at most; each has threads and buffers of its own."""

@@ -31,9 +31,9 @@ class PartitionDigest:
     def add(self, offsets: np.ndarray[Any, Any], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         """More records, in the order of their offsets."""
         self._count += len(offsets)
-        self._parts[0].update(offsets)
+        self._parts[0].update(offsets.tobytes())
         for part, raw in ((1, keys), (3, values)):
-            self._parts[part].update(np.array([-1 if one is None else len(one) for one in raw], np.int64))
+            self._parts[part].update(np.array([-1 if one is None else len(one) for one in raw], np.int64).tobytes())
             self._parts[part + 1].update(b"".join(filter(None, raw)))
 
     def digest(self, extent: Range) -> str:
@@ -109,7 +109,7 @@ class _Piece:
         return pa.array(good)
 
     def _column(self, name: str, bad: dict[int, str]) -> Any:
-        if name == "key" or name == "value":
+        if name in ("key", "value"):
             decoder = self._source.key if name == "key" else self._source.value
             decoded = decoder.column(self.keys if name == "key" else self.values)
             for row, why in decoded.bad.items():

@@ -18,7 +18,7 @@ Sample = Callable[[Partition, Range], float | None]
 
 
 class Sampled(Protocol):
-    """What is needed of `txstorm.clients.kafka.RangeReader`."""
+    """What is needed of `txstorm.clients.kafka_reader.RangeReader`."""
 
     def read(self, ranges: Mapping[Partition, Range], patience: float) -> Mapping[Partition, list[object]]:
         """See there."""

@@ -45,6 +45,9 @@ class Recorder:
         assert partition not in self.digests
         self.digests[partition] = digest
 
+    def refuse(self, error: BaseException, record: object) -> None:
+        raise error
+
     emitDirect = emit_direct  # noqa: N815
     reportError = report_error  # noqa: N815
 

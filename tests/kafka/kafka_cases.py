@@ -1,0 +1,107 @@
+"""Topics with known content, a topology that keeps what a spout emits, and a reader that shares no code with txstorm."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from servers.running import Kafka
+
+from txstorm import TransactionalTopologyBuilder
+from txstorm.runtime.reading import read_directory_history
+from txstorm.sinks import DeltaSink
+from txstorm.state.read import read_sink
+from txstorm.topology.graph import Topology
+
+COLUMNS = {"value": str, "topic": str, "partition": int, "offset": int}
+QUICK = {"retry_backoff": 0.05, "retry_backoff_max": 0.2, "compact_on_stop": False}
+
+
+def produce(kafka: Kafka, topic: str, values: range | list[str], partition: int = 0, **settings) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, **settings})
+    for value in values:
+        producer.produce(topic, str(value), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def produce_with_aborts(kafka: Kafka, topic: str, records: int, partitions: int, rng: random.Random) -> None:
+    """Transactions of one to 60 records over all partitions, three of ten aborted."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex, "linger.ms": 0}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    made = 0
+    while made < records:
+        aborted = rng.random() < 0.3
+        producer.begin_transaction()
+        for _ in range(rng.randint(1, 60)):
+            word = "aborted" if aborted else "good"
+            producer.produce(topic, f"{word}-{made}", partition=rng.randrange(partitions))
+            made += not aborted
+        if aborted:
+            producer.flush(10)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
+    """(value, topic, partition, offset) of everything committed in `topics`."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    places = [
+        TopicPartition(topic, number, 0)
+        for topic in topics
+        for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    ]
+    for place in places:
+        place.offset = consumer.get_watermark_offsets(place, timeout=10)[0]
+    consumer.assign(places)
+    open_, found = {(one.topic, one.partition) for one in places}, []
+    while open_:
+        message = consumer.poll(20)
+        assert message is not None, f"no end of {open_} in 20 s"
+        if message.error() is None:
+            found.append((message.value().decode(), message.topic(), message.partition(), message.offset()))
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            open_.discard((message.topic(), message.partition()))
+    consumer.close()
+    return Counter(found)
+
+
+def keeping(spout, tasks: int = 2, **settings) -> Topology:
+    """spout → a sink of `COLUMNS`."""
+    builder = TransactionalTopologyBuilder("kafka", "spout", spout, tasks)
+    builder.set_bolt("keep", DeltaSink("rows", COLUMNS)).global_grouping("spout")
+    return builder.set_settings({**QUICK, **settings}).build_topology()
+
+
+def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:
+    """What the sink holds, in the form of `content`."""
+    return Counter((row["value"], row["topic"], row["partition"], row["offset"]) for row in rows(data_dir))
+
+
+def rows(data_dir: Path) -> list[dict]:
+    return read_sink(data_dir, "rows").to_pylist()
+
+
+def metadata(data_dir: Path) -> list[tuple[int, dict]]:
+    """(txid, metadata) of every committed txid."""
+    history = read_directory_history(data_dir).to_pylist()
+    return [(row["txid"], json.loads(row["extents"])["meta"]) for row in history]
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    Kafka.wait(condition, what, seconds)

@@ -1,0 +1,71 @@
+"""Brokers that go away while a Kafka spout reads: killed and started again, or away for good."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+
+import pytest
+from kafka_cases import COLUMNS, content, eventually, keeping, kept, produce
+from servers.running import Kafka, start_kafka
+
+from txstorm import run
+from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
+
+pytestmark = pytest.mark.integration
+
+
+def spout_of(kafka: Kafka, topic: str, kind, **options):
+    return kind(topic, kafka.bootstrap, fields=tuple(COLUMNS), max_batch_rows=200, patience=1.0, **options)
+
+
+@pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout])
+def test_a_broker_that_is_killed_and_started_again(kafka_broker: Kafka, tmp_path, kind):
+    topic = kafka_broker.make_topic(partitions=3)
+    for partition in range(3):
+        produce(kafka_broker, topic, range(2000), partition)
+    handle = run(keeping(spout_of(kafka_broker, topic, kind)), engine="local", data_dir=tmp_path / "data")
+    eventually(lambda: handle.status["currTxid"] > 3, "three transactions")
+    kafka_broker.kill()
+    threading.Event().wait(random.uniform(0.5, 2))
+    assert handle.isActive
+    kafka_broker.restart()
+    produce(kafka_broker, topic, range(100))
+    eventually(lambda: kept(tmp_path / "data").total() >= 6100, "all records")
+    handle.stop()
+    assert kept(tmp_path / "data") == content(kafka_broker, topic)
+
+
+def test_a_leader_that_is_away_holds_up_its_own_partitions_only(tmp_path):
+    with start_kafka(tmp_path / "kafka", brokers=3) as kafka:
+        topic = kafka.make_topic(partitions=3)
+        for partition in range(3):
+            produce(kafka, topic, range(500), partition)
+        spout = spout_of(kafka, topic, OpaqueTransactionalKafkaSpout, discover_seconds=1.0)
+        handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
+        eventually(lambda: kept(tmp_path / "data").total() == 1500, "all records")
+        gone = 1
+        [away] = [number for number, leader in kafka.leaders(topic).items() if leader == gone]
+        others = [number for number in range(3) if number != away]
+        produce(kafka, topic, range(500, 1000), away)
+        kafka.kill(gone)
+        for partition in others:
+            produce(kafka, topic, range(500, 1000), partition)
+
+        def complete(partition: int) -> bool:
+            return Counter(row[2] for row in kept(tmp_path / "data").elements())[partition] == 1000
+
+        eventually(lambda: all(map(complete, others)), "the records of the others")
+        produce(kafka, topic, range(1000, 1001), others[0])
+        eventually(lambda: any("away" in notice for notice in notices(handle)), "a notice of what is away")
+        kafka.restart(gone)
+        eventually(lambda: complete(away), "the records of the partition that was away")
+        eventually(lambda: kept(tmp_path / "data").total() == 3001, "the last record")
+        handle.stop()
+        assert kept(tmp_path / "data") == content(kafka, topic)
+        assert any("back" in notice for notice in notices(handle))
+
+
+def notices(handle) -> list[str]:
+    return [notice for progress in handle.recentProgress for notice in progress.get("reported", [])]

@@ -1,0 +1,436 @@
+"""Kafka spouts on a real broker: every committed record once, whatever topics and brokers do meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+from kafka_cases import COLUMNS, content, eventually, keeping, kept, metadata, produce, produce_with_aborts, rows
+from servers.running import Kafka
+
+from txstorm import BatchBolt, Committer, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import FailedException, SpoutError
+from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
+from txstorm.testing import check_opaque_spout, check_transactional_spout
+
+pytestmark = pytest.mark.integration
+
+KINDS = [TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout]
+FIELDS = tuple(COLUMNS)
+
+
+def spout_of(kafka: Kafka, topics, kind=TransactionalKafkaSpout, **options):
+    chosen = {"fields": FIELDS, "max_batch_rows": 100, "discover_seconds": 0.2, "patience": 2.0, **options}
+    return kind(topics, kafka.bootstrap, **chosen)
+
+
+def finished(topology, data_dir, engine="local", **options):
+    handle = run(topology, engine=engine, data_dir=data_dir, available_now=True, **options)
+    handle.awaitTermination(120)
+    return handle
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_aborted_transactions_leave_no_trace(kafka_broker: Kafka, make_engine, tmp_path, kind):
+    topic = kafka_broker.make_topic(partitions=4)
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    produce_with_aborts(kafka_broker, topic, 1000, 4, random.Random(seed))
+    finished(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
+    assert kept(tmp_path / "data") == content(kafka_broker, topic)
+    assert all("good" in value for value, *_ in kept(tmp_path / "data"))
+    assert len({row["_txid"] for row in rows(tmp_path / "data")}) > 5
+
+
+class Troubled(BatchBolt, Committer):
+    """Keeps rows; some batches fail the first time, in either phase."""
+
+    state = SinkTable("rows", COLUMNS)
+
+    def __init__(self, directory):
+        self.directory = str(directory)
+
+    def prepare(self, context, collector, attempt):
+        self.sink, self.attempt, self.rows = context.sink("rows"), attempt, []
+
+    def execute(self, tuple):
+        self.rows.append([tuple[name] for name in COLUMNS])
+
+    def finish_batch(self):
+        from pathlib import Path
+
+        ticket = Path(self.directory) / f"failed-{self.attempt.txid}"
+        if self.attempt.txid % 3 == 2 and not ticket.exists():
+            ticket.touch()
+            raise FailedException("once")
+        for row in self.rows:
+            self.sink.append(*row)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: Kafka, tmp_path, kind):
+    topic = kafka_broker.make_topic(partitions=3)
+    produce_with_aborts(kafka_broker, topic, 300, 3, random.Random(1))
+    builder = TransactionalTopologyBuilder("kafka", "spout", spout_of(kafka_broker, topic, kind), 2)
+    builder.set_bolt("keep", Troubled(tmp_path)).global_grouping("spout")
+    builder.set_settings({"retry_backoff": 0.01, "compact_on_stop": False})
+    handle = run(builder.build_topology(), engine=LocalEngine(), data_dir=tmp_path / "data")
+    writer = threading.Thread(target=produce_with_aborts, args=(kafka_broker, topic, 300, 3, random.Random(2)))
+    writer.start()
+    writer.join()
+    handle.processAllAvailable()
+    handle.stop()
+    assert list(tmp_path.glob("failed-*"))
+    assert kept(tmp_path / "data") == content(kafka_broker, topic)
+
+
+def test_the_checks_for_spouts_of_ones_own(kafka_broker: Kafka):
+    topic = kafka_broker.make_topic(partitions=3)
+    produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
+    seen = [(value, topic, partition, offset) for value, topic, partition, offset in content(kafka_broker, topic)]
+    check_transactional_spout(lambda: spout_of(kafka_broker, topic, max_batch_rows=25), expected=seen, seeds=range(2))
+    check_opaque_spout(
+        lambda: spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=25),
+        expected=seen,
+        grow=lambda: produce(kafka_broker, topic, range(10)),
+        seeds=range(1),
+    )
+
+
+def test_new_partitions_and_topics_join_between_transactions_and_are_recorded(kafka_broker: Kafka, tmp_path):
+    prefix = kafka_broker.make_topic(partitions=1)
+    produce(kafka_broker, prefix, range(10))
+    spout = spout_of(kafka_broker, f"^{prefix}", start="latest")
+    handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
+    eventually(lambda: handle.status["committed"] >= 1, "the first transaction, which pins where reading begins")
+    assert kept(tmp_path / "data") == Counter()
+    grown = kafka_broker.admin().create_partitions([NewPartitions(prefix, 2)])
+    grown[prefix].result(10)
+    eventually(lambda: len(kafka_broker.leaders(prefix)) == 2, "the second partition")
+    produce(kafka_broker, prefix, ["new partition"], 1)
+    produce(kafka_broker, prefix, ["old partition"], 0)
+    second = kafka_broker.make_topic(f"{prefix}-more")
+    produce(kafka_broker, second, ["new topic"])
+    eventually(lambda: kept(tmp_path / "data").total() == 3, "three records")
+    handle.stop()
+    assert {value for value, *_ in kept(tmp_path / "data")} == {"new partition", "old partition", "new topic"}
+    new = [one for _, meta in metadata(tmp_path / "data") for one in meta.get("new", [])]
+    assert sorted(new) == [f"{prefix}-more/0", f"{prefix}/0", f"{prefix}/1"]
+
+
+def test_compaction_gaps_are_legal(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic(
+        cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="100"
+    )
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    for round_ in range(50):
+        producer.produce(topic, f"{round_}", key=f"{round_ % 3}")
+    producer.flush(10)
+
+    def compacted():
+        producer.produce(topic, "roll", key="roll")
+        producer.flush(10)
+        return content(kafka_broker, topic).total() < 20
+
+    eventually(compacted, "compaction")
+    finished(keeping(spout_of(kafka_broker, topic, max_batch_rows=7)), tmp_path / "data")
+    assert kept(tmp_path / "data") == content(kafka_broker, topic)
+
+
+# --- what cannot be read again ----------------------------------------------------------------------------------------
+
+
+def stopped_before_the_rest(kafka: Kafka, spout, data_dir):
+    """A run that has committed its first transactions, and stopped."""
+    handle = run(keeping(spout), engine="local", data_dir=data_dir, until_txid=2)
+    handle.awaitTermination(60)
+
+
+def delete_up_to(kafka: Kafka, topic: str, offset: int) -> None:
+    deleted = kafka.admin().delete_records([TopicPartition(topic, 0, offset)])
+    [done] = deleted.values()
+    done.result(10)
+
+
+def test_deleted_records_stop_a_transactional_spout(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(100))
+    spout = spout_of(kafka_broker, topic, max_batch_rows=10)
+    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    delete_up_to(kafka_broker, topic, 50)
+    with pytest.raises(SpoutError, match=rf"{topic}/0: offsets 20 to 49 .*begins at 50"):
+        finished(keeping(spout), tmp_path / "data")
+    assert kept(tmp_path / "data").total() == 20
+
+
+def test_an_opaque_spout_goes_on_behind_deleted_records_and_records_them(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(100))
+    spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
+    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    delete_up_to(kafka_broker, topic, 50)
+    finished(keeping(spout), tmp_path / "data")
+    assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == [*range(20), *range(50, 100)]
+    assert lost_in(tmp_path / "data") == [(3, topic, 0, 20, 50)]
+
+
+def lost_in(data_dir):
+    """(txid, topic, partition, from, to) of what the history says was lost."""
+    return [
+        (txid, *(one[key] for key in ("topic", "partition", "from", "to")))
+        for txid, meta in metadata(data_dir)
+        for one in meta.get("lost", [])
+    ]
+
+
+class DeletesOnce(BatchBolt):
+    """Passes tuples on; the first batch deletes records that later ones were planned to read, and fails."""
+
+    fields = FIELDS
+
+    def __init__(self, kafka: Kafka, topic: str, directory):
+        self.bootstrap, self.topic, self.ticket = kafka.bootstrap, topic, directory / "deleted"
+
+    def prepare(self, context, collector, attempt):
+        self.collector = collector
+
+    def execute(self, tuple):
+        self.collector.emit(*(tuple[name] for name in FIELDS))
+
+    def finish_batch(self):
+        from confluent_kafka.admin import AdminClient
+
+        if not self.ticket.exists():
+            self.ticket.touch()
+            admin = AdminClient({"bootstrap.servers": self.bootstrap})
+            [done] = admin.delete_records([TopicPartition(self.topic, 0, 35)]).values()
+            done.result(10)
+            raise FailedException("deleted")
+
+
+def deleting(kafka, topic, kind, directory):
+    spout = spout_of(kafka, topic, kind, max_batch_rows=10)
+    builder = TransactionalTopologyBuilder("kafka", "spout", spout, 1)
+    from txstorm.sinks import DeltaSink
+
+    builder.set_bolt("delete", DeletesOnce(kafka, topic, directory)).global_grouping("spout")
+    builder.set_bolt("keep", DeltaSink("rows", COLUMNS)).global_grouping("delete")
+    return builder.set_settings({"retry_backoff": 0.01, "compact_on_stop": False}).build_topology()
+
+
+def test_a_planned_range_that_is_deleted_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(100))
+    with pytest.raises(SpoutError, match=rf"txid 1: {topic}/0, offsets 0 to 9 cannot be read"):
+        finished(deleting(kafka_broker, topic, TransactionalKafkaSpout, tmp_path), tmp_path / "data")
+    assert kept(tmp_path / "data") == Counter()
+
+
+def test_a_planned_range_that_is_deleted_is_planned_again_by_an_opaque_spout(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(100))
+    finished(deleting(kafka_broker, topic, OpaqueTransactionalKafkaSpout, tmp_path), tmp_path / "data")
+    assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == list(range(35, 100))
+    assert lost_in(tmp_path / "data") == [(1, topic, 0, 0, 35)]
+
+
+def made_anew(kafka: Kafka, topic: str) -> None:
+    kafka.admin().delete_topics([topic])[topic].result(10)
+    eventually(lambda: topic not in kafka.admin().list_topics(timeout=5).topics, "the topic to go")
+    kafka.make_topic(topic)
+
+
+def test_a_topic_made_anew_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(100))
+    spout = spout_of(kafka_broker, topic, max_batch_rows=10)
+    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    made_anew(kafka_broker, topic)
+    produce(kafka_broker, topic, range(1000, 1200))
+    with pytest.raises(SpoutError, match=f"{topic}/0: offset.* 20 .*made anew"):
+        finished(keeping(spout), tmp_path / "data")
+
+
+def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(100))
+    spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
+    handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
+    handle.processAllAvailable()
+    made_anew(kafka_broker, topic)
+    produce(kafka_broker, topic, range(1000, 1150))
+    eventually(lambda: kept(tmp_path / "data").total() == 250, "the records of the new topic")
+    handle.stop()
+    assert Counter(int(value) for value, *_ in kept(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
+    assert [(topic, 0, 100)] == [one[1:4] for one in lost_in(tmp_path / "data")]
+
+
+def test_a_topic_that_is_deleted_is_named(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    produce(kafka_broker, topic, range(30))
+    spout = spout_of(kafka_broker, f"^{topic}", max_batch_rows=10)
+    stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
+    kafka_broker.admin().delete_topics([topic])[topic].result(10)
+    eventually(lambda: topic not in kafka_broker.admin().list_topics(timeout=5).topics, "the topic to go")
+    with pytest.raises(SpoutError, match=f"{topic}/0: not at .* any more"):
+        finished(keeping(spout), tmp_path / "data")
+
+
+# --- where reading begins, and what is read ---------------------------------------------------------------------------
+
+
+def test_reading_begins_where_the_user_says(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic(partitions=2)
+    producer, then = Producer({"bootstrap.servers": kafka_broker.bootstrap}), int(time.time()) - 3600
+    for partition in (0, 1):
+        for number in range(10):
+            producer.produce(topic, str(number), partition=partition, timestamp=1000 * (then + number))
+    producer.flush(10)
+
+    def begun(name, start):
+        finished(keeping(spout_of(kafka_broker, topic, start=start)), tmp_path / name)
+        return Counter(partition for _, _, partition, _ in kept(tmp_path / name))
+
+    assert begun("earliest", "earliest") == {0: 10, 1: 10}
+    assert begun("latest", "latest") == {}
+    assert begun("time", datetime.fromtimestamp(then + 6.5, UTC)) == {0: 3, 1: 3}
+    assert begun("after", datetime.fromtimestamp(then + 7200, UTC)) == {}
+    assert begun("offsets", {topic: {0: 4}}) == {0: 6, 1: 10}
+    with pytest.raises(SpoutError, match=f"{topic}/0: .*ends at 10"):
+        begun("beyond", {topic: {0: 11}})
+
+
+def test_all_fields(kafka_broker: Kafka, tmp_path):
+    topic, seen, now = kafka_broker.make_topic(), tmp_path / "seen", int(time.time())
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    headers = [("trace", b"\x00\xff"), ("empty", None)]
+    producer.produce(topic, b'{"a": [1, 2]}', key="k", headers=headers, timestamp=1000 * now + 123)
+    producer.produce(topic, None, key=None, timestamp=1000 * now + 124)
+    producer.flush(10)
+
+    class Look(BatchBolt):
+        fields = ()
+
+        def prepare(self, context, collector, attempt):
+            pass
+
+        def execute(self, tuple):
+            with seen.open("a") as file:
+                file.write(repr(list(tuple.values)) + "\n")
+
+        def finish_batch(self):
+            pass
+
+    for decoder in ("bytes", "json"):
+        spout = TransactionalKafkaSpout(topic, kafka_broker.bootstrap, value=decoder)
+        builder = TransactionalTopologyBuilder("kafka", "spout", spout)
+        builder.set_bolt("look", Look()).global_grouping("spout")
+        finished(builder.build_topology(), tmp_path / decoder)
+    times = [*(datetime.fromtimestamp(now, UTC) + timedelta(milliseconds=millis) for millis in (123, 124))]
+    shown = [{"key": "trace", "value": b"\x00\xff"}, {"key": "empty", "value": None}]
+    first = [["k", value, topic, 0, 0, times[0], shown] for value in (b'{"a": [1, 2]}', {"a": [1, 2]})]
+    second = [None, None, topic, 0, 1, times[1], []]
+    found = [
+        eval(line, {"datetime": __import__("datetime"), "zoneinfo": __import__("zoneinfo")})
+        for line in seen.read_text().splitlines()
+    ]
+    assert found == [first[0], second, first[1], second]
+
+
+def test_batches_keep_to_bytes_of_each_topic(kafka_broker: Kafka, tmp_path):
+    large, small = kafka_broker.make_topic(), kafka_broker.make_topic()
+    produce(kafka_broker, large, ["x" * 10_000] * 400)
+    produce(kafka_broker, small, range(400))
+    spout = spout_of(kafka_broker, [large, small], max_batch_rows=300, max_batch_bytes=500_000)
+    finished(keeping(spout), tmp_path / "data")
+    first = Counter(row["topic"] for row in rows(tmp_path / "data") if row["_txid"] == 1)
+    assert first[small] == 300
+    assert 40 <= first[large] <= 50
+    assert kept(tmp_path / "data") == content(kafka_broker, large, small)
+
+
+def test_one_topic_does_not_starve_another(kafka_broker: Kafka, tmp_path):
+    busy, quiet = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic()
+    for partition in (0, 1):
+        produce(kafka_broker, busy, range(1000), partition)
+    produce(kafka_broker, quiet, range(20))
+    finished(keeping(spout_of(kafka_broker, [busy, quiet], max_batch_rows=100)), tmp_path / "data")
+    first = Counter((row["topic"], row["partition"]) for row in rows(tmp_path / "data") if row["_txid"] == 1)
+    assert first == {(busy, 0): 50, (busy, 1): 50, (quiet, 0): 20}
+
+
+# --- records that cannot be decoded -----------------------------------------------------------------------------------
+
+
+def test_a_record_that_cannot_be_decoded_is_named(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    for value in (b"good", b"\xff\xfe", b"good too"):
+        producer.produce(topic, value)
+    producer.flush(10)
+    with pytest.raises(SpoutError, match=rf"txid 1: {topic}/0, offset 1: its value cannot be decoded: Unicode"):
+        finished(keeping(spout_of(kafka_broker, topic)), tmp_path / "data")
+
+
+def test_a_record_that_cannot_be_decoded_becomes_a_dead_letter_alone(kafka_broker: Kafka, make_engine, tmp_path):
+    topic = kafka_broker.make_topic()
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    for value in (b'"good"', b"{bad", b'"good too"'):
+        producer.produce(topic, value)
+    producer.flush(10)
+    spout = spout_of(kafka_broker, topic, value="json")
+    handle = finished(keeping(spout, on_error="dead_letter"), tmp_path / "data", make_engine())
+    assert [row["value"] for row in rows(tmp_path / "data")] == ["good", "good too"]
+    [letter] = handle.dead_letters().to_pylist()
+    assert letter["what"] == "record"
+    record = json.loads(letter["record"])
+    assert (record["topic"], record["partition"], record["offset"], record["value"]) == (topic, 0, 1, "e2JhZA==")
+    assert "offset 1" in letter["message"]
+
+
+# --- positions for lag tools, and bad addresses -----------------------------------------------------------------------
+
+
+def test_positions_are_written_to_a_group_and_never_read(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic(partitions=2)
+    produce(kafka_broker, topic, range(50), 0)
+    produce(kafka_broker, topic, range(30), 1)
+    group = f"lag-{topic}"
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": group})
+    places = [TopicPartition(topic, 0, 7), TopicPartition(topic, 1, 7)]
+    consumer.commit(offsets=places, asynchronous=False)
+    finished(keeping(spout_of(kafka_broker, topic, consumer_group=group)), tmp_path / "data")
+    assert [one.offset for one in consumer.committed(places, timeout=10)] == [50, 30]
+    consumer.close()
+    assert kept(tmp_path / "data").total() == 80
+
+
+def test_wrong_addresses_passwords_and_certificates_are_clear(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    secure = dict(kafka_broker.secure)
+    servers = secure.pop("bootstrap.servers")
+    produce(kafka_broker, topic, ["seen"])
+
+    def tried(servers, settings, name="data"):
+        spout = TransactionalKafkaSpout(topic, servers, fields=FIELDS, settings=settings)
+        finished(keeping(spout), tmp_path / name)
+
+    tried(servers, secure)
+    assert kept(tmp_path / "data").total() == 1
+    with pytest.raises(SpoutError, match=r"[Aa]uthentication failed"):
+        tried(servers, {**secure, "sasl.password": "wrong"}, "password")
+    with pytest.raises(SpoutError, match="certificate"):
+        tried(servers, {**secure, "ssl.ca.location": "probe"}, "ca")
+    with pytest.raises(SpoutError, match=r"127\.0\.0\.1:1: .*refused"):
+        tried("127.0.0.1:1", {}, "address")
+    with pytest.raises(SpoutError, match="has no topic nowhere-to-be-found"):
+        finished(keeping(spout_of(kafka_broker, "nowhere-to-be-found")), tmp_path / "topic")
+    assert not (tmp_path / "address").exists()

@@ -1,0 +1,164 @@
+"""Keys and values decoded column by column, Avro with a registry that speaks HTTP, and digests."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import cloudpickle
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from txstorm.errors import FailedException, SettingError, SpoutError
+from txstorm.spouts import Avro
+from txstorm.spouts.kafka_decode import decoder
+from txstorm.spouts.kafka_records import PartitionDigest
+
+
+def column(kind, raw):
+    found, bad = decoder(kind, "value").column(raw)
+    return (found.to_pylist() if isinstance(found, pa.Array) else found), bad
+
+
+def test_bytes_and_text_and_json():
+    assert column("bytes", [b"\xff", None]) == ([b"\xff", None], {})
+    assert column("utf-8", ["é".encode(), None, b""]) == (["é", None, ""], {})
+    assert column("json", [b'{"a": 1}', None, b"[2]"]) == ([{"a": 1}, None, [2]], {})
+    assert column(int, [b"7", None]) == ([7, None], {})
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("utf-8", b"\xff"), ("json", b"{"), (int, b"x")])
+def test_what_cannot_be_decoded_is_told_row_by_row(kind, wrong):
+    values, bad = column(kind, [b"1", wrong, b"2", wrong])
+    assert [values[row] is None for row in range(4)] == [False, True, False, True]
+    assert sorted(bad) == [1, 3]
+    assert "Error" in bad[1]
+
+
+def test_an_unknown_decoder_is_refused():
+    with pytest.raises(SettingError, match=r"value is 'yaml', expected one of \['bytes', 'utf-8', 'json'\]"):
+        decoder("yaml", "value")
+
+
+# --- Avro -------------------------------------------------------------------------------------------------------------
+
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
+VISIT = {
+    "type": "record",
+    "name": "Visit",
+    "fields": [{"name": "user", "type": "string"}, {"name": "place", "type": "Place"}],
+}
+
+
+class Registry(BaseHTTPRequestHandler):
+    """The answers of a schema registry that are needed here."""
+
+    asked: list[str] = []
+    answers = {
+        "/subjects": ["visit"],
+        "/schemas/ids/7": {"schema": json.dumps("long")},
+        "/schemas/ids/8": {
+            "schema": json.dumps(VISIT),
+            "references": [{"name": "Place", "subject": "a place", "version": 2}],
+        },
+        "/subjects/a%20place/versions/2": {"schema": json.dumps(PLACE)},
+        "/schemas/ids/9": {"schema": "syntax = 'proto3'", "schemaType": "PROTOBUF"},
+    }
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        if self.headers.get("Authorization") != "Basic dXNlcjpzZWNyZXQ=":
+            self._send(401, {"error_code": 401, "message": "Unauthorized"})
+        elif self.path in self.answers:
+            self._send(200, self.answers[self.path])
+        else:
+            self._send(404, {"error_code": 40403, "message": "Schema not found"})
+
+    def _send(self, status, body):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def registry():
+    Registry.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def encoded(number, schema, value, named=None):
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema, named_schemas=named or {}), value)
+    return b"\0" + number.to_bytes(4, "big") + body.getvalue()
+
+
+def test_avro_values_have_their_schemas_in_the_registry_which_is_asked_once(registry):
+    known: dict = {}
+    fastavro.parse_schema(PLACE, named_schemas=known)
+    visit = {"user": "u", "place": {"city": "Porto"}}
+    data = encoded(8, VISIT, visit, known)
+    avro = cloudpickle.loads(cloudpickle.dumps(Avro(registry, auth=("user", "secret"))))
+    avro.check()
+    assert column(avro, [encoded(7, "long", 42), data, None, data]) == ([42, visit, None, visit], {})
+    assert sorted(Registry.asked) == ["/schemas/ids/7", "/schemas/ids/8", "/subjects", "/subjects/a%20place/versions/2"]
+
+
+def test_bytes_that_are_not_avro_are_told_apart(registry):
+    wrong = [b"plain", encoded(6, "long", 1), encoded(9, "long", 1), encoded(8, "long", 1), b""]
+    values, bad = column(Avro(registry, auth=("user", "secret")), wrong)
+    assert values == [None] * 5
+    assert "zero byte" in bad[0] and "schema 6, which the registry does not have" in bad[1]
+    assert "PROTOBUF" in bad[2] and "not of the schema" in bad[3] and "zero byte" in bad[4]
+
+
+def test_a_registry_that_refuses_or_is_away(registry):
+    with pytest.raises(SpoutError, match=r"HTTP 401 .*user and password"):
+        Avro(registry).check()
+    away = Avro("http://127.0.0.1:1")
+    with pytest.raises(SpoutError, match="refused"):
+        away.check()
+    with pytest.raises(FailedException, match="refused"):  # it was there at the start: the batch is replayed
+        away.column([encoded(7, "long", 1)])
+
+
+@pytest.mark.parametrize("url", ["registry:8081", "file:///etc/passwd", "http://user:secret@registry"])
+def test_urls_that_cannot_be_a_registrys(url):
+    with pytest.raises(SettingError) as caught:
+        Avro(url)
+    assert "secret" not in str(caught.value)
+
+
+# --- digests ----------------------------------------------------------------------------------------------------------
+
+
+def digest(*pieces, extent=(0, 10)):
+    made = PartitionDigest()
+    for offsets, keys, values in pieces:
+        made.add(np.array(offsets, np.int64), keys, values)
+    return made.digest(extent)
+
+
+def test_a_digest_is_of_records_not_of_pieces():
+    whole = digest(([0, 1, 4], [b"a", None, b""], [b"x", b"yz", None]))
+    assert digest(([0], [b"a"], [b"x"]), ([1, 4], [None, b""], [b"yz", None])) == whole
+    others = [
+        digest(([0, 1, 5], [b"a", None, b""], [b"x", b"yz", None])),
+        digest(([0, 1, 4], [b"a", b"", b""], [b"x", b"yz", None])),
+        digest(([0, 1, 4], [b"a", None, b""], [b"xy", b"z", None])),
+        digest(([0, 1, 4], [b"a", None, b""], [b"x", b"yz", None]), extent=(0, 11)),
+    ]
+    assert whole not in others and len(set(others)) == 4

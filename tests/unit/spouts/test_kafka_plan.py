@@ -1,0 +1,225 @@
+"""What the coordinator of a Kafka spout plans, asked of brokers in memory."""
+
+from __future__ import annotations
+
+import pytest
+from kafka_fake import Brokers, source
+
+from txstorm import NOT_READY
+from txstorm.errors import SpoutError
+from txstorm.spouts.kafka_offsets import Offsets
+from txstorm.spouts.kafka_plan import KafkaCoordinator
+from txstorm.spouts.kafka_ranges import ranges_of
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def coordinator(brokers: Brokers, *, clock: Clock | None = None, **options) -> KafkaCoordinator:
+    return KafkaCoordinator(source(**options), "spout", brokers, clock or Clock())
+
+
+def plans(planner: KafkaCoordinator, count: int, first: int = 1, meta=None) -> list:
+    """Metadata of `count` txids, or up to the first that there is nothing for."""
+    found = []
+    for txid in range(first, first + count):
+        made = planner.initialize_transaction(txid, meta)
+        if made is NOT_READY:
+            break
+        meta = made
+        found.append(meta)
+    return found
+
+
+def test_ranges_follow_each_other_up_to_the_end():
+    planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
+    first, second = plans(planner, 9)
+    assert ranges_of(first) == {("t", 0): (5, 85), ("t", 1): (0, 20)}
+    assert ranges_of(second) == {("t", 0): (85, 155)}
+    assert first["topics"]["t"]["id"] == "id-t"
+    assert planner.initialize_transaction(3, second) is NOT_READY
+
+
+def test_a_backlog_is_planned_without_asking_again():
+    brokers = Brokers(t={number: [0, 10_000] for number in range(8)})
+    planner = coordinator(brokers)
+    [first] = plans(planner, 1)
+    brokers.requests.clear()
+    assert len(plans(planner, 100, 2, first)) == 100
+    assert brokers.requests == []
+
+
+def test_at_the_end_of_the_log_one_request_is_made_to_each_leader():
+    brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
+    planner = coordinator(brokers)
+    [first] = plans(planner, 1)
+    brokers.requests.clear()
+    brokers.bounds["t"][1][1] = 15
+    [second] = plans(planner, 1, 2, first)
+    assert brokers.requests == ["offsets", "offsets"]  # two brokers lead here
+    assert ranges_of(second) == {("t", 1): (10, 15)}
+
+
+def test_every_topic_has_a_budget_of_its_own():
+    planner = coordinator(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
+    [first] = plans(planner, 1)
+    assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
+
+
+def test_new_partitions_begin_at_their_beginning_whatever_the_start_was():
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    planner = coordinator(brokers, clock=clock, start="latest")
+    [first] = plans(planner, 9)
+    assert ranges_of(first) == {} and first["topics"]["t"]["next"] == {"0": 10}
+    brokers.bounds["t"][1] = [0, 4]
+    assert planner.initialize_transaction(2, first) is NOT_READY  # nobody has looked yet
+    clock.now = 11
+    second = planner.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 1): (0, 4)} and second["new"] == ["t/1"]
+    assert any("t/1 is new" in notice for notice in planner.notices())
+
+
+def test_a_pattern_takes_topics_in_that_appear_later_but_no_others():
+    brokers, clock = Brokers(other={0: [0, 5]}), Clock()
+    planner = coordinator(brokers, clock=clock, topics="^web-")
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    brokers.bounds["web-1"], brokers.ids["web-1"] = {0: [0, 5]}, "new"
+    assert ranges_of(planner.initialize_transaction(1, None)) == {("web-1", 0): (0, 5)}
+
+
+def test_a_first_transaction_pins_where_reading_began():
+    [first] = plans(coordinator(Brokers(t={0: [0, 10]}), start="latest"), 9)
+    assert first["topics"]["t"]["next"] == {"0": 10}
+    brokers = Brokers(t={0: [0, 12]})
+    [second] = plans(coordinator(brokers, start="latest"), 9, 2, first)  # another run
+    assert ranges_of(second) == {("t", 0): (10, 12)}
+
+
+def test_given_offsets_outside_the_log_are_refused():
+    for offset in (3, 30):
+        with pytest.raises(SpoutError, match="t/0"):
+            coordinator(Brokers(t={0: [5, 20]}), start={"t": {0: offset}}).initialize_transaction(1, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "lost"),
+    [
+        (lambda t: t.update({0: [50, 60]}), r"t/0: offsets 10 to 49 \(it begins at 50", (10, 50, {("t", 0): (50, 60)})),
+        (lambda t: t.update({0: [0, 4]}), r"t/0: offsets 4 to 9 \(it ends at 4", (4, 10, {})),
+    ],
+)
+def test_what_is_gone_stops_a_transactional_spout_and_is_recorded_by_an_opaque_one(change, said, lost):
+    for opaque in (False, True):
+        brokers = Brokers(t={0: [0, 10]})
+        [first] = plans(coordinator(brokers), 9)
+        change(brokers.bounds["t"])
+        planner = coordinator(brokers, opaque=opaque)
+        if not opaque:
+            with pytest.raises(SpoutError, match=said):
+                planner.initialize_transaction(2, first)
+            continue
+        second = planner.initialize_transaction(2, first)
+        assert [(one["from"], one["to"]) for one in second["lost"]] == [lost[:2]]
+        assert ranges_of(second) == lost[2]
+        assert any("lost: t/0" in notice for notice in planner.notices())
+
+
+def test_a_topic_with_another_id_is_another_topic():
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    transactional, opaque = coordinator(brokers), coordinator(brokers, opaque=True, clock=clock)
+    [first] = plans(transactional, 1)
+    plans(opaque, 1)
+    brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
+    # Its end is before the position: that is looked into at once.
+    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*made anew"):
+        transactional.initialize_transaction(2, first)
+    second = opaque.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 0): (0, 3)}
+    assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
+
+
+def test_partitions_of_a_transactional_spout_that_go_away_for_good():
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    planner = coordinator(brokers, clock=clock)
+    [first] = plans(planner, 1)
+    del brokers.bounds["t"]
+    clock.now = 11
+    with pytest.raises(SpoutError, match="t/0: not at fake:9092 any more"):
+        planner.initialize_transaction(2, first)
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_partition_whose_leader_is_away_keeps_its_position(opaque):
+    brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
+    planner = coordinator(brokers, opaque=opaque)
+    [first] = plans(planner, 1)
+    brokers.bounds["t"] = {0: [0, 20], 1: [0, 20]}
+    brokers.down = {1}
+    second = planner.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 0): (10, 20)}
+    assert second["away"] == ["t/1"] and second["topics"]["t"]["next"]["1"] == 10
+    brokers.down = set()
+    brokers.bounds["t"][0] = [0, 21]
+    for _ in range(3):  # the leader is only watched for a while
+        third = planner.initialize_transaction(3, second)
+    assert ranges_of(third)["t", 1] == (10, 20)
+    notices = planner.notices()
+    assert [word in notice for word, notice in zip(("away: t/1", "back: t/1"), notices, strict=True)] == [True, True]
+
+
+def test_a_leader_that_is_silent_is_waited_for_once():
+    brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
+    brokers.silent = {1}
+    offsets, topics = Offsets(brokers, 0.01), brokers.topics(["t"], 1)
+    wanted = {("t", 0): -1, ("t", 1): -1}
+    assert offsets.ask(topics, wanted) == {("t", 0): 10}
+    brokers.requests.clear()
+    assert offsets.ask(topics, wanted) == {("t", 0): 10}
+    assert brokers.requests == ["offsets"]
+
+
+def test_an_opaque_batch_that_failed_is_planned_with_what_there_is_now():
+    brokers = Brokers(t={0: [0, 1000]})
+    planner = coordinator(brokers, opaque=True)
+    first, second = plans(planner, 2)
+    brokers.bounds["t"][0] = [150, 1000]
+    again = planner.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 0): (100, 200)}
+    assert ranges_of(again) == {("t", 0): (150, 250)}
+    assert again["lost"] == [{"topic": "t", "partition": 0, "from": 100, "to": 150, "cause": again["lost"][0]["cause"]}]
+
+
+def test_brokers_that_do_not_answer_are_waited_for_and_said_once():
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    brokers.unreachable = True
+    planner = coordinator(brokers, clock=clock)
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    brokers.unreachable = False
+    assert ranges_of(planner.initialize_transaction(1, None)) == {("t", 0): (0, 10)}
+    assert [notice.rpartition(": ")[2] for notice in planner.notices()] == [
+        "nobody is there",
+        "the brokers answer again",
+    ]
+
+
+def test_all_that_is_there_is_reached_when_every_partition_is_read():
+    brokers = Brokers(t={0: [0, 10], 1: [0, 0], 2: [0, 10]})
+    planner = coordinator(brokers)
+    mark = planner.latest()
+    assert not planner.reached(None, mark)
+    [first] = plans(planner, 1)
+    brokers.bounds["t"][0][1] = 20
+    assert planner.reached(first, mark)
+    assert not planner.reached(first, planner.latest())
+
+
+def test_an_empty_topic_is_reached_without_a_transaction():
+    planner = coordinator(Brokers(t={0: [7, 7]}))
+    mark = planner.latest()
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    assert planner.reached(None, mark)

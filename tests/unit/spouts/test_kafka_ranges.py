@@ -1,0 +1,86 @@
+"""Ranges of offsets, how a budget is shared, and the metadata of a Kafka spout."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txstorm.errors import SpoutError
+from txstorm.spouts.kafka_ranges import Batch, Lost, Positions, plan_ranges, ranges_of, shares
+from txstorm.spouts.kafka_sizes import Sizes
+
+waiting = st.dictionaries(st.tuples(st.just("t"), st.integers(0, 20)), st.integers(1, 1000))
+
+
+@given(waiting, st.integers(1, 2000))
+def test_a_budget_is_used_up_and_shared_fairly(waiting, budget):
+    given_ = shares(waiting, budget)
+    assert sum(given_.values()) == min(budget, sum(waiting.values()))
+    assert all(0 < count <= waiting[one] for one, count in given_.items())
+    # Who got less than another has nothing left, but for the rest of a division.
+    short = [given_.get(one, 0) for one in waiting if given_.get(one, 0) < waiting[one]]
+    assert not short or max(given_.values()) - min(short) <= 1
+
+
+def test_metadata_hold_all_that_the_next_transaction_needs():
+    positions = Positions({"t": "id"}, {("t", 0): 5, ("t", 11): 7})
+    batch = Batch(positions, {("t", 11): (7, 9)}, new=[("t", 11)], lost=[Lost(("t", 0), 3, 5, "gone")])
+    stored = json.loads(json.dumps(batch.to_json()))
+    assert Positions.after(stored) == Positions({"t": "id"}, {("t", 0): 5, ("t", 11): 9})
+    assert ranges_of(stored) == {("t", 11): (7, 9)}
+    assert stored["new"] == ["t/11"]
+    assert stored["lost"] == [{"topic": "t", "partition": 0, "from": 3, "to": 5, "cause": "gone"}]
+
+
+@given(st.integers(1, 7), st.sets(st.integers(0, 30), min_size=1))
+def test_every_range_has_one_task_and_keeps_it(tasks, reading):
+    known = {("t", number): 10 for number in range(31)}
+    ranges = {("t", number): (10, 20) for number in reading}
+    meta = Batch(Positions({"t": "id"}, known), ranges).to_json()
+    everything = Batch(Positions({"t": "id"}, known), dict.fromkeys(known, (10, 20))).to_json()
+    mine = [ranges_of(meta, task, tasks) for task in range(tasks)]
+    assert {one: extent for part in mine for one, extent in part.items()} == ranges
+    assert sum(map(len, mine)) == len(ranges)
+    for task, part in enumerate(mine):
+        assert set(part) <= set(ranges_of(everything, task, tasks))
+
+
+def test_metadata_of_another_version_are_refused():
+    with pytest.raises(SpoutError, match="version 2, expected 1"):
+        Positions.after({"v": 2})
+
+
+def test_partitions_without_an_end_give_nothing():
+    assert plan_ranges({("t", 0): 5, ("t", 1): 5}, {("t", 1): 8}, {"t": 10}) == {("t", 1): (5, 8)}
+
+
+def sizes(size, mean, clock=lambda: 0.0):
+    asked = []
+
+    def sample(partition, extent):
+        asked.append((partition, extent))
+        return mean
+
+    return Sizes(10_000, size, sample, clock), asked
+
+
+def test_bytes_are_an_estimate_from_samples_that_are_taken_now_and_then():
+    found, asked = sizes(1 << 20, 1024.0)
+    waiting = {("t", 0): (0, 500), ("t", 1): (0, 9000)}
+    assert found.budget("t", waiting) == 1024
+    assert found.budget("t", waiting) == 1024
+    assert asked == [(("t", 1), (0, 100))]
+
+
+def test_no_sample_is_needed_where_even_the_largest_records_fit():
+    found, asked = sizes(64 << 20, None)
+    assert found.budget("t", {("t", 0): (0, 64)}) == 10_000
+    assert asked == []
+
+
+def test_a_sample_without_records_changes_nothing():
+    found, _ = sizes(1 << 20, None)
+    assert found.budget("t", {("t", 0): (0, 9000)}) == 1024

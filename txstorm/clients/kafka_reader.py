@@ -1,0 +1,198 @@
+"""Exact ranges of offsets read from Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txstorm.clients.kafka import (
+    CHUNK,
+    END,
+    OUT_OF_RANGE,
+    REFUSED,
+    SLICE,
+    UNKNOWN,
+    ClientError,
+    Partition,
+    Range,
+    Troubles,
+    Unavailable,
+    Unreadable,
+    consumer,
+    places,
+)
+
+
+class RangeReader:
+    """Reads ranges of offsets with one consumer, which is only ever assigned to partitions, never part of a group.
+
+    The next ranges cost no seek when they begin where the last ones ended: what was fetched beyond is kept.
+
+    Args:
+        settings: librdkafka's; what is not given is chosen for reading ranges.
+        isolation: as of `Cluster`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
+        self._troubles = Troubles()
+        own = {
+            "group.id": "txstorm",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+        self._consumer = consumer({**_READING, **settings, **own}, self._troubles)
+        self._spans: dict[Partition, _Span] = {}
+        self._moved = False
+
+    def fits(self, ranges: Mapping[Partition, Range]) -> int:
+        """How many of `ranges` begin where this reader stands."""
+        return sum(p in self._spans and self._spans[p].holds(start) for p, (start, _) in ranges.items())
+
+    def read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
+        """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
+
+        A range may hold fewer records than offsets: it is over when the consumer is at its end or beyond.
+
+        Args:
+            ranges: partition → first offset, and the one after the last.
+            patience: how many seconds to wait while nothing comes.
+
+        Raises:
+            Unreadable: brokers do not have the offset, or do not know the partition.
+            Unavailable: nothing came for `patience` seconds.
+        """
+        try:
+            return self._read(ranges, patience)
+        except BaseException:
+            self._spans = {}  # wherever the consumer stands now, the next read begins anew
+            raise
+
+    def _read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
+        self._troubles.clear()
+        self._place(ranges)
+        deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
+        while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
+            unknown = self._take(self._next(ranges))
+            if unknown is not None:
+                # A partition made a moment ago, or a client whose metadata are old: it has to ask for the topic.
+                self._ask_again(ranges, unknown, unknown_until)
+            elif self._moved:
+                deadline = time.monotonic() + patience
+            elif time.monotonic() > deadline:
+                raise Unavailable(self._missing(ranges), refused=self._troubles.refusal is not None)
+        return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
+
+    def _place(self, ranges: Mapping[Partition, Range]) -> None:
+        idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
+        if self.fits(ranges) < len(ranges) or idle > 5 * CHUNK:
+            self._spans = {partition: _Span(start, start) for partition, (start, _) in ranges.items()}
+            self._consumer.assign(places({partition: start for partition, (start, _) in ranges.items()}))
+
+    def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
+        left = sum(max(0, stop - self._spans[partition].known) for partition, (_, stop) in ranges.items())
+        found = self._consumer.consume(min(left + len(ranges), CHUNK), 0)
+        if found:
+            return list(found)
+        one = self._consumer.poll(SLICE)
+        return [] if one is None else [one]
+
+    def _take(self, messages: Iterable[Any]) -> Partition | None:
+        """Keep what came; gives a partition that is not known, if there is one."""
+        self._moved = False
+        for message in messages:
+            error = message.error()
+            if error is None:
+                span = self._spans.get((message.topic(), message.partition()))
+                if span is not None:
+                    span.add(message)
+                    self._moved = True
+            elif error.code() == END:
+                self._ended((message.topic(), message.partition()), message.offset())
+            elif error.code() in UNKNOWN and message.topic() is not None:
+                return message.topic(), message.partition()
+            else:
+                self._complain(message, error)
+        return None
+
+    def _ended(self, partition: Partition, offset: int) -> None:
+        span = self._spans.get(partition)
+        if span is not None and offset > span.known:
+            span.known = offset
+            self._moved = True
+
+    def _complain(self, message: Any, error: Any) -> None:
+        partition = (message.topic(), message.partition())
+        if error.code() in OUT_OF_RANGE and partition in self._spans:
+            raise Unreadable(partition, self._spans[partition].known, error.str())
+        if error.code() in REFUSED:
+            raise Unavailable(error.str(), refused=True)
+        self._troubles(error)
+
+    def _ask_again(self, ranges: Mapping[Partition, Range], unknown: Partition, until: float) -> None:
+        if time.monotonic() > until:
+            raise Unreadable(unknown, ranges.get(unknown, (0, 0))[0], "the brokers do not know it", unknown=True)
+        try:
+            self._consumer.list_topics(unknown[0], timeout=SLICE * 10)
+        except ClientError as error:
+            self._troubles(error.args[0])
+        time.sleep(SLICE)
+        self._spans = {}
+        self._place(ranges)
+
+    def _missing(self, ranges: Mapping[Partition, Range]) -> str:
+        behind = [
+            f"{topic}/{number} from offset {self._spans[topic, number].known} of {start}..{stop - 1}"
+            for (topic, number), (start, stop) in ranges.items()
+            if self._spans[topic, number].known < stop
+        ]
+        return f"nothing came of {', '.join(behind)}; {self._troubles}"
+
+    def leave(self) -> None:
+        """Fetch nothing more until the next read."""
+        self._spans = {}
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        """Called once, when it is not needed any more."""
+        self._consumer.close()
+
+
+_READING = {
+    # A new assignment waits for the answer to the request under way, and this is how long a broker may hold it.
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    # By default a consumer whose queue was full waits for a second before it fetches on.
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 32768,
+    "reconnect.backoff.max.ms": 1000,
+}
+
+
+@dataclass
+class _Span:
+    """What is read of one partition: of `start` up to `known` all that there is stands in `ahead`."""
+
+    start: int
+    known: int
+    ahead: list[Any] = field(default_factory=list)
+
+    def holds(self, offset: int) -> bool:
+        return self.start <= offset <= self.known
+
+    def add(self, message: Any) -> None:
+        offset = message.offset()
+        if offset >= self.known:
+            self.ahead.append(message)
+            self.known = offset + 1
+
+    def cut(self, start: int, stop: int) -> list[Any]:
+        """Give the records of a range, and forget what is before its end."""
+        taken = [message for message in self.ahead if start <= message.offset() < stop]
+        self.ahead = [message for message in self.ahead if message.offset() >= stop]
+        self.start = stop
+        return taken
