@@ -44,7 +44,7 @@ POINTS = {
     "p7.N.after": "it is published",
     "p8.before": "all tables are published",
     "p8.after": "currtx has moved on, what is done with is cleaned up",
-    "ledger.before": "a version of a ledger in a Delta table is about to be made",
+    "ledger.before": "a commit of a ledger in a Delta table or in ZooKeeper is about to be made",
     "ledger.written": "it is made, the answer is lost",
     "checkpoint.before": "a table's log is about to be shortened",
     "checkpoint.after": "it is",

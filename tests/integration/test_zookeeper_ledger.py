@@ -183,19 +183,17 @@ def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyPr
     assert other.get("a") == Entry(b"2", 1)
 
 
-def test_a_server_that_is_killed_and_restarted_costs_a_pause(tmp_path: Path) -> None:
-    with start_zookeeper(tmp_path) as server, place_at(server) as place:
-        ledger = place.ledger(options=ZooKeeperOptions(session_timeout=20))
-        ledger.acquire("run")
-        for number in range(3):
-            ledger.commit([Put("a", b"before")])
-            server.kill()
-            ended = in_thread(lambda: ledger.commit([Put("a", b"during"), Put(f"log/{number}", b"")]))  # noqa: B023
-            server.restart()
-            assert ended() == []
-        assert ledger.get("a") == Entry(b"during", 5)
-        ledger.check_lease()
-        assert "'run'" in str(place.ledger().holder())
+def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zookeeper_server: ZooKeeper) -> None:
+    ledger = place.ledger(options=ZooKeeperOptions(session_timeout=20))
+    ledger.acquire("run")
+    ledger.commit([Put("a", b"before")])
+    zookeeper_server.kill()
+    ended = in_thread(lambda: ledger.commit([Put("a", b"during", 0), Put("log/0", b"", ABSENT)]))
+    zookeeper_server.restart()
+    assert ended() == []
+    assert ledger.get("a") == Entry(b"during", 1)
+    ledger.check_lease()
+    assert "'run'" in str(place.ledger().holder())
 
 
 def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
@@ -203,16 +201,13 @@ def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
         ledger, reader = place.ledger(options=ZooKeeperOptions(session_timeout=20)), place.ledger()
         ledger.acquire("run")
         ledger.commit([Put("a", b"0")])
-        for round_ in range(1, 3):
-            dead = ensemble.leader()
-            ensemble.kill(dead)
-            for number in range(10):
-                ledger.commit([Put("a", f"{round_}-{number}".encode()), Put(f"log/{round_}-{number}", b"", ABSENT)])
-            ensemble.restart(dead)
+        ensemble.kill(ensemble.leader())
+        for number in range(10):
+            ledger.commit([Put("a", str(number).encode(), number), Put(f"log/{number}", b"", ABSENT)])
         ledger.check_lease()
-        assert ledger.get("a") == Entry(b"2-9", 20)
+        assert ledger.get("a") == Entry(b"9", 10)
         reader._session.sync(place.root)
-        assert len(reader.scan("log")) == 20
+        assert len(reader.scan("log")) == 10
 
 
 def test_a_holder_without_contact_for_too_long_steps_down(place: Place, proxy: LossyProxy) -> None:
@@ -368,13 +363,14 @@ def test_a_read_only_handle_writes_nothing(place: Place) -> None:
 
 
 def test_what_is_no_ledger_is_refused(place: Place) -> None:
+    place.ledger()
     opened = place.client()
+    opened.delete("/%writers", recursive=True)
     for data, says in [
         (b"", r"expected a txstorm ledger, got a node with b''"),
         (b"7", "expected a txstorm ledger, got a node with b'7'"),
         (b'{"format": "txstorm-ledger", "version": 2}', "expected format txstorm-ledger 1, got 2"),
     ]:
-        opened.ensure_path("/")
         opened.set("/", data)
         with pytest.raises(DataDirectoryError, match=says):
             place.ledger()

@@ -34,7 +34,14 @@ except ModuleNotFoundError:
 
 _log = logging.getLogger("txstorm.zookeeper")
 # What a request ends with whose connection broke: nobody knows whether the server carried it out.
-_AWAY = (errors.ConnectionLoss, errors.SessionExpiredError, errors.OperationTimeoutError, KazooTimeoutError)
+_AWAY = (
+    errors.ConnectionLoss,
+    errors.SessionExpiredError,
+    errors.SessionMovedError,
+    errors.OperationTimeoutError,
+    errors.RequestTimeoutError,
+    KazooTimeoutError,
+)
 # After the first failure: quick looks, so that a server that is back is found within half a second.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 STOPPING = 2.0
@@ -133,11 +140,10 @@ class ZooKeeperSession:
             _add(request, op)
         with self._translated():
             try:
-                results = self._answer(request.commit_async())
+                return _refusal(self._answer(request.commit_async()))
             except _AWAY as error:
                 msg = f"ZooKeeper {self.hosts}: expected the answer of a transaction, got {type(error).__name__}"
                 raise AnswerLost(msg) from error
-            return _refusal(results)
 
     def close(self) -> None:
         """End the session, and with it all that is ephemeral; may be called twice."""

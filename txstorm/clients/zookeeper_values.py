@@ -24,7 +24,7 @@ class ZooKeeperOptions:
     """
 
     session_timeout: float = 10.0
-    connect_timeout: float = 8.0
+    connect_timeout: float = 5.0
     patience: float = 30.0
     auth: str = field(default="", repr=False)
     tls: bool = False

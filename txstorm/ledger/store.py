@@ -107,7 +107,7 @@ class Ledger(Protocol):
         """Return if this handle still has its lease, or never took it; without I/O in the usual case.
 
         Called before everything that only the holder may do outside the ledger. Waits while the connection to the
-        store is only interrupted, at most until the lease would end with it.
+        store is only interrupted, as long as the store's settings say; the lease may end meanwhile, and then raises.
 
         Raises:
             FencedError: the lease was taken by this handle and is lost; stays so until `release` or `acquire`.

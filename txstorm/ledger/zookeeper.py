@@ -9,6 +9,7 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from txstorm import faults
 from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import AnswerLost, Create, Node
 from txstorm.errors import ConflictError, DataDirectoryError, InputError, TxstormError
@@ -208,8 +209,10 @@ class ZooKeeperLedger:
             if fresh:
                 raise
             return False  # by what was known, which may be old
+        faults.point("ledger.before")
         if self._lease.carry_out(nodes) is not None:
             return False
+        faults.point("ledger.written")
         self._remember({**known.maps[0], **after})
         return True
 

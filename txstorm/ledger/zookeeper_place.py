@@ -17,7 +17,8 @@ def zookeeper_spec(settings: Settings, topology: str) -> str | None:
     if not settings.zookeeper_servers:
         return None
     hosts = checked_hosts(settings.zookeeper_servers, settings.zookeeper_port)
-    return f"zookeeper:{hosts}{checked_chroot(f'{settings.zookeeper_root}/{topology}')}"
+    root = settings.zookeeper_root.rstrip("/")
+    return f"zookeeper:{hosts}{checked_chroot(f'{root}/{topology}')}"
 
 
 def checked_hosts(hosts: str, port: int) -> str:

@@ -21,7 +21,7 @@ from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.names import meta_path
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.place import record_ledger
-from txstorm.ledger.specs import LedgerSpec
+from txstorm.ledger.specs import ZOOKEEPER, LedgerSpec
 from txstorm.ledger.store import Delete
 from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
@@ -151,6 +151,8 @@ def _lease(
             chosen_ledger(data_dir, str(chosen))
         record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
+        if chosen.kind == ZOOKEEPER:
+            books.keep_partitions()
         return books
     except BaseException:
         ledger.close()

@@ -6,6 +6,7 @@ txstorm itself reads the document of a txid, which holds the same. The entries a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 from txstorm.ledger import names
@@ -16,16 +17,22 @@ class PartitionEntries:
     """The entries of the spouts that are written against Storm's partition interfaces; others have none.
 
     Args:
-        ledger: asked once, for what is there.
+        ledger: asked for what is there when that is first needed, and then no more.
         put: makes the operation that stores a value at a path.
     """
 
     def __init__(self, ledger: Ledger, put: Callable[[str, Any], Put]) -> None:
+        self._ledger = ledger
         self._put = put
-        self._kept: dict[int, set[str]] = {}
-        for partition in ledger.children(names.USER):
-            for txid in ledger.children(f"{names.USER}/{partition}"):
-                self._kept.setdefault(int(txid), set()).add(partition)
+
+    @cached_property
+    def _kept(self) -> dict[int, set[str]]:
+        """Txid → its partitions that have an entry."""
+        kept: dict[int, set[str]] = {}
+        for partition in self._ledger.children(names.USER):
+            for txid in self._ledger.children(f"{names.USER}/{partition}"):
+                kept.setdefault(int(txid), set()).add(partition)
+        return kept
 
     def put_ops(self, txid: int, document: Any) -> list[Op]:
         """The operations that go with storing `document` for `txid`."""

@@ -123,7 +123,7 @@ class Settings(BaseModel):
     zookeeper_session_timeout: Duration = Field(
         10.0, description="seconds after which ZooKeeper frees the lease of a run it does not hear of"
     )
-    zookeeper_connect_timeout: Duration = Field(8.0, description="seconds to find a ZooKeeper server at the start")
+    zookeeper_connect_timeout: Duration = Field(5.0, description="seconds to find a ZooKeeper server at the start")
     zookeeper_patience: Duration = Field(
         30.0, description="seconds that a run waits for ZooKeeper to come back, before it steps down"
     )

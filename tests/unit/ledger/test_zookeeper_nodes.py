@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from txstorm.clients.zookeeper_values import Change, Create, Node, Remove, Verify, ZooKeeperOptions
-from txstorm.errors import ConflictError, InputError
+from txstorm.errors import ConflictError, InputError, MissingDependency
 from txstorm.ledger.store import ABSENT, Check, Delete, Entry, Put
 from txstorm.ledger.zookeeper_nodes import (
     DIRECTORY,
@@ -139,3 +142,10 @@ def test_storms_settings_say_where_the_ledger_is() -> None:
     assert zookeeper_spec(Settings(), "word-count") is None
     only = Settings.parse({"transactional.zookeeper.servers": "zk"})
     assert zookeeper_spec(only, "wc") == "zookeeper:zk:2181/transactional/wc"
+
+
+def test_without_kazoo_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.delitem(sys.modules, "txstorm.clients.zookeeper")
+    with pytest.raises(MissingDependency, match=r"kazoo is not installed; run: pip install 'txstorm\[zookeeper\]'"):
+        importlib.import_module("txstorm.clients.zookeeper")

@@ -1,0 +1,267 @@
+"""Runs whose ledger is in ZooKeeper: killed at its steps, fenced, and with servers and connections that go away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_job import SPOUTS, TXIDS
+from kazoo.client import KazooClient
+from recovery_cases import KILLED, Content, Forks, check, content
+from servers.proxy import LossyProxy
+from servers.running import ZooKeeper
+from servers.zookeeper import is_write
+from watched import Diary, Endless, watched_topology
+
+from txstorm import (
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    PartitionedTransactionalSpout,
+    run,
+)
+from txstorm.clients.zookeeper import ZooKeeperSession
+from txstorm.clients.zookeeper_values import Verify
+from txstorm.errors import FencedError
+from txstorm.ledger.blobs import decode_value
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.lifecycle import read_status
+from txstorm.spouts import MemoryTransactionalSpout
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 60
+SESSION = 1.0
+FAULTS = [
+    "ledger.written:kill:2",
+    "ledger.before:kill:5",
+    "ledger.written:kill:5",
+    "p6.after:kill:2",
+    "p7.2.written:kill:2",
+]
+
+
+@pytest.fixture
+def ledger(zookeeper_server: ZooKeeper) -> str:
+    """A ledger of this test, as `--ledger` names it."""
+    return f"zookeeper:{zookeeper_server.new_chroot()}"
+
+
+@pytest.fixture
+def seen(zookeeper_server: ZooKeeper, ledger: str) -> Iterator[KazooClient]:
+    """Another client, at the server's root."""
+    client = KazooClient(zookeeper_server.hosts)
+    client.start(timeout=10)
+    yield client
+    client.stop()
+    client.close()
+
+
+def root_of(ledger: str) -> str:
+    return "/" + ledger.partition("/")[2]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
+    """The content of an undisturbed run with SQLite, made once for each spout."""
+    known: dict[str, Content] = {}
+
+    def get(spout: str) -> Content:
+        if spout not in known:
+            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+            assert forks.run([data_dir, "--spout", spout])[0] == 0
+            known[spout] = content(data_dir)
+        return known[spout]
+
+    return get
+
+
+@pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
+def test_killed_and_started_again(
+    forks: Forks, undisturbed: Callable[[str], Content], place: Path, ledger: str, fault: str, spout: str
+) -> None:
+    data_dir = place / "data"
+    argv = [data_dir, "--spout", spout, "--set", f"ledger={ledger}", "--set", f"zookeeper_session_timeout={SESSION}"]
+    status, output = forks.run(argv, fault)
+    assert status == KILLED, output
+    # Nobody could tell ZooKeeper; its lease ends with the session.
+    watch = open_ledger(data_dir, create=False, read_only=True)
+    assert watch.wait_free(PATIENCE)
+    watch.close()
+    status, output = forks.run(argv)
+    assert status == 0, output
+    assert content(data_dir) == undisturbed(spout)
+    check(data_dir, TXIDS)
+    assert not (data_dir / "ledger.db").exists()
+    assert read_status(data_dir)["ledger"] == ledger
+
+
+def session(handle: RunHandle) -> ZooKeeperSession:
+    return handle._driver._session.books.ledger._session
+
+
+def wait_for(handle: RunHandle, txid: int) -> None:
+    while handle.txid < txid:
+        assert not handle.awaitTermination(0.01)
+
+
+def check_totals(handle: RunHandle, txids: int) -> None:
+    """Transaction N of `Endless` is the numbers 2N - 1 and 2N."""
+    assert [row["n"] for row in handle.state("total").to_pylist()] == [txids * (2 * txids + 1)]
+    assert sorted(row["n"] for row in handle.sink("numbers").to_pylist()) == list(range(1, 2 * txids + 1))
+
+
+def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(place: Path, ledger: str) -> None:
+    topology = watched_topology(Endless(), Diary(place / "diary"))
+    handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger)
+    wait_for(handle, 5)
+    # As a second client with the number of the session ends it.
+    second = KazooClient(session(handle).hosts, client_id=session(handle)._kazoo.client_id)
+    second.start(timeout=10)
+    second.stop()
+    second.close()
+    with pytest.raises(FencedError, match="expected this run to have the lease still, got: "):
+        handle.awaitTermination(PATIENCE)
+    last = read_status(place / "data")["committed_txid"] + 5
+    again = run(topology, engine="local", data_dir=place / "data", until_txid=last)
+    assert again.awaitTermination(PATIENCE)
+    check_totals(again, last)
+
+
+def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
+    place: Path, ledger: str, zookeeper_server: ZooKeeper
+) -> None:
+    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
+        topology = watched_topology(Endless(), Diary(place / "diary"), zookeeper_session_timeout=20)
+        behind = ledger.replace(zookeeper_server.hosts, proxy.address)
+        handle = run(topology, engine="local", data_dir=place / "data", ledger=behind)
+        for number in range(5):
+            proxy.drop_answers(1, matching=is_write)
+            while proxy.dropped == number:
+                assert not handle.awaitTermination(0.01)
+        proxy.cut()
+        proxy.heal()
+        wait_for(handle, handle.txid + 5)
+        handle.stop()
+        assert handle.exception() is None
+        check_totals(handle, read_status(place / "data")["committed_txid"])
+        assert handle.snapshot.replays == 0
+
+
+def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_server: ZooKeeper) -> None:
+    txids = 30
+    topology = watched_topology(Endless(), Diary(place / "diary"), zookeeper_session_timeout=20)
+    handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger, until_txid=txids)
+    wait_for(handle, 4)
+    zookeeper_server.kill()
+    zookeeper_server.restart()
+    assert handle.awaitTermination(PATIENCE)
+    check_totals(handle, txids)
+
+
+# -- what is written ------------------------------------------------------------------------------------------------
+
+
+class Numbers(PartitionedTransactionalSpout):
+    """Written against Storm's interface: each partition gives two numbers a transaction."""
+
+    fields = ("n",)
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+
+    def coordinator(self, context):
+        return _Partitions(self.partitions)
+
+    def emitter(self, context):
+        return _TwoEach()
+
+
+class _Partitions(PartitionedCoordinator):
+    def __init__(self, partitions):
+        self.partitions = partitions
+
+    def num_partitions(self):
+        return self.partitions
+
+
+class _TwoEach(PartitionedEmitter):
+    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
+        metadata = [last_metadata[1] if last_metadata else 0, attempt.txid * 2]
+        self.emit_partition_batch(attempt, collector, partition, metadata)
+        return metadata
+
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        for number in range(*metadata):
+            collector.emit(number)
+
+
+def numbers(partitions: int) -> PartitionedTransactionalSpout:
+    return Numbers(partitions)
+
+
+def memory(partitions: int) -> MemoryTransactionalSpout:
+    return MemoryTransactionalSpout({partition: list(range(100)) for partition in range(partitions)}, ["n"], take=2)
+
+
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What is sent to ZooKeeper while a coordinator leads: the paths of each transaction, without its guards."""
+    sent: list[list[str]] = []
+    transact = ZooKeeperSession.transact
+
+    def spied(self: ZooKeeperSession, ops: Any, *more: Any) -> Any:
+        sent.append([op.path for op in ops[1:] if not isinstance(op, Verify)])
+        return transact(self, ops, *more)
+
+    monkeypatch.setattr(ZooKeeperSession, "transact", spied)
+    return sent
+
+
+@pytest.mark.parametrize("source", [memory, numbers])
+def test_writes_per_transaction_do_not_grow_with_the_partitions(
+    place: Path, ledger: str, transactions: list[list[str]], source: Callable[[int], Any]
+) -> None:
+    txids, counted = 6, []
+    for partitions in (1, 12):
+        transactions.clear()
+        topology = watched_topology(source(partitions), Diary(place / f"diary-{partitions}"), max_spout_pending=1)
+        data_dir, own = place / f"data-{partitions}", f"{ledger}/{partitions}"
+        run(topology, engine="local", data_dir=data_dir, ledger=own, until_txid=txids).awaitTermination(PATIENCE)
+        of_txids = [paths for paths in transactions if any("/coordinator/" in p or "/intents/" in p for p in paths)]
+        counted.append(len(of_txids))
+    # The plan, what was read, the decision, the completion.
+    assert counted == [4 * txids, 4 * txids]
+
+
+def test_partitions_have_nodes_of_their_own_only_for_spouts_with_storms_interface(
+    place: Path, ledger: str, seen: KazooClient
+) -> None:
+    found = {}
+    for name, source in {"numbers": numbers(3), "memory": memory(3)}.items():
+        topology = watched_topology(source, Diary(place / f"diary-{name}"), max_spout_pending=1)
+        own, data_dir = f"{ledger}/{name}", place / f"data-{name}"
+        run(topology, engine="local", data_dir=data_dir, ledger=own, until_txid=4).awaitTermination(PATIENCE)
+        root = f"{root_of(ledger)}/{name}"
+        assert decode_value(None, seen.get(f"{root}/coordinator/currtx")[0]) == 5
+        assert "4" in seen.get_children(f"{root}/coordinator/meta")
+        found[name] = sorted(seen.get_children(f"{root}/user")) if seen.exists(f"{root}/user") else None
+    assert found == {"numbers": ["0", "1", "2"], "memory": None}
+    root = f"{root_of(ledger)}/numbers"
+    assert seen.get_children(f"{root}/user/1") == seen.get_children(f"{root}/coordinator/meta")
+    assert decode_value(None, seen.get(f"{root}/user/1/4")[0]) == [6, 8]
+
+
+def test_storms_settings_choose_the_ledger(
+    place: Path, zookeeper_server: ZooKeeper, seen: KazooClient, ledger: str
+) -> None:
+    host, port = zookeeper_server.hosts.split(":")
+    keys = {"servers": [host], "port": int(port), "root": root_of(ledger)}
+    settings = {f"transactional.zookeeper.{key}": value for key, value in keys.items()}
+    topology = watched_topology(Endless(), Diary(place / "diary"))
+    handle = run(topology, engine="local", data_dir=place / "data", settings=settings, until_txid=3)
+    assert handle.awaitTermination(PATIENCE)
+    assert decode_value(None, seen.get(f"{root_of(ledger)}/watched/coordinator/currtx")[0]) == 4
+    assert read_status(place / "data")["ledger"] == f"{ledger}/watched"
