@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import random
+import re
 import sys
 import time
 import uuid
@@ -65,7 +66,7 @@ def produce(producer: Producer, options: argparse.Namespace) -> tuple[int, int, 
             else:
                 producer.commit_transaction()
                 committed += len(batch)
-                tags.update(word for tweet in batch for word in tweet["text"].split() if word in TAGS)
+                tags.update(tag for tweet in batch for tag in re.findall(r"#\w+", tweet["text"]))
             if options.rate:
                 time.sleep(max(0.0, (committed + aborted) / options.rate - (time.monotonic() - started)))
     except KeyboardInterrupt:
@@ -81,11 +82,16 @@ def send(producer: Producer, topic: str, batch: Sequence[dict[str, Any]]) -> Non
     producer.flush()
 
 
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of all clients; what goes wrong is raised, librdkafka need not print it as well."""
+    return {"bootstrap.servers": options.bootstrap, "log_level": 2}
+
+
 def make_topic(options: argparse.Namespace) -> None:
     """Make the topic, unless it is there."""
     topic = NewTopic(options.topic, options.partitions, 1)
-    admin = AdminClient({"bootstrap.servers": options.bootstrap})  # what is under way ends with it
-    made = admin.create_topics([topic], request_timeout=10)
+    admin = AdminClient(settings(options))  # what is under way ends with it
+    made = admin.create_topics([topic], request_timeout=5)
     try:
         made[options.topic].result()
     except KafkaException as error:
@@ -110,10 +116,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Make the topic and send; returns the exit code."""
     options = parser().parse_args(argv)
-    settings = {"bootstrap.servers": options.bootstrap, "transactional.id": f"tweets-{uuid.uuid4().hex}"}
     try:
         make_topic(options)
-        producer = Producer({**settings, "linger.ms": 5})
+        producer = Producer({**settings(options), "transactional.id": f"tweets-{uuid.uuid4().hex}", "linger.ms": 5})
         producer.init_transactions(10)
         committed, aborted, tags = produce(producer, options)
     except KafkaException as error:

@@ -10,6 +10,7 @@ several batches at once; only the sums per hashtag go through the commit, in txi
 """
 
 import os
+import re
 
 from txstorm import BasicBolt, Topology, TransactionalTopologyBuilder, run
 from txstorm.bolts import CountBy, SumByKey
@@ -24,9 +25,8 @@ class Hashtags(BasicBolt):
     fields = ("hashtag",)
 
     def execute(self, tuple, collector):
-        for word in tuple["value"]["text"].split():
-            if word.startswith("#") and len(word) > 1:
-                collector.emit(word.lower())
+        for hashtag in re.findall(r"#\w+", tuple["value"]["text"].lower()):
+            collector.emit(hashtag)
 
 
 def topology(topic: str = "tweets", servers: str = SERVERS, max_batch_rows: int = 5000) -> Topology:

@@ -40,7 +40,8 @@ def committed_hashtags(bootstrap: str, topic: str) -> tuple[int, Counter[str]]:
                 ended += 1
                 continue
             messages += 1
-            tags.update(word for word in json.loads(message.value())["text"].split() if word.startswith("#"))
+            words = json.loads(message.value())["text"].split()
+            tags.update(word.rstrip("?!,.") for word in words if word.startswith("#"))
     consumer.close()
     return messages, tags
 
@@ -89,7 +90,7 @@ def test_the_job_is_found_by_the_command_line(kafka_broker: Kafka, topic: str, t
         [*command, "--data-dir", tmp_path / "data"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] == 2
+    assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
 
 
 @pytest.mark.parametrize("job", ["kafka_to_delta"])

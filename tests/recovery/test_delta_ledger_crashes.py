@@ -22,8 +22,8 @@ from txstorm.runtime.recover import recover
 pytestmark = pytest.mark.integration
 
 # Of the ledger: the lease, the identity, the epoch, plans, extents, decisions, completions.
-LEDGER = [f"ledger.{step}:kill:{nth}" for nth in (1, 2, 3, 4, 6, 9, 14) for step in ("before", "written")]
-OTHERS = ["p0.raised:kill:1", "p6.before:kill:2", "p6.after:kill:2", "p7.2.written:kill:2", "p8.after:kill:3"]
+LEDGER = [f"ledger.{step}:kill:{nth}" for nth in (1, 3, 6, 12) for step in ("before", "written")]
+OTHERS = ["p0.raised:kill:1", "p6.after:kill:2"]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_where_something_stands_nothing_is_copied_to(forks, place):
     ends_well(forks, [place / "data"])
 
 
-@pytest.mark.parametrize("nth", [2, 3, 4])
+@pytest.mark.parametrize("nth", [3, 4])
 def test_a_copy_that_was_interrupted_is_begun_anew(forks, undisturbed, place, monkeypatch, nth):
     data_dir, commits = place / "data", []
     assert forks.run([data_dir], "p6.after:kill:2")[0] == KILLED

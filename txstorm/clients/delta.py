@@ -1,4 +1,4 @@
-"""Delta tables through delta-rs: create, open, compare-and-set, read. The only module that imports `deltalake`.
+"""Delta tables through delta-rs: create, open, compare-and-set, read. Ledgers use `delta_control` instead.
 
 Every commit goes through `DeltaHandle.commit`, with ``max_commit_retries=0``: by default delta-rs retries a lost race
 by itself, accepts a lower app-transaction version, and lets two compactions double the rows.

@@ -168,9 +168,9 @@ while True:
     print(number, flush=True)
 """
     told = 0
-    for _ in range(3):
+    for _ in range(2):
         child = processes.start(code, place)
-        for _ in range(chance.randint(2 * SNAPSHOT_EVERY - 20, 2 * SNAPSHOT_EVERY + 20)):
+        for _ in range(chance.randint(SNAPSHOT_EVERY - 10, SNAPSHOT_EVERY + 10)):
             told = int(child.stdout.readline())
         child.kill()
         child.wait()
@@ -320,7 +320,7 @@ def test_log_and_snapshots_stay_short_and_everything_is_there(place, handle):
     writer, slow, model = handle(), handle(), {}
     writer.acquire("word-count")
     sizes = []
-    for number in range(5 * SNAPSHOT_EVERY):
+    for number in range(4 * SNAPSHOT_EVERY):
         path = f"meta/{number % 7}"
         writer.commit([Put(path, str(number).encode()), Delete(f"meta/{(number + 3) % 7}")], durable=number % 2 == 0)
         model[path] = str(number).encode()
