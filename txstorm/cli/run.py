@@ -24,6 +24,11 @@ Exit codes: 0 done, 1 the topology failed, 2 bad input, 3 held by another run or
 Settings for --set: txstorm settings
 """
 
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Where another run leads, wait with the engine started; take over at its end."),
+]
+
 
 def run(
     target: Target,
@@ -59,10 +64,7 @@ def run(
     journal: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
     ] = None,
-    standby: Annotated[
-        bool,
-        typer.Option("--standby", help="Where another run leads, wait with the engine started; take over at its end."),
-    ] = False,
+    standby: Standby = False,
 ) -> int:
     """Run a topology; started again it continues where it stood.
 
