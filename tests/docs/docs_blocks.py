@@ -197,7 +197,8 @@ def prepare(directory: Path) -> None:
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
     python, submit = (shlex.quote(str(one)) for one in (sys.executable, Path(sys.executable).with_name("spark-submit")))
-    for program, call in {"txstorm": f"{python} -m txstorm", "python": python, "spark-submit": submit}.items():
+    programs_of_venv = {"txstorm": f"{python} -m txstorm", "python": python, "python3": python, "spark-submit": submit}
+    for program, call in programs_of_venv.items():
         shim = programs / program
         shim.write_text(f'#!/bin/sh\nexec {call} "$@"\n', encoding="utf-8")
         shim.chmod(0o755)
