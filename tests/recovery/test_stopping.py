@@ -205,6 +205,27 @@ def test_ctrl_c_ends_a_driver_script_cleanly(place, diary):
 
 
 @pytest.mark.integration
+def test_ctrl_c_that_another_thread_gets_ends_a_driver_script_too(place, diary):
+    program = (
+        "import signal, threading, time; from pathlib import Path; from watched import *; from txstorm import run\n"
+        "def interrupt():\n"
+        f"    while len(Diary(Path({diary.path!r})).of('commit')) < 3: time.sleep(0.05)\n"
+        "    time.sleep(0.5)  # the main thread is asleep by now, and this one takes the signal\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n"
+        f"topology = watched_topology(Endless(), Diary(Path({diary.path!r})))\n"
+        f"handle = run(topology, engine='local', data_dir={str(place)!r} + '/data')\n"
+        "threading.Thread(target=interrupt, daemon=True).start()\n"
+        "handle.awaitTermination()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+    go_on(place / "data", diary)
+
+
+@pytest.mark.integration
 def test_ctrl_c_ends_a_driver_script_whose_bolt_hangs(place, diary):
     child = start(JOB, place / "data", diary.path, "local", 3)
     eventually(lambda: diary.of("process")[2:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -23,6 +24,21 @@ from txstorm.runtime.standby import real_end
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
+LOOK_UP = 0.5
+"""Seconds after which a thread that waits for the end looks up."""
+
+
+def waited(event: threading.Event, timeout: float | None = None) -> bool:
+    """Wait for `event`, at most `timeout` seconds, and notice a Ctrl-C within `LOOK_UP`.
+
+    A signal that comes just before the main thread falls asleep, or that the system gives to another thread, does not
+    wake it: without looking up it would sleep until the run ends by itself.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    while not event.wait(LOOK_UP if end is None else max(0.0, min(LOOK_UP, end - time.monotonic()))):
+        if end is not None and time.monotonic() >= end:
+            return False
+    return True
 
 
 class RunHandle:
@@ -144,7 +160,7 @@ class RunHandle:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end, at most `timeout` seconds; True when it has ended. Raises what ended it."""
-        if not self._done.wait(timeout):
+        if not waited(self._done, timeout):
             return False
         self._raise()
         return True
@@ -174,7 +190,7 @@ class RunHandle:
         """
         self._driver.stop(drain=drain)
         if threading.current_thread() is not self._thread:
-            self._done.wait()
+            waited(self._done)
 
     def exception(self) -> BaseException | None:
         """What ended the run, or None."""
