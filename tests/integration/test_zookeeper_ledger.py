@@ -18,7 +18,7 @@ from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import Unreachable, ZooKeeperOptions
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputError, LedgerCorrupt
 from txstorm.ledger import zookeeper_lease
-from txstorm.ledger.store import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put
+from txstorm.ledger.store import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put, in_commits
 from txstorm.ledger.zookeeper import ZooKeeperLedger
 from txstorm.ledger.zookeeper_open import AUTH, open_zookeeper
 from txstorm.topology.settings import Settings
@@ -319,6 +319,7 @@ def test_a_waiting_handle_is_told(place: Place, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
+    """Row T12."""
     ledger = place.ledger()
     ledger.acquire("run")
     ledger.commit([Put("coordinator/currtx", b'{"format":1,"value":4}'), Put("coordinator/meta/3", b"{}")])
@@ -348,8 +349,15 @@ def test_a_commit_that_zookeeper_would_not_take_is_refused_before_it_is_sent(pla
     ledger = place.ledger()
     full = [Put(f"a/{number}", b"x" * MAX_VALUE) for number in range(MAX_COMMIT // MAX_VALUE)]
     ledger.commit(full)
-    with pytest.raises(InputError, match=rf"at most {MAX_COMMIT} bytes, got {MAX_COMMIT + 1}"):
-        ledger.commit([*full, Put("b", b"x")])
+    with pytest.raises(InputError, match=rf"at most {MAX_COMMIT} bytes, got 1049"):
+        ledger.commit([*full, Put("b", b"x" * MAX_VALUE)])
+    # Short values have their cost as well; as many as may be come through.
+    many = [Put(f"deep/in/the/tree/{number:040d}", b"") for number in range(4700)]
+    with pytest.raises(InputError, match=rf"at most {MAX_COMMIT} bytes"):
+        ledger.commit(many)
+    for some in in_commits([[op] for op in many]):
+        ledger.commit(some)
+    assert len(place.client().get_children("/deep/in/the/tree")) == len(many)
     assert ledger.get("b") is None
 
 
@@ -449,7 +457,7 @@ def test_tls_with_the_right_authority_only(tmp_path: Path, monkeypatch: pytest.M
 
     other = certificate("another").pem
     with start_zookeeper(tmp_path, encrypted=True) as server:
-        trusting = {"zookeeper_connect_timeout": 2.0, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
+        trusting = {"zookeeper_connect_timeout": 30, "zookeeper_ca": str(server.ca), "zookeeper_check_hostname": False}
         ledger = open_zookeeper(server.tls_hosts, "/wc", Settings.parse(trusting), create=True)
         ledger.commit([Put("a", b"1")])
         assert ledger.get("a") == Entry(b"1", 0)

@@ -78,7 +78,7 @@ class ZooKeeperSession:
         self._changed = threading.Condition()
         self._session: int | None = None
         self._connected = self._closed = False
-        self._causes = _Causes()
+        self._causes = _Causes(self._notify)
         self._kazoo = _client(hosts, options, self._causes)
         self._kazoo.add_listener(self._follow)
         self._start()
@@ -169,15 +169,20 @@ class ZooKeeperSession:
             self._connected = state == KazooState.CONNECTED
             if self._connected:
                 self._session = self._kazoo.client_id[0]
+                self._causes.distrusted = 0
             elif state == KazooState.LOST:
                 self._session = None
+            self._changed.notify_all()
+
+    def _notify(self) -> None:
+        with self._changed:
             self._changed.notify_all()
 
     def _await(self, until: float, session: int | None = None) -> None:
         """Wait for a connection, or for the end of `session`."""
 
         def settled() -> bool:
-            return self._connected or self._closed or self._over(session) or self._refused()
+            return self._connected or self._closed or self._over(session) or self._hopeless()
 
         with self._changed:
             self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
@@ -193,6 +198,11 @@ class ZooKeeperSession:
 
     def _over(self, session: int | None) -> bool:
         return session is not None and self._session != session
+
+    def _hopeless(self) -> bool:
+        """Whether waiting is in vain: the credentials are refused, or no server could ever be trusted."""
+        distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
+        return distrusted or self._refused()
 
     def _refused(self) -> bool:
         return bool(self._kazoo.client_state == "AUTH_FAILED")
@@ -250,14 +260,19 @@ class ZooKeeperSession:
 class _Causes(logging.Handler):
     """Keeps what kazoo says of connections that fail: the only place where it tells the cause."""
 
-    def __init__(self) -> None:
+    def __init__(self, notify: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
         self.last = "no connection within the time there was"
+        self.distrusted = 0
+        self._notify = notify
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if message.startswith(("Connection", "Cannot resolve", "Session")):
             self.last = message
+        if "CERTIFICATE_VERIFY_FAILED" in message:
+            self.distrusted += 1
+            self._notify()
         _log.debug(message)
 
 
