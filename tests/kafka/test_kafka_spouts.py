@@ -112,8 +112,8 @@ def test_new_partitions_and_topics_join_between_transactions_and_are_recorded(ka
     handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
     eventually(lambda: handle.status["committed"] >= 1, "the first transaction, which pins where reading begins")
     assert kept(tmp_path / "data") == Counter()
-    grown = kafka_broker.admin().create_partitions([NewPartitions(prefix, 2)])
-    grown[prefix].result(10)
+    admin = kafka_broker.admin()
+    admin.create_partitions([NewPartitions(prefix, 2)])[prefix].result(10)
     eventually(lambda: len(kafka_broker.leaders(prefix)) == 2, "the second partition")
     produce(kafka_broker, prefix, ["new partition"], 1)
     produce(kafka_broker, prefix, ["old partition"], 0)
@@ -155,8 +155,8 @@ def stopped_before_the_rest(kafka: Kafka, spout, data_dir):
 
 
 def delete_up_to(kafka: Kafka, topic: str, offset: int) -> None:
-    deleted = kafka.admin().delete_records([TopicPartition(topic, 0, offset)])
-    [done] = deleted.values()
+    admin = kafka.admin()
+    [done] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
     done.result(10)
 
 
@@ -242,9 +242,14 @@ def test_a_planned_range_that_is_deleted_is_planned_again_by_an_opaque_spout(kaf
     assert lost_in(tmp_path / "data") == [(1, topic, 0, 0, 35)]
 
 
+def delete(kafka: Kafka, topic: str) -> None:
+    admin = kafka.admin()
+    admin.delete_topics([topic])[topic].result(10)
+    eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic to go")
+
+
 def made_anew(kafka: Kafka, topic: str) -> None:
-    kafka.admin().delete_topics([topic])[topic].result(10)
-    eventually(lambda: topic not in kafka.admin().list_topics(timeout=5).topics, "the topic to go")
+    delete(kafka, topic)
     kafka.make_topic(topic)
 
 
@@ -269,7 +274,7 @@ def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker
     produce(kafka_broker, topic, range(1000, 1150))
     eventually(lambda: kept(tmp_path / "data").total() == 250, "the records of the new topic")
     handle.stop()
-    assert Counter(int(value) for value, *_ in kept(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
+    assert Counter(int(row["value"]) for row in rows(tmp_path / "data")) == Counter([*range(100), *range(1000, 1150)])
     assert [(topic, 0, 100)] == [one[1:4] for one in lost_in(tmp_path / "data")]
 
 
@@ -278,8 +283,7 @@ def test_a_topic_that_is_deleted_is_named(kafka_broker: Kafka, tmp_path):
     produce(kafka_broker, topic, range(30))
     spout = spout_of(kafka_broker, f"^{topic}", max_batch_rows=10)
     stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
-    kafka_broker.admin().delete_topics([topic])[topic].result(10)
-    eventually(lambda: topic not in kafka_broker.admin().list_topics(timeout=5).topics, "the topic to go")
+    delete(kafka_broker, topic)
     with pytest.raises(SpoutError, match=f"{topic}/0: not at .* any more"):
         finished(keeping(spout), tmp_path / "data")
 

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ LATEST, EARLIEST = -1, -2
 CHUNK = 10_000
 """Records that are taken from a client at once."""
 
+_TRY = 1.0
 SLICE = 0.05
 """Seconds of one wait within a longer one."""
 
@@ -185,10 +187,23 @@ class Cluster:
         """Those of `names` that exist; raises `Unavailable`."""
         if not names:
             return {}
+        deadline = time.monotonic() + seconds
         self._troubles.clear()
-        asked = self._admin.describe_topics(ck.TopicCollection(sorted(names)), request_timeout=seconds)
-        self._await(asked.values(), seconds)
-        return {name: _topic(done.result()) for name, done in asked.items() if not self._is_unknown(done)}
+        while True:
+            left = max(SLICE, min(_TRY, deadline - time.monotonic()))
+            asked = self._admin.describe_topics(ck.TopicCollection(sorted(names)), request_timeout=left)
+            try:
+                self._await(asked.values(), left)
+                return {name: _topic(done.result()) for name, done in asked.items() if not self._is_unknown(done)}
+            except Unavailable as error:
+                if error.refused or time.monotonic() > deadline:
+                    raise
+                self._find_controller()
+
+    def _find_controller(self) -> None:
+        """The client asks one broker, the controller, and learns that it is another one from other answers only."""
+        with suppress(ck.KafkaException):
+            self._admin.list_topics(timeout=0.5)
 
     def _is_unknown(self, done: Future[Any]) -> bool:
         error = done.exception()

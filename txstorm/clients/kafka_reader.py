@@ -48,18 +48,23 @@ class RangeReader:
         self._consumer = consumer({**_READING, **settings, **own}, self._troubles)
         self._spans: dict[Partition, _Span] = {}
         self._moved = False
+        self._paused = False
 
-    def fits(self, ranges: Mapping[Partition, Range]) -> int:
-        """How many of `ranges` begin where this reader stands."""
-        return sum(p in self._spans and self._spans[p].holds(start) for p, (start, _) in ranges.items())
+    def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
+        """How many of `ranges` begin where this reader stands, in topics that have the same `ids` still."""
+        spans = ((self._spans.get(one), ids.get(one[0]), start) for one, (start, _) in ranges.items())
+        return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
 
-    def read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
+    def read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> dict[Partition, list[Any]]:
         """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
 
         A range may hold fewer records than offsets: it is over when the consumer is at its end or beyond.
 
         Args:
             ranges: partition → first offset, and the one after the last.
+            ids: topic → its id: what was fetched for another id is not used.
             patience: how many seconds to wait while nothing comes.
 
         Raises:
@@ -67,30 +72,37 @@ class RangeReader:
             Unavailable: nothing came for `patience` seconds.
         """
         try:
-            return self._read(ranges, patience)
+            return self._read(ranges, ids, patience)
         except BaseException:
             self._spans = {}  # wherever the consumer stands now, the next read begins anew
             raise
 
-    def _read(self, ranges: Mapping[Partition, Range], patience: float) -> dict[Partition, list[Any]]:
+    def _read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> dict[Partition, list[Any]]:
         self._troubles.clear()
-        self._place(ranges)
+        if self._paused:
+            self._paused = False
+            self._consumer.resume(places({partition: span.known for partition, span in self._spans.items()}))
+        self._place(ranges, ids)
         deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
         while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
             unknown = self._take(self._next(ranges))
             if unknown is not None:
                 # A partition made a moment ago, or a client whose metadata are old: it has to ask for the topic.
                 self._ask_again(ranges, unknown, unknown_until)
+                self._spans = {}
+                self._place(ranges, ids)
             elif self._moved:
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
                 raise Unavailable(self._missing(ranges), refused=self._troubles.refusal is not None)
         return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
 
-    def _place(self, ranges: Mapping[Partition, Range]) -> None:
+    def _place(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
         idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
-        if self.fits(ranges) < len(ranges) or idle > 5 * CHUNK:
-            self._spans = {partition: _Span(start, start) for partition, (start, _) in ranges.items()}
+        if self.fits(ranges, ids) < len(ranges) or idle > 5 * CHUNK:
+            self._spans = {one: _Span(ids.get(one[0]), start, start) for one, (start, _) in ranges.items()}
             self._consumer.assign(places({partition: start for partition, (start, _) in ranges.items()}))
 
     def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
@@ -121,9 +133,9 @@ class RangeReader:
 
     def _ended(self, partition: Partition, offset: int) -> None:
         span = self._spans.get(partition)
-        if span is not None and offset > span.known:
-            span.known = offset
-            self._moved = True
+        if span is not None:
+            self._moved = self._moved or offset > span.known
+            span.known = span.end = max(span.known, offset)
 
     def _complain(self, message: Any, error: Any) -> None:
         partition = (message.topic(), message.partition())
@@ -141,8 +153,6 @@ class RangeReader:
         except ClientError as error:
             self._troubles(error.args[0])
         time.sleep(SLICE)
-        self._spans = {}
-        self._place(ranges)
 
     def _missing(self, ranges: Mapping[Partition, Range]) -> str:
         behind = [
@@ -151,6 +161,12 @@ class RangeReader:
             if self._spans[topic, number].known < stop
         ]
         return f"nothing came of {', '.join(behind)}; {self._troubles}"
+
+    def rest(self) -> None:
+        """A while may pass until the next read: do not ask for what comes, if all that there was has come."""
+        if self._spans and all(span.known == span.end for span in self._spans.values()):
+            self._paused = True
+            self._consumer.pause(places({partition: span.known for partition, span in self._spans.items()}))
 
     def leave(self) -> None:
         """Fetch nothing more until the next read."""
@@ -164,7 +180,7 @@ class RangeReader:
 
 _READING = {
     # A new assignment waits for the answer to the request under way, and this is how long a broker may hold it.
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 100,
     # By default a consumer whose queue was full waits for a second before it fetches on.
     "fetch.queue.backoff.ms": 10,
@@ -175,11 +191,16 @@ _READING = {
 
 @dataclass
 class _Span:
-    """What is read of one partition: of `start` up to `known` all that there is stands in `ahead`."""
+    """What is read of one partition; of `start` up to `known` all that the topic with `id` has stands in `ahead`.
 
+    `end` is where the log ended last.
+    """
+
+    id: str | None
     start: int
     known: int
     ahead: list[Any] = field(default_factory=list)
+    end: int | None = None
 
     def holds(self, offset: int) -> bool:
         return self.start <= offset <= self.known

@@ -21,7 +21,7 @@ from txstorm.spouts.kafka_readers import READERS, cluster_of
 from txstorm.spouts.kafka_records import emit_records
 from txstorm.spouts.kafka_source import FIELDS, KafkaSource, Start, checked_source, listed
 
-CHECK = 8.0
+CHECK = 5.0
 """Seconds that `check` waits for the brokers."""
 
 
@@ -172,14 +172,14 @@ class _KafkaEmitter(Emitter):
     ) -> Mapping[Partition, Sequence[Any]]:
         source = self._source
         try:
-            with READERS.lend(source.settings, source.isolation, mine) as reader:
-                found = reader.read(mine, source.patience)
+            with READERS.lend(source.settings, source.isolation, mine, ids) as reader:
+                found = reader.read(mine, ids, source.patience)
         except Unreadable as error:
             self._check_ids(mine, ids, where)
             if error.unknown:
                 raise Unavailable(str(error)) from None
             raise self._gone(where, error.partition, mine[error.partition], f"offset {error.offset}: {error}") from None
-        # After reading: whatever came before the answer came of the topic that has this id now.
+        # After reading: the reader asked for it when the topic had this id already, and has it still.
         self._check_ids(mine, ids, where)
         return found
 

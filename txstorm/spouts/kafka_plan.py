@@ -49,7 +49,7 @@ class KafkaCoordinator(SpoutCoordinator):
         self._view = KafkaView(source, cluster or Cluster(source.settings, source.isolation), monotonic)
         self._reader: RangeReader | None = None
         self._sizes = Sizes(source.rows, source.size, sampling(self._sampler, ASK), monotonic)
-        self._last = 0
+        self._last = self._highest = 0
         self._found: dict[tuple[str, Partition], int] = {}
         self._away: set[Partition] = set()
         self._trouble = ""
@@ -65,9 +65,10 @@ class KafkaCoordinator(SpoutCoordinator):
         if not there:
             return NOT_READY
         batch = self._batch(Positions.after(prev_metadata), first=prev_metadata is None, again=again)
-        if not self._worth(batch, first=prev_metadata is None):
+        # What was started once and failed is planned, also when there is nothing left for it.
+        if txid > self._highest and not self._worth(batch, first=prev_metadata is None):
             return NOT_READY
-        self._last = txid
+        self._last, self._highest = txid, max(txid, self._highest)
         self._say_news(txid, batch, first=prev_metadata is None)
         return batch.to_json()
 
@@ -118,7 +119,7 @@ class KafkaCoordinator(SpoutCoordinator):
         topics = self._view.topics
         others = {name for name, known in positions.ids.items() if name in topics and topics[name].id != known}
         lost = [
-            Lost(one, start, max(start, self._view.ends.get(one, start)), "the topic was deleted and made anew")
+            Lost(one, start, None, "the topic was deleted and made anew")
             for one, start in positions.next.items()
             if one[0] in others
         ]
@@ -222,17 +223,21 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def reached(self, metadata: Any, mark: Any) -> bool:
         """Whether every partition of `mark` was read up to its end, but for those that are away or another's now."""
-        positions = Positions.after(metadata)
+        positions, topics = Positions.after(metadata), self._view.topics
+        if not self._source.opaque and any(topic not in topics for topic in positions.ids):
+            return False  # planning says what is missing
         return all(
             self._stands(positions, entry["id"], (topic, number)) >= end or (topic, number) in self._view.away
             for topic, entry in mark.items()
-            if positions.ids.get(topic, entry["id"]) == entry["id"]
+            if topic in topics and topics[topic].id == entry["id"]
             for number, end in entry["ends"].items()
         )
 
     def _stands(self, positions: Positions, id: str, partition: Partition) -> int:
-        """Where `partition` stands, also when it is in no transaction because there was nothing in it."""
-        return positions.next.get(partition, self._found.get((id, partition), 0))
+        """Where `partition` of the topic with `id` stands, also when it is in no transaction: nothing was in it."""
+        if positions.ids.get(partition[0]) == id and partition in positions.next:
+            return positions.next[partition]
+        return self._found.get((id, partition), 0)
 
     def committed(self, metadata: Any) -> None:
         """See `SpoutCoordinator`."""

@@ -24,11 +24,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Lost:
-    """Offsets of a partition that no transaction has read and none can read any more."""
+    """Offsets of a partition that no transaction has read and none can read any more; `stop` is None if unknown."""
 
     partition: Partition
     start: int
-    stop: int
+    stop: int | None
     cause: str
 
     def to_json(self) -> dict[str, Any]:
@@ -37,9 +37,7 @@ class Lost:
         return {"topic": topic, "partition": number, "from": self.start, "to": self.stop, "cause": self.cause}
 
     def __str__(self) -> str:
-        span = (
-            f"offsets {self.start} to {self.stop - 1}" if self.stop > self.start else f"offset {self.start} and later"
-        )
+        span = f"offsets {self.start} to {self.stop - 1}" if self.stop is not None else f"offset {self.start} and later"
         return f"{named(self.partition)}: {span} ({self.cause})"
 
 

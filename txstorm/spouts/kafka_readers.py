@@ -47,22 +47,27 @@ class Readers:
 
     @contextmanager
     def lend(
-        self, settings: Mapping[str, Any], isolation: str, ranges: Mapping[Partition, Range]
+        self,
+        settings: Mapping[str, Any],
+        isolation: str,
+        ranges: Mapping[Partition, Range],
+        ids: Mapping[str, str],
     ) -> Iterator[RangeReader]:
         """A reader with these settings, if possible one that stands where `ranges` begin."""
         key = _key(settings, isolation)
-        reader = self._taken(key, ranges) or self._make(settings, isolation)
+        reader = self._taken(key, ranges, ids) or self._make(settings, isolation)
         try:
             yield reader
         finally:
+            reader.rest()
             self._keep(key, reader)
 
-    def _taken(self, key: str, ranges: Mapping[Partition, Range]) -> RangeReader | None:
+    def _taken(self, key: str, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> RangeReader | None:
         with self._lock:
             fitting = [one for one in self._idle if one.key == key]
             if not fitting:
                 return None
-            best = max(fitting, key=lambda one: one.reader.fits(ranges))
+            best = max(fitting, key=lambda one: one.reader.fits(ranges, ids))
             self._idle.remove(best)
             return best.reader
 

@@ -20,7 +20,9 @@ Sample = Callable[[Partition, Range], float | None]
 class Sampled(Protocol):
     """What is needed of `txstorm.clients.kafka_reader.RangeReader`."""
 
-    def read(self, ranges: Mapping[Partition, Range], patience: float) -> Mapping[Partition, list[object]]:
+    def read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> Mapping[Partition, list[object]]:
         """See there."""
 
     def leave(self) -> None:
@@ -64,7 +66,7 @@ def sampling(reader: Callable[[], Sampled], patience: float) -> Sample:
 
     def sample(partition: Partition, extent: Range) -> float | None:
         try:
-            found = reader().read({partition: extent}, patience)[partition]
+            found = reader().read({partition: extent}, {}, patience)[partition]
         except (Unavailable, Unreadable):
             return None
         finally:

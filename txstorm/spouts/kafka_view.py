@@ -16,7 +16,7 @@ ASK = 1.0
 """Seconds to wait for the offsets of one leader."""
 
 AWAY = 1.0
-"""Seconds between two looks while a partition is away, at most."""
+"""Seconds between two looks while a partition is away, or the last look failed, at most."""
 
 
 class KafkaView:
@@ -39,7 +39,7 @@ class KafkaView:
         self._cluster = cluster
         self._monotonic = monotonic
         self._offsets = Offsets(cluster, ASK)
-        self._looked = 0.0
+        self._asked = 0.0
         self.topics: Mapping[str, Topic] = {}
         self.ends: dict[Partition, int] = {}
         self.away: set[Partition] = set()
@@ -52,8 +52,9 @@ class KafkaView:
 
     def look(self, *, now: bool) -> bool:
         """See which topics and partitions there are, if it is time to, or `now`; False when nobody can say."""
-        if not (now or self._offsets.stale or self._due()):
+        if not (now or self._due()):
             return True
+        self._asked = self._monotonic()
         try:
             self.topics = dict(self._cluster.topics(self._names(), LOOK))
         except Unavailable as error:
@@ -61,12 +62,12 @@ class KafkaView:
             return bool(self.topics) and not now
         self.trouble = ""
         self._offsets.stale = False
-        self._looked = self._monotonic()
         return True
 
     def _due(self) -> bool:
-        every = min(AWAY, self._source.discover) if self.away else self._source.discover
-        return not self.topics or self._monotonic() >= self._looked + every
+        unsettled = self.away or self.trouble or self._offsets.stale
+        every = min(AWAY, self._source.discover) if unsettled else self._source.discover
+        return not self.topics or self._monotonic() >= self._asked + every
 
     def _names(self) -> list[str]:
         patterns = self._source.patterns

@@ -193,6 +193,15 @@ def test_an_opaque_batch_that_failed_is_planned_with_what_there_is_now():
     assert again["lost"] == [{"topic": "t", "partition": 0, "from": 100, "to": 150, "cause": again["lost"][0]["cause"]}]
 
 
+def test_a_txid_that_failed_is_planned_also_when_nothing_is_left_for_it():
+    brokers = Brokers(t={0: [0, 200]})
+    planner = coordinator(brokers, opaque=True)
+    assert len(plans(planner, 9)) == 2
+    brokers.bounds["t"][0] = [150, 200]
+    first, second = plans(planner, 9)
+    assert (ranges_of(first), ranges_of(second)) == ({("t", 0): (150, 200)}, {})
+
+
 def test_brokers_that_do_not_answer_are_waited_for_and_said_once():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     brokers.unreachable = True
