@@ -22,6 +22,7 @@
     ├── BlockedError                a decided transaction cannot be published
     ├── TopologyFailed              the topology stopped on an error of user code: exit code 1
     ├── StoppedError                the run was stopped before what was waited for came true
+    │   └── KilledError             the topology was killed while this run stood by: exit code 0
     ├── EngineError                 the engine could not run a job (worker death, cancelled)
     ├── SessionLost                 the Spark session is gone, and no further job can be run
     └── MissingDependency           an optional package is not installed
@@ -134,6 +135,12 @@ class TopologyFailed(TxstormError):
 
 class StoppedError(TxstormError):
     """The run was stopped before what was waited for came true."""
+
+
+class KilledError(StoppedError):
+    """Somebody ended the topology with ``txstorm kill`` while this run stood by for it; nothing went wrong."""
+
+    exit_code = 0
 
 
 class EngineError(TxstormError):

@@ -1,4 +1,4 @@
-"""Runs the code blocks of one Markdown file, in order: ``docs_blocks.py FILE [--spark]``.
+"""Runs the code blocks of one Markdown file, in order: ``docs_blocks.py FILE [--spark] [--instead OLD=NEW]...``.
 
 - ```` ```python ````: executed; the blocks of a file share their names. The value of a last expression is shown, as a
   notebook shows it. After ``<!-- spark -->`` the block runs with ``--spark`` only.
@@ -7,7 +7,8 @@
 - Other languages (``sh``) are not run.
 
 Output is compared loosely: runs of blanks and rules count as one, ``…`` stands for anything, and after
-``<!-- numbers vary -->`` every number and digest equals every other.
+``<!-- numbers vary -->`` every number and digest equals every other. ``--instead`` replaces text in the blocks, such
+as the addresses of servers.
 
 The current directory is an empty one with a link to `jobs`, so paths work as in a checkout.
 """
@@ -195,9 +196,11 @@ def prepare(directory: Path) -> None:
     (directory / "jobs").symlink_to(ROOT / "jobs")
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for program, arguments in {"txstorm": "-m txstorm", "python": ""}.items():
+    python, submit = (shlex.quote(str(one)) for one in (sys.executable, Path(sys.executable).with_name("spark-submit")))
+    programs_of_venv = {"txstorm": f"{python} -m txstorm", "python": python, "python3": python, "spark-submit": submit}
+    for program, call in programs_of_venv.items():
         shim = programs / program
-        shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n', encoding="utf-8")
+        shim.write_text(f'#!/bin/sh\nexec {call} "$@"\n', encoding="utf-8")
         shim.chmod(0o755)
     os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -206,16 +209,24 @@ def prepare(directory: Path) -> None:
     sys.path[:0] = ["", str(ROOT)]
 
 
-def run_file(path: Path, *, spark: bool) -> list[str]:
+def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()) -> list[str]:
     """Run the blocks of `path`; returns where outputs differ."""
     runner = Runner()
     try:
         for block in blocks(path):
             if spark or not block.spark:
-                runner.run(block)
+                runner.run(replaced(block, instead))
     finally:
         runner.close()
     return runner.faults
+
+
+def replaced(block: Block, instead: Sequence[tuple[str, str]]) -> Block:
+    """The block with other text instead of some."""
+    text, output = block.text, block.output
+    for old, new in instead:
+        text, output = text.replace(old, new), output and output.replace(old, new)
+    return replace(block, text=text, output=output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -223,14 +234,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--spark", action="store_true", help="run the blocks that need Spark, too")
+    parser.add_argument("--instead", action="append", default=[], metavar="OLD=NEW", help="replace text in the blocks")
     chosen = parser.parse_args(arguments)
+    instead = [tuple(one.split("=", 1)) for one in chosen.instead]
     path = chosen.file.resolve()
     faulthandler.dump_traceback_later(LONGEST, exit=True)
     with tempfile.TemporaryDirectory() as directory:
         before = Path.cwd()
         prepare(Path(directory))
         try:
-            faults = run_file(path, spark=chosen.spark)
+            faults = run_file(path, spark=chosen.spark, instead=instead)
         finally:
             os.chdir(before)
     if faults:

@@ -13,8 +13,10 @@ from docs_blocks import ROOT, blocks, difference
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 RUNNER = Path(__file__).with_name("docs_blocks.py")
-LOCAL = [page for page in PAGES if any(not block.spark for block in blocks(page))]
-SPARK = [page for page in PAGES if any(block.spark for block in blocks(page))]
+SERVED = ROOT / "docs" / "kafka.md"
+"""Talks to servers at the ports where everybody expects them."""
+LOCAL = [page for page in PAGES if page != SERVED and any(not block.spark for block in blocks(page))]
+SPARK = [page for page in PAGES if page != SERVED and any(block.spark for block in blocks(page))]
 
 
 def name(page: Path) -> str:
@@ -42,12 +44,28 @@ def test_page(page: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SPARK, ids=name)
 def test_page_with_spark(page: Path):
+    run_page(page, "--spark", **spark_environment())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.integration
+def test_page_with_servers(kafka_broker, zookeeper_server):
+    instead = {"127.0.0.1:9092": kafka_broker.bootstrap, "127.0.0.1:2181": zookeeper_server.hosts}
+    text = SERVED.read_text(encoding="utf-8")
+    assert all(known in text for known in instead)
+    options = [option for pair in instead.items() for option in ("--instead", "=".join(pair))]
+    servers = {"KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap}
+    run_page(SERVED, "--spark", *options, **spark_environment(), **servers)
+
+
+def spark_environment() -> dict[str, str]:
     quiet = "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false --conf spark.log.level=ERROR"
     jars = ",".join(map(str, sorted((ROOT / ".cache" / "jars").glob("*.jar"))))
     assert jars, "no Delta jars in .cache/jars; run scripts/jars"
     delta = f"--jars {jars} --conf spark.databricks.delta.snapshotPartitions=1"
     submit = f"{delta} {quiet} pyspark-shell"
-    run_page(page, "--spark", PYSPARK_SUBMIT_ARGS=submit, SPARK_LOCAL_IP="127.0.0.1")
+    return {"PYSPARK_SUBMIT_ARGS": submit, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.mark.slow

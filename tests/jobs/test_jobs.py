@@ -22,7 +22,8 @@ from txstorm.runtime.reading import committed_txid
 from txstorm.spouts import MemoryTransactionalSpout
 
 ROOT = Path(__file__).resolve().parents[2]
-JOBS = sorted(path for path in (ROOT / "jobs").glob("*.py") if path.stem not in ("__init__", "demo", "replay"))
+OTHERS = ("__init__", "demo", "replay", "kafka_producer", "kafka_to_delta")
+JOBS = sorted(path for path in (ROOT / "jobs").glob("*.py") if path.stem not in OTHERS)
 MakeEngine = Callable[[], Engine]
 
 

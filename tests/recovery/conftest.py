@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from drivers import Drive, Drivers
 from recovery_cases import Forks
 
 MEMORY = Path("/dev/shm")
@@ -27,5 +28,21 @@ def place(tmp_path: Path) -> Iterator[Path]:
 def forks() -> Iterator[Forks]:
     """A loaded process to fork."""
     made = Forks()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def drivers() -> Iterator[Drivers]:
+    """A loaded process to fork drivers from."""
+    made = Drivers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def drive(drivers: Drivers, place: Path) -> Iterator[Drive]:
+    """Starts drivers of the data directory in `place`; those that still live are killed in the end."""
+    made = Drive(drivers, place)
     yield made
     made.close()

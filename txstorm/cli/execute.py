@@ -36,6 +36,7 @@ class Request:
     journal: str | Path | None = None
     target: str | None = None
     ledger: str | None = None
+    standby: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             journal=request.journal,
             target=request.target,
             ledger=request.ledger,
+            standby=screen.say if request.standby else False,
         )
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, started))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.cli.frames import without_internals
-from txstorm.errors import TopologyError, TxstormError
+from txstorm.errors import KilledError, TopologyError, TxstormError
 
 WIDE = 200
 INTERRUPTED = 130
@@ -104,7 +104,7 @@ def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str
 
 
 def _told(error: BaseException, *, debug: bool) -> list[Text]:
-    if isinstance(error, Interrupted):
+    if isinstance(error, Interrupted | KilledError):
         return [Text(str(error))]
     notes = "\n".join(getattr(error, "__notes__", ()))
     if debug:

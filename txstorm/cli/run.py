@@ -18,9 +18,16 @@ txstorm run "jobs.word_count:topology(path='books/*.txt', max_batch_rows=500)"
 
 txstorm run jobs.word_count --max-pending 8 --set topology.message.timeout.secs=60 --set on_error='retry(3)'
 
+txstorm run jobs.word_count --standby
+
 Exit codes: 0 done, 1 the topology failed, 2 bad input, 3 held by another run or fenced, 130 interrupted.
 Settings for --set: txstorm settings
 """
+
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Where another run leads, wait with the engine started; take over at its end."),
+]
 
 
 def run(
@@ -57,6 +64,7 @@ def run(
     journal: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
     ] = None,
+    standby: Standby = False,
 ) -> int:
     """Run a topology; started again it continues where it stood.
 
@@ -73,7 +81,7 @@ def run(
     log_to(console, log_level)
     changes = settings_of(settings or [], max_pending, min_interval)
     topology = load(target)
-    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger)
+    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby)
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 
 

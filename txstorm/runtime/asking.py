@@ -119,11 +119,13 @@ def kill(
         BusyError, HeldError: as `deactivate`.
     """
     until = waiting.monotonic() + waiting.patience
-    result = _asked(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
     with _opened(data_dir, waiting) as books:
-        while (held := books.ledger.holder()) is not None and waiting.monotonic() < until:
+        killed = books.ledger.holder()
+        result = _asked(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
+        # Another holder is one that stood by; it looks how the one before it ended, and ends as well.
+        while (held := books.ledger.holder()) == killed and held is not None and waiting.monotonic() < until:
             waiting.sleep(LOOK)
-        return {**result, "committed_txid": books.currtx() - 1, "ended": held is None}
+        return {**result, "committed_txid": books.currtx() - 1, "ended": held is None or held != killed}
 
 
 def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[str, Any]:

@@ -78,6 +78,16 @@ class Books:
         for read in (self.currtx, self.tables, self.metas, self.intents, self.failures, self.history):
             read()
 
+    def check_lease(self) -> None:
+        """Go on only while this coordinator has its lease; a connection that is suspended is waited for.
+
+        Called before every plan (P1), decision (P6) and publishing (P7).
+
+        Raises:
+            FencedError: the lease is lost; nothing more may be written.
+        """
+        self.ledger.check_lease()
+
     # -- identity and epoch (P0) --------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
@@ -163,6 +173,7 @@ class Books:
 
     def decide(self, intent: Intent) -> None:
         """P6, the commit point: from here on recovery only rolls the intent forward."""
+        self.check_lease()
         path = names.intent_path(intent.last)
         value = encode_value(self._blobs, intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
         faults.point("p6.before")

@@ -245,6 +245,7 @@ class Committer:
     def _publish(self, intent: Intent) -> dict[str, int]:
         """Publish a decided intent. It cannot be given up: tried again until it works or the run stops."""
         for attempt in range(self.TRIES):
+            self._books.check_lease()
             try:
                 versions = self._store.publish(intent, self._books.epoch)
             except FencedError:

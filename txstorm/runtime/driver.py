@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -86,7 +87,7 @@ class Driver:
             self.jobs.give_up_all()
             self._commits.run(self._session.committer.close)
             self._commits.close()
-            self._waiters.end(self._failure)
+            self._waiters.end(self._failure or sys.exception())
         if self._failure is not None:
             raise self._failure
 
@@ -97,7 +98,8 @@ class Driver:
         self._look()
 
     def _look(self) -> None:
-        """Ask the source again; what is planned is stored before it is processed."""
+        """Ask the source again, as long as we lead; what is planned is stored before it is processed."""
+        self._session.books.check_lease()
         self._feed(ev.Wake())
         self._planning.save()
         self.jobs.submit()

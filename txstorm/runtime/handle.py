@@ -20,6 +20,7 @@ from txstorm.runtime.driver import Driver
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
 from txstorm.runtime.session import Session
+from txstorm.runtime.standby import real_end
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
@@ -75,7 +76,7 @@ class RunHandle:
             self._phase = "running"
             self._driver.run()
         except BaseException as error:
-            self._error = system_failure(error, self.data_dir)
+            self._error = system_failure(real_end(error, self._session.books), self.data_dir)
             log.debug("topology %s failed", self.name, exc_info=error)
         finally:
             try:

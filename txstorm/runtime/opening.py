@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -34,6 +35,7 @@ from txstorm.runtime.outcome import history_rows
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.session import Session
+from txstorm.runtime.standby import Tell, take_lease
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
 from txstorm.state.intent import Intent
@@ -75,6 +77,7 @@ class RunOptions:
     Attributes:
         observe: told what every task of the commit phase emitted.
         ledger: what names the ledger, over the setting ``ledger``.
+        standby: told who is waited for, where another run leads; None: that one is not waited for.
     """
 
     available_now: bool = False
@@ -84,6 +87,7 @@ class RunOptions:
     observe: Observe | None = None
     origin: Origin | None = None
     ledger: str | None = None
+    standby: Tell | None = None
 
 
 def open_session(
@@ -94,11 +98,14 @@ def open_session(
     monitor: Monitor,
     sleep: Callable[[float], bool],
 ) -> Session:
-    """Lead `topology` in `data_dir` and open everything its driver needs, but for the engine, which starts later.
+    """Lead `topology` in `data_dir` and open everything its driver needs.
+
+    The engine starts later, but for a run that stands by: that one starts it before it waits.
 
     Raises:
         InputError: of the spout, the directory, the ledger or the tables, before any side effect where possible.
         HeldError: another run has the lease.
+        KilledError: the run that was waited for was killed.
     """
     check_spout(topology.spout.object)
     if (journal := _journal(options.journal)) is not None:
@@ -107,7 +114,8 @@ def open_session(
     check_directory(data_dir)
     settings = topology.settings
     named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
-    books = _lease(topology, data_dir, chosen_ledger(data_dir, named))
+    make_ready = partial(engine.start, program)
+    books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
     try:
         store, identity = _lead(topology, books, data_dir)
         if options.origin is not None:
@@ -122,7 +130,9 @@ def open_session(
         raise
 
 
-def _lease(topology: Topology, data_dir: Path, chosen: LedgerSpec) -> Books:
+def _lease(
+    topology: Topology, data_dir: Path, chosen: LedgerSpec, standby: Tell | None, make_ready: Callable[[], None]
+) -> Books:
     """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
     settings = topology.settings
     first = not ledger_is_there(chosen, data_dir, settings)
@@ -135,10 +145,13 @@ def _lease(topology: Topology, data_dir: Path, chosen: LedgerSpec) -> Books:
         raise DataDirectoryError(msg)
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
-        ledger.acquire(topology.id)
+        books = Books(ledger, data_dir / "intents")
+        if take_lease(books, topology.id, standby, make_ready):
+            # Another version of txstorm may have led meanwhile, or the topology been moved to another ledger.
+            check_directory(data_dir)
+            chosen_ledger(data_dir, str(chosen))
         record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
-        books = Books(ledger, data_dir / "intents")
         if chosen.kind == ZOOKEEPER:
             books.keep_partitions()
         return books
@@ -221,6 +234,7 @@ def _lead_outside(store: StateStore, books: Books, committed: int, waiting: Sequ
     """Take over maps and outlets, and complete the groups that are `waiting` for them."""
     store.lead_outside(books.epoch, committed, books.tables(), [intent for intent, _ in waiting])
     for intent, versions in waiting:
+        books.check_lease()
         store.outside.roll_forward(intent, books.epoch)
         _complete(books, intent, versions)
 
@@ -233,6 +247,7 @@ def _roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
     """
     waiting: list[Decided] = []
     for intent in books.live_intents():
+        books.check_lease()
         log.info("rolling txids %s-%s forward", intent.first, intent.last)
         versions = roll_forward(data_dir, intent, books.epoch)
         if waiting or waits_for_code(intent):

@@ -18,6 +18,7 @@ from txstorm.runtime.failure import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.origin import origin_of
+from txstorm.runtime.standby import Tell, closed_on_error, teller
 from txstorm.topology.graph import Topology
 
 ENGINES = ("spark", "local")
@@ -38,6 +39,7 @@ def run(
     journal: str | Path | None = None,
     target: str | None = None,
     ledger: str | None = None,
+    standby: bool | Tell = False,
 ) -> RunHandle:
     """Start `topology` and return at once; started again in the same directory it continues.
 
@@ -57,10 +59,13 @@ def run(
             holds it, if there is one.
         ledger: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``; by default the one the
             directory was run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
+        standby: when another process runs this directory, start the engine, wait for the end of that run, and take
+            over; `run` returns then. A function is told who is waited for; True: the log is.
 
     Raises:
         InputError: something is wrong with the topology, the settings, the source or the directory.
-        HeldError: another process runs this directory.
+        HeldError: another process runs this directory, and this one does not stand by.
+        KilledError: the topology was ended with ``txstorm kill`` while this one stood by.
     """
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
@@ -69,15 +74,15 @@ def run(
     if settings:
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
-    options = RunOptions(
-        available_now, _checked_until(until_txid), Path(journal) if journal else None, origin=origin, ledger=ledger
-    )
+    until, record = _checked_until(until_txid), Path(journal) if journal else None
+    options = RunOptions(available_now, until, record, origin=origin, ledger=ledger, standby=teller(standby))
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)
     stopping = threading.Event()
     try:
-        session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
+        with closed_on_error(chosen, standby):
+            session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
     except OSError as error:
         raise system_failure(error, directory) from error
     handle = RunHandle(topology, session, monitor, stopping)

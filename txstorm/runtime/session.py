@@ -115,8 +115,10 @@ class Session:
         failure: BaseException | None = None
         try:
             if compact():
+                self.books.check_lease()
                 self.flush_history()
                 self.store.compact(COMPACT_SECONDS, clock=lambda: self.monotonic() if compact() else math.inf)
+                self.books.check_lease()
                 self.store.sweep(self.books.intents())
                 self.books.sweep()
         except BaseException as error:

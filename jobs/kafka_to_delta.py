@@ -1,0 +1,43 @@
+"""Counts the hashtags of tweets that come from Kafka; each tweet counts exactly once.
+
+python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
+txstorm run jobs.kafka_to_delta --available-now
+txstorm run "jobs.kafka_to_delta:topology('tweets', 'broker:9092', max_batch_rows=10000)"
+txstorm state txstorm-data/kafka-to-delta hashtags
+
+Tweets of transactions that were aborted are not read. Tweets are taken apart and counted per batch in parallel, for
+several batches at once; only the sums per hashtag go through the commit, in txid order.
+"""
+
+import os
+import re
+
+from txstorm import BasicBolt, Topology, TransactionalTopologyBuilder, run
+from txstorm.bolts import CountBy, SumByKey
+from txstorm.spouts import TransactionalKafkaSpout
+
+SERVERS = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
+
+
+class Hashtags(BasicBolt):
+    """Emits the hashtags of a tweet, in lower case."""
+
+    fields = ("hashtag",)
+
+    def execute(self, tuple, collector):
+        for hashtag in re.findall(r"#\w+", tuple["value"]["text"].lower()):
+            collector.emit(hashtag)
+
+
+def topology(topic: str = "tweets", servers: str = SERVERS, max_batch_rows: int = 5000) -> Topology:
+    """The topology over a topic whose messages are JSON with a ``text``."""
+    tweets = TransactionalKafkaSpout(topic, servers, fields=["value"], value="json", max_batch_rows=max_batch_rows)
+    builder = TransactionalTopologyBuilder("kafka-to-delta", "tweets", tweets, 2)
+    builder.set_bolt("hashtags", Hashtags(), 2).local_or_shuffle_grouping("tweets")
+    builder.set_bolt("partial", CountBy("hashtag"), 2).local_or_shuffle_grouping("hashtags")
+    builder.set_bolt("counts", SumByKey("hashtag", "n", "hashtags"), 2).fields_grouping("partial", ["hashtag"])
+    return builder.build_topology()
+
+
+if __name__ == "__main__":
+    run(topology(), available_now=True).awaitTermination()

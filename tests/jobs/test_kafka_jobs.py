@@ -1,0 +1,98 @@
+"""The job that counts hashtags from Kafka, and the producer of its tweets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from servers.running import Kafka
+
+from jobs.kafka_producer import TAGS, main
+from jobs.kafka_to_delta import topology
+from txstorm import run
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"tweets-{uuid.uuid4().hex[:8]}"
+
+
+def committed_hashtags(bootstrap: str, topic: str) -> tuple[int, Counter[str]]:
+    """How many messages a reader of committed ones finds, and their hashtags: without txstorm."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
+    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    ended, messages, tags = 0, 0, Counter[str]()
+    while ended < len(partitions):
+        for message in consumer.consume(1000, 1.0):
+            if message.error():
+                ended += 1
+                continue
+            messages += 1
+            words = json.loads(message.value())["text"].split()
+            tags.update(word.rstrip("?!,.") for word in words if word.startswith("#"))
+    consumer.close()
+    return messages, tags
+
+
+def counted(handle: Any) -> dict[str, int]:
+    return {row["hashtag"]: row["n"] for row in handle.state("hashtags").to_pylist()}
+
+
+def test_hashtags_of_aborted_transactions_do_not_count(kafka_broker: Kafka, topic: str, tmp_path, capsys):
+    assert main([kafka_broker.bootstrap, topic, "--count", "5000", "--abort", "0.3", "--partitions", "4"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    messages, expected = committed_hashtags(kafka_broker.bootstrap, topic)
+    assert told[0].startswith(f"{messages:,} tweets sent, and {5000 - messages:,} in transactions that were aborted")
+    assert 2500 < messages < 4500
+    assert set(expected) == set(TAGS)
+
+    built = topology(topic, kafka_broker.bootstrap, max_batch_rows=700)
+    handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
+    handle.awaitTermination()
+    assert handle.committed > 5
+    assert counted(handle) == dict(expected)
+    assert told[1].split() == [expected.most_common(1)[0][0], f"{expected.most_common(1)[0][1]:,}"]
+
+    assert main([kafka_broker.bootstrap, topic, "--count", "500", "--seed", "8"]) == 0
+    run(built, engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    assert counted(handle) == dict(committed_hashtags(kafka_broker.bootstrap, topic)[1])
+
+
+def test_the_same_seed_sends_the_same_hashtags(kafka_broker: Kafka, topic: str, capsys):
+    for name in (topic, f"{topic}-2"):
+        assert main([kafka_broker.bootstrap, name, "--count", "300", "--abort", "0.5"]) == 0
+    text = capsys.readouterr().out
+    assert text[: len(text) // 2] == text[len(text) // 2 :]
+
+
+def test_a_broker_that_is_not_there_is_named(capsys):
+    assert main(["127.0.0.1:1", "tweets", "--count", "1"]) == 1
+    assert capsys.readouterr().err.startswith("error: 127.0.0.1:1: ")
+
+
+def test_the_job_is_found_by_the_command_line(kafka_broker: Kafka, topic: str, tmp_path):
+    assert main([kafka_broker.bootstrap, topic, "--count", "200"]) == 0
+    target = f"jobs.kafka_to_delta:topology({topic!r}, {kafka_broker.bootstrap!r}, max_batch_rows=100)"
+    command = [sys.executable, "-m", "txstorm", "run", target, "--engine", "local", "--available-now", "--json"]
+    done = subprocess.run(
+        [*command, "--data-dir", tmp_path / "data"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
+
+
+@pytest.mark.parametrize("job", ["kafka_to_delta"])
+def test_it_can_be_read_in_a_minute(job: str):
+    assert len((ROOT / "jobs" / f"{job}.py").read_text(encoding="utf-8").splitlines()) <= 60

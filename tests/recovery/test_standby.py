@@ -1,0 +1,361 @@
+"""Two drivers and more: one leads, the others are refused or stand by; who has lost its lease does nothing more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drivers import Drive, assert_as_undisturbed, published
+from life_job import life
+from recovery_cases import eventually, open_books
+from watched import Diary
+
+from txstorm import run
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import DataDirectoryError, FencedError, HeldError, TxstormError
+from txstorm.ledger.lease import FileLease
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.sqlite import SqliteLedger
+from txstorm.runtime.asking import deactivate, kill
+from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.lifecycle import read_status
+from txstorm.runtime.standby import real_end
+from txstorm.state.store import StateStore
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_one_that_stands_by_takes_over_from_one_that_is_killed(drive: Drive, place: Path):
+    first = drive()
+    first.leads()
+    second = drive("--standby")
+    second.says(f"life: standing by for 'life' (pid {first.pid} on ")
+    refused = drive()
+    code, told = refused.ends()
+    assert (code, told["error"]["type"]) == (3, "HeldError")
+    assert f"pid {first.pid} " in told["error"]["message"]
+    assert f"pid {first.pid} " in read_status(place / "data")["holder"]
+
+    first.kill()
+    second.leads()
+    assert f"life: taking over from 'life' (pid {first.pid} on" in second.said
+    told = kill(place / "data")
+    assert second.ends()[0] == 0
+    assert_as_undisturbed(place / "data", told["committed_txid"])
+
+
+@pytest.mark.integration
+def test_two_that_stand_by_take_over_one_after_the_other(drive, place):
+    first = drive()
+    first.leads()
+    waiting = [drive("--standby"), drive("--standby")]
+    for one in waiting:
+        one.says(f"standing by for 'life' (pid {first.pid} ")
+    first.kill()
+    eventually(lambda: any("taking over" in one.said for one in waiting))
+    second, third = sorted(waiting, key=lambda one: "taking over" not in one.said)
+    second.leads()
+    third.says(f"standing by for 'life' (pid {second.pid} on")
+    second.kill()
+    third.leads()
+    told = kill(place / "data")
+    assert third.ends()[0] == 0
+    assert_as_undisturbed(place / "data", told["committed_txid"])
+
+
+@pytest.mark.integration
+def test_kill_ends_the_run_and_those_that_stand_by_for_it(drive, place):
+    first = drive()
+    first.leads()
+    waiting = [drive("--standby"), drive("--standby")]
+    for one in waiting:
+        one.says("standing by for")
+    told = kill(place / "data")
+    assert told["ended"]
+    assert first.ends()[0] == 0
+    for one in waiting:
+        code, said = one.ends()
+        assert (code, said["error"]["type"]) == (0, "KilledError")
+        assert "topology 'life' was killed by pid " in one.said
+    assert read_status(place / "data")["mode"] == "killed"
+    assert_as_undisturbed(place / "data", told["committed_txid"])
+
+    again = drive("--standby", "--until-txid", str(told["committed_txid"] + 3))
+    assert again.ends()[0] == 0  # what ended an earlier run does not end this one
+
+
+@pytest.mark.integration
+def test_one_that_stands_by_is_interrupted_and_disturbs_nobody(drive, place):
+    first = drive()
+    first.leads()
+    second = drive("--standby")
+    second.says("standing by for")
+    code, told = second.interrupt()
+    assert (code, told["error"]["type"]) == (130, "Interrupted")
+    first.leads()
+    assert first.interrupt()[0] == 130
+
+
+# --- waiting, in this process -------------------------------------------------------------------------------------------
+
+
+class Recorder(LocalEngine):
+    """Tells when it is started and closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def start(self, program):
+        self.calls.append("start")
+        super().start(program)
+
+    def close(self):
+        self.calls.append("close")
+        super().close()
+
+
+@pytest.fixture
+def held(place: Path) -> Iterator[SqliteLedger]:
+    """The ledger of the data directory, whose lease somebody has."""
+    (place / "data").mkdir()
+    ledger = SqliteLedger(place / "data" / "ledger.db", create=True)
+    ledger.acquire("first")
+    yield ledger
+    ledger.close()
+
+
+class Standby(threading.Thread):
+    """``run(…, standby=…)`` on a thread."""
+
+    def __init__(self, place: Path, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.engine, self.told = Recorder(), []
+        self.options = {"data_dir": place / "data", "standby": self.told.append, **options}
+        self.topology = life(Diary(place / "diary"))
+        self.handle: RunHandle | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.handle = run(self.topology, engine=self.engine, **self.options)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def waits(self) -> None:
+        eventually(lambda: self.told or self.error)
+        assert self.error is None
+
+    def returned(self) -> RunHandle:
+        self.join(60)
+        assert self.error is None
+        assert self.handle is not None
+        return self.handle
+
+
+def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held, place):
+    standby = Standby(place, until_txid=3)
+    standby.waits()
+    assert standby.engine.calls == ["start"]
+    assert standby.told[0].startswith("life: standing by for 'first' (pid ")
+    assert held.children("") == []
+    assert not (place / "data" / "format.json").exists()
+    assert standby.handle is None
+
+    held.close()
+    handle = standby.returned()
+    handle.awaitTermination()
+    assert handle.committed == 3
+    assert standby.told[-1].startswith("life: taking over from 'first'")
+    assert standby.engine.calls == ["start", "start", "close"]
+    assert_as_undisturbed(place / "data", 3)
+
+
+def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_back(held, place):
+    standby = Standby(place)
+    standby.waits()
+    Books(held, place / "data" / "intents").write_identity(Identity("other", "0" * 32))
+    held.release()
+    standby.join(60)
+    assert isinstance(standby.error, DataDirectoryError)
+    assert "belongs to topology 'other'" in str(standby.error)
+    assert standby.engine.calls == ["start", "close"]
+    assert held.holder() is None
+
+
+def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatch):
+    asked, real = [], SqliteLedger.wait_free
+
+    def away(self: SqliteLedger, seconds: float) -> bool:
+        asked.append(seconds)
+        if len(asked) < 3:
+            msg = "no answer"
+            raise TxstormError(msg)
+        return real(self, seconds)
+
+    monkeypatch.setattr(SqliteLedger, "wait_free", away)
+    standby = Standby(place, until_txid=1)
+    eventually(lambda: len(asked) > 3)
+    assert any("the ledger cannot be asked; tried again: no answer" in one for one in standby.told)
+    held.close()
+    standby.returned().awaitTermination()
+
+
+def test_without_being_asked_to_nobody_waits(held, place):
+    engine = Recorder()
+    with pytest.raises(HeldError, match="'first'"):
+        run(life(Diary(place / "diary")), engine=engine, data_dir=place / "data")
+    assert engine.calls == []
+
+
+# --- stepping down ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lock(place: Path) -> Path:
+    """The file of the lease: when it is removed the lease is lost, as with a session that expires."""
+    return place / "data" / "ledger.db.lock"
+
+
+@pytest.fixture
+def go(place: Path) -> Iterator[Callable[..., RunHandle]]:
+    """Starts the topology in this process, one txid a group; ends it when the test ends.
+
+    Its committer calls `trouble` with every txid, before the decision.
+    """
+    started: list[RunHandle] = []
+
+    def go(trouble: Callable[[int], object] | None = None, **options: Any) -> RunHandle:
+        topology = life(Diary(place / "diary"), 0.002, trouble=trouble, max_group_txids=1)
+        started.append(run(topology, engine="local", data_dir=place / "data", **options))
+        return started[-1]
+
+    yield go
+    for handle in started:
+        handle.stop()
+
+
+def fenced(handle: RunHandle) -> str:
+    """What a run says that steps down."""
+    with pytest.raises(FencedError) as caught:
+        handle.awaitTermination(60)
+    return str(caught.value)
+
+
+def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, place, lock):
+    handle = go(lambda txid: lock.unlink() if txid == 4 else None)
+    assert "its lock file was removed; another run may lead" in fenced(handle)
+    assert published(place / "data") == {3}
+    with open_books(place / "data") as books:
+        assert (books.currtx(), books.live_intents()) == (4, [])
+
+
+def test_a_lease_that_is_lost_after_the_decision_publishes_nothing(go, place, lock, monkeypatch):
+    real = Books.decide
+
+    def decide(books: Books, intent: Any) -> None:
+        real(books, intent)
+        if intent.last == 6:
+            lock.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Books, "decide", decide)
+        fenced(go())
+    assert published(place / "data") == {5}
+    with open_books(place / "data") as books:
+        assert [intent.last for intent in books.live_intents()] == [6]
+
+    go(until_txid=12).awaitTermination()  # behind all that was planned
+    assert_as_undisturbed(place / "data", 12)
+
+
+def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place, lock):
+    handle = go()
+    eventually(lambda: handle.committed > 1)
+    deactivate(place / "data")
+    eventually(lambda: handle.phase == "inactive" and not handle.in_flight)
+    before = handle.committed
+    lock.unlink()
+    fenced(handle)
+    with open_books(place / "data") as books:
+        assert books.currtx() == before + 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [("before", "another coordinator has taken over: epoch 1 is"), ("after", "a coordinator with epoch 2 has taken")],
+)
+def test_without_a_lease_to_check_the_epochs_of_ledger_and_tables_fence_as_well(
+    go, drive, place, lock, monkeypatch, moment, message
+):
+    """The zombie is frozen around its decision while another process takes over and goes on."""
+    refusals: list[str] = []
+
+    def take_over() -> None:
+        lock.unlink()
+        taker = drive("--until-txid", "9")
+        assert taker.ends()[0] == 0, taker.said
+
+    def decide(real: Any, books: Books, intent: Any) -> None:
+        if intent.last != 4:
+            real(books, intent)
+            return
+        if moment == "before":
+            take_over()
+        real(books, intent)
+        take_over()
+
+    def publish(real: Any, store: StateStore, intent: Any, epoch: int) -> Any:
+        return real(store, intent, epoch)
+
+    def noted(real: Any, call: Any) -> Any:
+        def calling(*arguments: Any) -> Any:
+            try:
+                return call(real, *arguments)
+            except FencedError as error:
+                refusals.append(str(error))
+                raise
+
+        return calling
+
+    monkeypatch.setattr(FileLease, "check", lambda self: None)
+    monkeypatch.setattr(Books, "decide", noted(Books.decide, decide))
+    monkeypatch.setattr(StateStore, "publish", noted(StateStore.publish, publish))
+    fenced(go())
+    assert len(refusals) == 1
+    assert message in refusals[0]
+    assert_as_undisturbed(place / "data", 9)
+
+
+def test_whatever_a_run_dies_of_that_has_lost_its_lease_it_says_so(go, lock, monkeypatch):
+    def decide(books: Books, intent: Any) -> None:
+        lock.unlink()
+        raise FileNotFoundError(2, "No such file or directory", "a file that the other one swept")
+
+    monkeypatch.setattr(Books, "decide", decide)
+    assert "its lock file was removed" in fenced(go())
+
+
+def test_the_loss_of_the_lease_is_named_and_what_came_of_it_is_its_cause(place):
+    ledger = MemoryLedger()
+    ledger.acquire("life")
+    books, error = Books(ledger, place), OSError("gone")
+    assert real_end(error, books) is error
+    ledger.expire()
+    found = real_end(error, books)
+    assert isinstance(found, FencedError)
+    assert found.__cause__ is error
+    assert real_end(found, books) is found
+
+
+def test_who_waits_for_everything_is_told_of_the_loss(go, lock):
+    handle = go(lambda txid: lock.unlink() if txid == 4 else None)
+    with pytest.raises(FencedError):
+        handle.processAllAvailable()
