@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -13,7 +14,7 @@ import pytest
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.tuples import Origin, Tuple
-from txstorm.errors import SettingError, StateError
+from txstorm.errors import MissingDependency, SettingError, StateError
 from txstorm.sinks.kafka import KafkaSink
 
 SERVERS, SETTINGS = "nowhere:9092", {"sasl.password": "hunter2"}
@@ -145,3 +146,11 @@ def test_no_copy_holds_the_settings():
     assert copy.outlet.writer is None
     assert copy.outlet.name == "out"
     assert "hunter2" not in repr(sink.outlet)
+
+
+def test_without_the_client_the_install_line_is_given(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("txstorm.clients.kafka")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[kafka\]'"):
+        KafkaSink("out", "words", SERVERS)
