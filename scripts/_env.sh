@@ -1,5 +1,6 @@
 # Sourced by the other scripts. Goes to the project's root, takes --install out of the arguments, and offers
-#   use_venv EXTRA     .venv with `-e .[EXTRA]` as pinned in constraints.txt; made or renewed when something changed
+#   use_venv EXTRA     .venv with `-e .[EXTRA]` as pinned in constraints.txt; made or renewed when something changed,
+#                      but used as it is with TXSTORM_VENV=keep (tests of scripts)
 #   need_java          Java 17 or newer
 #   stage NAME CMD...  runs a command, tells how it ended and how long it took, remembers failures
 #   finish             exit code 1 when a stage failed
@@ -95,6 +96,7 @@ fingerprint() {
 
 use_venv() {
     local stamp=.venv/.txstorm-$1
+    if [[ ${TXSTORM_VENV:-} == keep ]]; then return; fi
     if [[ -f $stamp && $(<"$stamp") == "$(fingerprint)" ]]; then return; fi
     make_venv
     say "installing txstorm[$1] into .venv (the first time some minutes: Spark alone is 450 MB)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ def postgres() -> Iterator[Any]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Shows a line at once, with the seconds since the test began, while what the test prints is captured."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    began = time.monotonic()
+
+    def show(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n    {time.monotonic() - began:6.1f} s  {line}", end="", flush=True)
+
+    return show
 
 
 @pytest.fixture(autouse=True)

@@ -72,10 +72,17 @@ def test_constraints_pin_every_requirement():
     assert required - pinned == {"txstorm"}
 
 
-@pytest.mark.parametrize("script", ["check", "test", "demo", "bench", "jars"])
+@pytest.mark.parametrize("script", ["check", "test", "test-long", "demo", "bench", "jars", "kafka", "zookeeper"])
 def test_scripts_can_be_run(script: str):
     assert os.access(ROOT / "scripts" / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=True)
+
+
+@pytest.mark.parametrize(("selection", "code"), [([], pytest.ExitCode.NO_TESTS_COLLECTED), (["-m", "long"], 0)])
+def test_long_tests_are_run_when_asked_for(selection: list[str], code: int):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *selection]
+    tests = ROOT / "tests" / "integration" / "test_server_ensembles.py"
+    assert subprocess.run([*command, tests], cwd=ROOT, capture_output=True, check=False).returncode == code
 
 
 # --- version ----------------------------------------------------------------------------------------------------------

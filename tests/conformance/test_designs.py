@@ -1,17 +1,21 @@
-"""The designs of the document transactional topologies come from, where they are ordinary settings.
+"""The three designs of the document transactional topologies come from, and what of a commit may come early.
 
-T5: one tuple per transaction. T6: one batch after the other.
+T5: one tuple per transaction. T6: one batch after the other. T7 and T23: processing overlaps, commits are in order, and
+a committer's `execute` belongs to neither: only its `finish_batch` waits for its turn.
 """
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from storm_world import Keep, PlainLog, Watch, World
 
 from txstorm import TransactionalTopologyBuilder, run
-from txstorm.state.read import read_sink
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import StateError, TopologyFailed
+from txstorm.state.read import read_sink, read_state
 
 
 @pytest.fixture
@@ -21,10 +25,47 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def start(world: World, data_dir: Path, engine, **settings):
+class Noted(Keep):
+    """Keeps lines; notes every `execute` too, and on which thread `prepare` and `finish_batch` are."""
+
+    def prepare(self, context, collector, attempt):
+        super().prepare(context, collector, attempt)
+        self.thread = threading.get_ident()
+
+    def execute(self, tuple):
+        self.world.note("executed", *self.attempt, tuple["line"])
+        super().execute(tuple)
+
+    def finish_batch(self):
+        assert self.thread == threading.get_ident()
+        super().finish_batch()
+
+
+class Hangs(Noted):
+    """The first attempt at txid 3 does not come to an end in `execute`, and tries to write when it is let go."""
+
+    def execute(self, tuple):
+        super().execute(tuple)
+        if self.world.take(f"hang-{self.attempt.txid}"):
+            self.world.await_ticket("let-go")
+            with pytest.raises(StateError):
+                self.context.state("counts").put("late", 1)
+            self.world.note("refused")
+
+
+class Waits(Watch):
+    """Processing of a txid waits where a file says so."""
+
+    def finish_batch(self):
+        if (self.world.directory / f"wait-{self.attempt.txid}").exists():
+            self.world.await_ticket(f"go-{self.attempt.txid}")
+        super().finish_batch()
+
+
+def start(world: World, data_dir: Path, engine, keep=Noted, **settings):
     builder = TransactionalTopologyBuilder("designs", "log", PlainLog(world))
-    builder.set_bolt("watch", Watch(world)).global_grouping("log")
-    builder.set_committer_bolt("keep", Keep(world)).global_grouping("watch")
+    builder.set_bolt("watch", Waits(world)).global_grouping("log")
+    builder.set_committer_bolt("keep", keep(world)).global_grouping("watch")
     builder.set_settings({"retry_backoff": 0.001, **settings})
     world.handle = run(builder.build_topology(), engine=engine, data_dir=data_dir, available_now=True)
     return world.handle
@@ -46,3 +87,83 @@ def test_t5_t6_one_tuple_per_transaction(pending, world, make_engine, tmp_path) 
         what = [(note[0], note[1]) for note in world.notes() if note[0] in ("emit", "kept")]
         assert what == [(word, txid) for txid in range(1, 9) for word in ("emit", "kept")]
         assert {one.pack for one in handle.recentProgress} == {1}
+
+
+OVERLAP = {"max_spout_pending": 4, "max_pack_txids": 1, "max_jobs": 4}
+
+
+def test_t7_t23_only_finish_batch_waits_for_its_turn(world, tmp_path) -> None:
+    world.append(0, *"abcd")
+    (world.directory / "wait-1").touch()
+    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    world.wait(lambda: len(world.notes("executed")) == 3, "the execution of 2, 3 and 4")
+    assert not [note for note in world.notes("finish") if note[1] == "keep"]
+    world.ticket("go-1")
+    assert handle.awaitTermination(60)
+    assert [note[1] for note in world.notes("kept")] == [1, 2, 3, 4]
+    assert sorted(note[1] for note in world.notes("executed")) == [1, 2, 3, 4]  # each once
+    assert lines_of(tmp_path / "data") == list("abcd")
+
+
+def test_a_failure_ahead_of_its_turn_replays_at_once(world, tmp_path) -> None:
+    """Item 45 for committers: `execute` that fails does not wait for its turn to say so."""
+    world.append(0, *"abcd")
+    (world.directory / "wait-1").touch()
+    world.ticket("keep-execute-3-failed")
+    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    world.wait(lambda: [note[1] for note in world.notes("executed")][-3:] == [3, 3, 4], "the execution of 3 and 4")
+    assert not world.notes("kept")
+    world.ticket("go-1")
+    assert handle.awaitTermination(60)
+    assert handle.snapshot.replays == 1
+    assert [note[1] for note in world.notes("kept")] == [1, 2, 3, 4]
+    assert {row["line"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()} == dict.fromkeys(
+        "abcd", 1
+    )
+
+
+def test_an_exception_ahead_of_its_turn_ends_the_topology_after_the_txids_before_it(world, tmp_path) -> None:
+    world.append(0, *"abcd")
+    (world.directory / "wait-1").touch()
+    world.ticket("keep-execute-3-other")
+    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    world.wait(lambda: 3 in [note[1] for note in world.notes("executed")], "the execution of 3")
+    world.ticket("go-1")
+    with pytest.raises(TopologyFailed, match=r"txid 3 .*keep\[0\] raised ValueError.*keep-execute of 3"):
+        handle.awaitTermination(60)
+    assert lines_of(tmp_path / "data") == ["a", "b"]
+
+
+def test_what_was_executed_for_a_discarded_attempt_is_dropped(world, tmp_path) -> None:
+    world.append(0, *"abcd")
+    (world.directory / "wait-1").touch()
+    world.ticket("watch-finish-1-failed")
+    handle = start(world, tmp_path / "data", LocalEngine(), **OVERLAP)
+    world.wait(lambda: len(world.notes("executed")) == 3, "the execution of 2, 3 and 4")
+    (world.directory / "wait-1").unlink()
+    world.ticket("go-1")
+    assert handle.awaitTermination(60)
+    kept = {note[1]: note[2] for note in world.notes("kept")}
+    first = {note[1]: note[2] for note in world.notes("executed")[:3]}
+    assert all(kept[txid] > first[txid] for txid in (2, 3, 4))
+    assert {row["line"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()} == dict.fromkeys(
+        "abcd", 1
+    )
+
+
+def test_one_that_hangs_ahead_of_its_turn_holds_nobody_up(world, tmp_path) -> None:
+    """Its thread is left behind; the commits before it, which wait for that thread, go on with another."""
+    world.append(0, *"abcdef")
+    (world.directory / "wait-1").touch()
+    world.ticket("hang-3")
+    handle = start(world, tmp_path / "data", LocalEngine(), keep=Hangs, batch_timeout=2, **OVERLAP)
+    world.wait(lambda: 3 in [note[1] for note in world.notes("executed")], "the execution of 3")
+    (world.directory / "wait-1").unlink()
+    world.ticket("go-1")
+    assert handle.awaitTermination(60)
+    assert lines_of(tmp_path / "data") == list("abcdef")
+    assert [note[1] for note in world.notes("kept")] == [1, 2, 3, 4, 5, 6]
+    world.ticket("let-go")
+    world.handle = None
+    world.wait(lambda: world.notes("refused"), "the end of the thread that was left behind")
+    assert lines_of(tmp_path / "data") == list("abcdef")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
+from servers.cluster import Cluster
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper, start_zookeeper
 from servers.tls import certificate
@@ -46,12 +48,15 @@ def client(proxy: LossyProxy, zookeeper_server: ZooKeeper) -> Iterator[KazooClie
 
 def test_restart_keeps_data_and_address(tmp_path: Path):
     with start_zookeeper(tmp_path) as server:
-        client = connected(server.hosts)
+        hosts, client = server.hosts, connected(server.hosts)
         client.create("/kept", b"1")
+        client.stop()
+        client.close()
         server.kill()
         assert not server.listens(server.ports[0])
         server.restart()
-        assert client.retry(client.get, "/kept")[0] == b"1"
+        client = connected(hosts)
+        assert client.get("/kept")[0] == b"1"
         client.stop()
         client.close()
 
@@ -76,16 +81,43 @@ def test_cut_refuses_until_healed(client: KazooClient, proxy: LossyProxy):
     assert client.retry(client.get, "/node")[0] == b"1"
 
 
-def test_stalled_requests_arrive_after_healing(client: KazooClient, proxy: LossyProxy, zookeeper_server: ZooKeeper):
-    direct = connected(zookeeper_server.hosts + client.chroot)
+@pytest.fixture
+def direct(client: KazooClient, zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
+    """A client in the same chroot that does not go through the proxy."""
+    made = connected(zookeeper_server.hosts + client.chroot)
+    yield made
+    made.stop()
+    made.close()
+
+
+def test_stalled_requests_arrive_after_healing(client: KazooClient, proxy: LossyProxy, direct: KazooClient):
     proxy.stall()
     writing = client.create_async("/late", b"1")
     assert direct.exists("/late") is None
     assert not writing.ready()
     proxy.heal()
     assert writing.get(timeout=10) == "/late"
-    direct.stop()
-    direct.close()
+
+
+def test_delayed_answers_of_writes_that_happened(client: KazooClient, proxy: LossyProxy, direct: KazooClient):
+    proxy.delay(600)
+    writing = client.create_async("/late", b"1")
+    Cluster.wait(lambda: direct.exists("/late") is not None, "the write")
+    assert not writing.ready()
+    proxy.heal()
+    assert writing.get(timeout=10) == "/late"
+
+
+def test_events_of_watches_are_no_answers(client: KazooClient, proxy: LossyProxy, direct: KazooClient):
+    seen = threading.Event()
+    client.exists("/watched", watch=lambda event: seen.set())
+    proxy.drop_answers(1, matching=is_write)
+    direct.create("/watched", b"1")
+    assert seen.wait(30)
+    assert proxy.dropped == 0
+    with pytest.raises(ConnectionLoss):
+        client.set("/watched", b"2")
+    assert (proxy.dropped, direct.get("/watched")[0]) == (1, b"2")
 
 
 def test_tls_is_checked(tmp_path: Path):

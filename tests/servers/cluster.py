@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Self, TypeVar
 
 from servers.process import ServerError, ServerProcess
 
+Some = TypeVar("Some", bound="Cluster")
 
-class Cluster:
+
+class Cluster(ABC):
     """Numbered servers; what they wrote stays in `directory` when they end, also in a restart."""
 
     def __init__(self, directory: Path, servers: list[ServerProcess]) -> None:
         self.directory = directory
         self.servers = servers
 
+    @abstractmethod
     def ready(self, i: int) -> bool:
         """Whether server i serves clients."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start all servers and return when all serve."""
@@ -30,7 +34,7 @@ class Cluster:
             self.wait_ready(i)
 
     def wait_ready(self, i: int) -> None:
-        """Return when server i serves clients; ServerError when it ended or is not ready in a minute."""
+        """Return when server i serves clients; ServerError when it ended or is not ready in two minutes."""
         self.servers[i].wait_ready(lambda: self.ready(i))
 
     def kill(self, i: int = 0) -> None:
@@ -61,10 +65,12 @@ class Cluster:
         for server in self.servers:
             server.kill()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @staticmethod
@@ -84,3 +90,13 @@ class Cluster:
             if time.monotonic() > until:
                 raise ServerError(f"waited {seconds:g} s in vain for {what}")
             time.sleep(0.05)
+
+
+def started(cluster: Some) -> Some:
+    """The cluster when all its servers serve; when that fails none is left."""
+    try:
+        cluster.start()
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from servers import tls
-from servers.cluster import Cluster
+from servers.cluster import Cluster, started
 from servers.java import java_command, kafka_classpath
-from servers.process import ServerError, ServerProcess, free_ports
+from servers.process import READY_WITHIN, GuardedProcess, ServerProcess, free_ports, is_free
 from servers.proxy import LossyProxy
 from servers.tls import certificate
 
@@ -94,7 +95,9 @@ class Kafka(Cluster):
     `proxy`, to which it sends them in its metadata.
     """
 
-    def __init__(self, directory: Path, ports: list[Ports], *, detached: bool = False) -> None:
+    def __init__(
+        self, directory: Path, ports: list[Ports], *, process: type[ServerProcess] = GuardedProcess, quick: bool = False
+    ) -> None:
         self.ports = [broker.port for broker in ports]
         self._ports = ports
         self._proxies: dict[int, LossyProxy] = {}
@@ -105,8 +108,8 @@ class Kafka(Cluster):
             home = directory / f"broker-{i}"
             home.mkdir(parents=True, exist_ok=True)
             (home / "server.properties").write_text(self._config(i, broker, voters, home), encoding="utf-8")
-            command = _command(home, "kafka.Kafka", str(home / "server.properties"))
-            servers.append(ServerProcess(f"Kafka broker {i}", command, home / "log", detached=detached))
+            command = _command(home, ["kafka.Kafka", str(home / "server.properties")], quick=quick)
+            servers.append(process(f"Kafka broker {i}", command, home / "log"))
         super().__init__(directory, servers)
 
     def _config(self, i: int, ports: Ports, voters: str, home: Path) -> str:
@@ -148,20 +151,23 @@ class Kafka(Cluster):
         """HOST:PORT of broker i."""
         return f"127.0.0.1:{self.ports[i]}"
 
-    def format(self) -> None:
+    def start(self) -> None:
+        """Start all brokers and return when all serve."""
+        self._format()
+        super().start()
+
+    def _format(self) -> None:
         """Prepare the data directories that are not yet; all get the id of one new cluster."""
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        formats = []
-        for server in self.servers:
-            home = server.log.parent
-            if not (home / "data" / "meta.properties").exists():
-                call = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(home / "server.properties")]
-                log = (home / "log").open("ab")
-                formats.append((server, subprocess.Popen(_command(home, *call), stdout=log, stderr=log)))
-                log.close()
-        for server, process in formats:
-            if process.wait(60):
-                raise server.failure("could not be formatted")
+        new = [server for server in self.servers if not (server.log.parent / "data" / "meta.properties").exists()]
+        formats = [(server, _format(server.log.parent, cluster)) for server in new]
+        try:
+            for server, process in formats:
+                if process.wait(READY_WITHIN):
+                    raise server.failure("could not be formatted")
+        finally:
+            for _, process in formats:
+                process.kill()
 
     def ready(self, i: int) -> bool:
         """Whether broker i serves and the controllers count it in."""
@@ -203,23 +209,31 @@ class Kafka(Cluster):
         return len(leaders) == partitions and None not in leaders.values()
 
 
-def _command(home: Path, *call: str) -> list[str]:
-    return java_command(kafka_classpath(), HEAP, home / "log4j2.properties", *call)
+def _command(home: Path, call: list[str], *, quick: bool) -> list[str]:
+    return java_command(kafka_classpath(), HEAP, home / "log4j2.properties", call, quick=quick)
 
 
-def start_kafka(directory: Path, brokers: int = 1, *, detached: bool = False) -> Kafka:
-    """Start brokers with their data below `directory`, and return when all of them serve.
+def _format(home: Path, cluster: str) -> subprocess.Popen[bytes]:
+    call = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(home / "server.properties")]
+    with (home / "log").open("ab") as log:
+        return subprocess.Popen(_command(home, call, quick=True), stdout=log, stderr=log)
 
-    They end with this process, unless `detached`. Data of an earlier start in the same directory is used again if it
-    had as many brokers.
+
+def pick_ports(brokers: int, known: Sequence[int] = ()) -> list[Ports]:
+    """Free ports for so many brokers; those of clients without a password are the first free ones of `known`, if any.
+
+    Raises:
+        ServerError: there are not enough free ports.
     """
     free = free_ports(5 * brokers)
-    ports = [Ports(*free[i::brokers]) for i in range(brokers)]
-    kafka = Kafka(directory, ports, detached=detached)
-    try:
-        kafka.format()
-        kafka.start()
-    except (ServerError, subprocess.TimeoutExpired):
-        kafka.close()
-        raise
-    return kafka
+    plain = [*filter(is_free, known), *free[:brokers]][:brokers]
+    return [Ports(port, *free[brokers + i :: brokers]) for i, port in enumerate(plain)]
+
+
+def start_kafka(directory: Path, brokers: int = 1, *, quick: bool = True) -> Kafka:
+    """Start brokers with their data below `directory`, and return when all of them serve.
+
+    They end with this process. Data of an earlier start in the same directory is used again if it had as many brokers.
+    Where a broker's speed is measured, `quick` has to be False: its code is then compiled as well as Java can.
+    """
+    return started(Kafka(directory, pick_ports(brokers), quick=quick))

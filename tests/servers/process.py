@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,80 +22,62 @@ GUARD = Path(__file__).with_name("guard.py")
 # a client that tries to reach it (TCP allows a socket to connect to itself).
 PORTS = range(20_000, 32_000)
 
-READY_WITHIN = 60.0  # seconds; a broker needs 2 on an idle machine
-ENDS_WITHIN = 15.0  # seconds after SIGTERM
+READY_WITHIN = 120.0  # seconds; a broker needs 2 on an idle machine, 30 on a very busy one
+ENDS_WITHIN = 20.0  # seconds after SIGTERM
 
 
 class ServerError(Exception):
     """A server did not do what it was asked to; the message ends with the end of its log."""
 
 
+def is_free(port: int) -> bool:
+    """Whether nothing on 127.0.0.1 listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 nothing listens on, that stay free while their server is down."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise ServerError(f"no {count} free ports in {PORTS.start}–{PORTS.stop}")
+    """Different ports of 127.0.0.1 nothing listens on, that stay free while their server is down.
 
-
-class ServerProcess:
-    """A server that `start` starts with always the same command; its output goes to the end of `log`.
-
-    It ends with the process that started it. With `detached` it goes on instead, in a session of its own.
+    Raises:
+        ServerError: there are not so many.
     """
+    candidates = random.SystemRandom().sample(PORTS, len(PORTS))
+    found = list(itertools.islice(filter(is_free, candidates), count))
+    if len(found) < count:
+        raise ServerError(f"{count} free ports are needed, there are {len(found)} in {PORTS.start}–{PORTS.stop}")
+    return found
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, *, detached: bool = False) -> None:
+
+class ServerProcess(ABC):
+    """A server that `start` starts with always the same command; its output goes to the end of `log`."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
         self.log = log
         self.pid: int | None = None
         self._command = list(command)
-        self._detached = detached
-        self._started: subprocess.Popen[str] | None = None
 
     @property
+    @abstractmethod
     def alive(self) -> bool:
         """Whether the process is there; a frozen one is."""
-        return self._started is not None and self._started.poll() is None
 
     def start(self) -> None:
         """Start it; `wait_ready` waits until it serves."""
         if self.alive:
             raise ServerError(f"{self.name} runs already, pid {self.pid}")
         with self.log.open("ab") as log:
-            if self._detached:
-                self._started = self._popen(self._command, log.fileno(), log.fileno())
-                self.pid = self._started.pid
-            else:
-                guarded = [sys.executable, "-I", "-S", str(GUARD), *self._command]
-                self._started = self._popen(guarded, subprocess.PIPE, log.fileno())
-                self.pid = self._told_pid()
+            self._start(log.fileno())
 
-    def _popen(self, command: list[str], stdout: int, stderr: int) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=self.log.parent,
-            start_new_session=self._detached,
-            text=True,
-        )
-
-    def _told_pid(self) -> int:
-        assert self._started is not None and self._started.stdout is not None
-        with self._started.stdout as told:
-            line = told.readline()
-        if not line:
-            raise self.failure("could not be started")
-        return int(line)
+    @abstractmethod
+    def _start(self, log: int) -> None:
+        """Start the process, with that file for its output, and set `pid`."""
 
     def wait_ready(self, ready: Callable[[], bool], *, seconds: float = READY_WITHIN) -> None:
         """Return when `ready()`; raise ServerError when the process ended or the seconds are over."""
@@ -111,7 +97,7 @@ class ServerProcess:
         """SIGTERM, and SIGKILL when that was not enough; returns when the process is gone."""
         try:
             self._end(signal.SIGTERM, ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
+        except ServerError:
             self.kill()
 
     def freeze(self) -> None:
@@ -125,11 +111,14 @@ class ServerProcess:
     def _end(self, how: signal.Signals, seconds: float) -> None:
         if not self.alive:
             return
-        assert self._started is not None
         self._signal(how)
         if how is not signal.SIGKILL:
             self._signal(signal.SIGCONT)  # a frozen process takes no other signal
-        self._started.wait(seconds)
+        until = time.monotonic() + seconds
+        while self.alive:
+            if time.monotonic() > until:
+                raise self.failure(f"did not end within {seconds:g} s after {how.name}")
+            time.sleep(0.02)
 
     def _signal(self, how: signal.Signals) -> None:
         if not self.alive or self.pid is None:
@@ -143,3 +132,67 @@ class ServerProcess:
         """An error that says what happened to this server, with the end of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
         return ServerError("\n".join([f"{self.name} {what}; the end of {self.log}:", *lines]))
+
+
+class GuardedProcess(ServerProcess):
+    """Ends with the process that started it, however that ends."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        super().__init__(name, command, log)
+        self._guard: subprocess.Popen[str] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there; a frozen one is."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def _start(self, log: int) -> None:
+        command = [sys.executable, "-I", "-S", str(GUARD), *self._command]
+        self._guard = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=self.log.parent, text=True
+        )
+        assert self._guard.stdout is not None
+        with self._guard.stdout as told:
+            line = told.readline()
+        if not line:
+            raise self.failure("could not be started")
+        self.pid = int(line)
+
+
+class DetachedProcess(ServerProcess):
+    """Goes on when the process that started it ends; another one finds it by its pid, which stands beside its log."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        super().__init__(name, command, log)
+        self._file = log.with_name("pid")
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            self.pid = int(self._file.read_text())
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there. One that has taken over the pid of an ended server is not it."""
+        return self.pid is not None and self._command[-1] in _command_line(self.pid)
+
+    def _start(self, log: int) -> None:
+        server = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=self.log.parent,
+            start_new_session=True,
+        )
+        # Nobody waits for it: it is meant to outlive this process. Until then its end is taken notice of here.
+        threading.Thread(target=server.wait, daemon=True).start()
+        self.pid = server.pid
+        self._file.write_text(f"{server.pid}\n")
+
+
+def _command_line(pid: int) -> list[str]:
+    """The words of a process's command; none when there is no such process."""
+    if Path("/proc/self/cmdline").exists():
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return []
+    shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.split()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -32,6 +31,7 @@ class LossyProxy:
         self._to_drop = 0
         self._matching: Callable[[Frame], bool] = _every
         self._delay = 0.0
+        self._undelayed = threading.Event()  # set when what waits for a delay to be over need not wait any longer
         self._passing = threading.Event()
         self._passing.set()
         self._listener: socket.socket | None = None
@@ -58,6 +58,7 @@ class LossyProxy:
 
     def delay(self, seconds: float) -> None:
         """Let every answer come so much later."""
+        self._undelayed.clear()
         self._delay = seconds
 
     def stall(self) -> None:
@@ -75,18 +76,17 @@ class LossyProxy:
             link.close()
 
     def heal(self) -> None:
-        """Pass everything again, at once; what was stalled comes through."""
+        """Pass everything again, at once; what was stalled or delayed comes through."""
         with self._lock:
             self._to_drop = 0
-        self._delay = 0.0
-        self._passing.set()
+        self._pass_what_waits()
         if self._listener is None:
             self._listen()
 
     def close(self) -> None:
         """End everything for good."""
         self.cut()
-        self._passing.set()
+        self._pass_what_waits()
 
     def __enter__(self) -> LossyProxy:
         return self
@@ -95,6 +95,11 @@ class LossyProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _pass_what_waits(self) -> None:
+        self._delay = 0.0
+        self._undelayed.set()
+        self._passing.set()
 
     def _listen(self) -> None:
         listener = socket.create_server(("127.0.0.1", self.port))
@@ -139,7 +144,8 @@ class LossyProxy:
     def admit_answer(self, *, drop: bool) -> None:
         """Called before an answer is passed on or lost, which may be now."""
         self._passing.wait()
-        time.sleep(self._delay)
+        if self._delay:
+            self._undelayed.wait(self._delay)
         with self._lock:
             self.dropped += drop
 

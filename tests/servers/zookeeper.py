@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from servers import tls
-from servers.cluster import Cluster
+from servers.cluster import Cluster, started
 from servers.java import java_command, zookeeper_classpath
-from servers.process import ServerError, ServerProcess, free_ports
+from servers.process import GuardedProcess, ServerProcess, free_ports, is_free
 from servers.tls import certificate
 
 HEAP = "128m"
@@ -64,7 +65,15 @@ class Ports:
 class ZooKeeper(Cluster):
     """Running servers, numbered from 0; server i has the id i + 1. With `encrypted` each serves TLS, too."""
 
-    def __init__(self, directory: Path, ports: list[Ports], *, encrypted: bool = False, detached: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        ports: list[Ports],
+        *,
+        encrypted: bool = False,
+        process: type[ServerProcess] = GuardedProcess,
+        quick: bool = False,
+    ) -> None:
         self.ports = [server.port for server in ports]
         self._ports = ports
         self._encrypted = encrypted
@@ -75,8 +84,8 @@ class ZooKeeper(Cluster):
             (home / "data" / "myid").write_text(f"{i + 1}\n", encoding="utf-8")
             (home / "zoo.cfg").write_text(self._config(i, home), encoding="utf-8")
             call = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")]
-            command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", *call)
-            servers.append(ServerProcess(f"ZooKeeper server {i}", command, home / "log", detached=detached))
+            command = java_command(zookeeper_classpath(), HEAP, home / "log4j2.properties", call, quick=quick)
+            servers.append(process(f"ZooKeeper server {i}", command, home / "log"))
         super().__init__(directory, servers)
 
     def _config(self, i: int, home: Path) -> str:
@@ -141,18 +150,22 @@ class ZooKeeper(Cluster):
             return ""
 
 
-def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, detached: bool = False) -> ZooKeeper:
-    """Start servers with their data below `directory`, and return when all of them serve.
+def pick_ports(servers: int, known: Sequence[int] = ()) -> list[Ports]:
+    """Free ports for so many servers; those of clients without TLS are the first free ones of `known`, if any.
 
-    They end with this process, unless `detached`. Data of an earlier start in the same directory is used again if it
-    had as many servers. With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`.
+    Raises:
+        ServerError: there are not enough free ports.
     """
     free = free_ports(4 * servers)
-    ports = [Ports(*free[i::servers]) for i in range(servers)]
-    zookeeper = ZooKeeper(directory, ports, encrypted=encrypted, detached=detached)
-    try:
-        zookeeper.start()
-    except ServerError:
-        zookeeper.close()
-        raise
-    return zookeeper
+    plain = [*filter(is_free, known), *free[:servers]][:servers]
+    return [Ports(port, *free[servers + i :: servers]) for i, port in enumerate(plain)]
+
+
+def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = False, quick: bool = True) -> ZooKeeper:
+    """Start servers with their data below `directory`, and return when all of them serve.
+
+    They end with this process. Data of an earlier start in the same directory is used again if it had as many servers.
+    With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`. Where their speed is measured, `quick` has to be
+    False: their code is then compiled as well as Java can.
+    """
+    return started(ZooKeeper(directory, pick_ports(servers), encrypted=encrypted, quick=quick))

@@ -63,6 +63,8 @@ class CommitRun:
         begins: told (component, task) before any of its code runs.
 
     Attributes:
+        resources: their tables.
+        begins: as given; whose turn it is may change between `execute` and `run`.
         letters: what was left out, where the policy says so.
     """
 
@@ -77,12 +79,13 @@ class CommitRun:
     ) -> None:
         self._program = program
         self._observe = observe
-        self._begins = begins
+        self.begins = begins
         self._at = At()
         self._level = len(program.stages)
         self._salvage = Salvage(txid_input.divert) if txid_input.divert else None
         self._input = txid_input
-        self._resources = resources
+        self.resources = resources
+        self._begun: dict[tuple[str, int], BoltRun] = {}
         self._arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
         self.counts: dict[str, int] = {}
         self.reported: list[str] = []
@@ -97,8 +100,24 @@ class CommitRun:
             batch = unspill(cargo, Path(self._program.spill_dir))
         self._arrivals[edge.target, cargo.target].append(Arrival(edge.source, edge.stream, cargo.source, batch))
 
+    def execute(self) -> None:
+        """Let every task execute what the processing phase has sent it; may be called before the txid's turn.
+
+        Raises `CommitFailed` when user code raises. Nothing is executed early where failures are to be left out: what
+        a task cannot handle is found out with all of its input.
+        """
+        arrived = [] if self._salvage is not None else list(self._arrivals)
+        for name, task in arrived:
+            self.begins(name, task)
+            try:
+                run = self._work(self._program.components[name], task).begin(self._program.components[name].fresh())
+                run.execute(self._arrivals.pop((name, task)))
+            except RAISED as error:
+                raise CommitFailed(error_row(name, task, self._level, error, self._at.input)) from error
+            self._begun[name, task] = run
+
     def run(self) -> None:
-        """Run the commit phase; raises `CommitFailed` when user code raises."""
+        """Run the commit phase, or what `execute` left of it; raises `CommitFailed` when user code raises."""
         for name in self._program.commit:
             spec = self._program.components[name]
             for task in range(spec.parallelism):
@@ -110,11 +129,12 @@ class CommitRun:
         return [self._salvage.letters.take()] if self._salvage is not None else []
 
     def _run_task(self, spec: ComponentSpec, task: int) -> None:
-        self._begins(spec.id, task)
+        self.begins(spec.id, task)
         work = self._work(spec, task)
         arrivals = self._arrivals.pop((spec.id, task), [])
         try:
-            sent = work.run(arrivals) if self._salvage is None else self._salvage.run(work, arrivals)
+            begun = self._begun.pop((spec.id, task), None)
+            sent = work.run(arrivals, begun) if self._salvage is None else self._salvage.run(work, arrivals)
         except RAISED as error:
             raise CommitFailed(error_row(spec.id, task, self._level, error, self._at.input)) from error
         if sent is None:
@@ -129,17 +149,17 @@ class CommitRun:
 
     def _work(self, spec: ComponentSpec, task: int) -> Work[_Sent]:
         def finish(run: BoltRun) -> _Sent:
-            self._resources.activate(True)
+            self.resources.activate(True)
             try:
                 run.finish()
             finally:
-                self._resources.activate(False)
+                self.resources.activate(False)
             if self._salvage is not None:
-                self._resources.settle(spec.id, task)
+                self.resources.settle(spec.id, task)
             return self._routed(spec, task, run.collector)
 
         context = lambda: self._context(spec, task)  # noqa: E731 - made for every fresh object
-        return Work(spec, task, self._level, context, self._at, finish, lambda: self._resources.undo(spec.id, task))
+        return Work(spec, task, self._level, context, self._at, finish, lambda: self.resources.undo(spec.id, task))
 
     def _context(self, spec: ComponentSpec, task: int) -> TaskContext:
         return TaskContext(
@@ -150,7 +170,7 @@ class CommitRun:
             settings=spec.settings,
             attempt=self._input.attempt,
             stamp=self._input.stamp,
-            resources=self._resources if spec.kind == "committer" else None,
+            resources=self.resources if spec.kind == "committer" else None,
         )
 
     def _routed(self, spec: ComponentSpec, task: int, collector: OutputCollector) -> _Sent:

@@ -47,9 +47,9 @@ class Work(Generic[R]):
         """Prepare `bolt`, a fresh object."""
         return BoltRun(bolt, self.context(), OutputCollector(self.spec.id, self.spec.streams), self.at)
 
-    def run(self, arrivals: Sequence[Arrival]) -> R:
-        """Run it; what user code raises escapes."""
-        run = self.begin(self.spec.fresh())
+    def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> R:
+        """Run it, or what is left of it after `begun`; what user code raises escapes."""
+        run = begun or self.begin(self.spec.fresh())
         run.execute(arrivals)
         return self.finish(run)
 

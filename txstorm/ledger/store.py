@@ -15,8 +15,11 @@ from txstorm.errors import ConflictError, InputError
 MAX_VALUE = 256 * 1024
 """Longest value in bytes (ZooKeeper loses the connection at 1 MB); longer ones go through `txstorm.ledger.blobs`."""
 
-MAX_COMMIT = 768 * 1024
-"""Longest sum of the values of one commit that every store takes; ZooKeeper refuses a longer one."""
+MAX_COMMIT = 800 * 1024
+"""Largest sum of `op_size` over a commit that every store takes; ZooKeeper ends the connection at 1 MB."""
+
+OP_BYTES = 128
+"""What an operation takes on its way to a store, besides path and value, at most."""
 
 ABSENT = -1
 """As an expected version: there must be no entry."""
@@ -155,12 +158,17 @@ def check_ops(ops: Sequence[Op]) -> None:
             raise InputError(msg)
 
 
+def op_size(op: Op) -> int:
+    """How many bytes `op` is of `MAX_COMMIT`."""
+    return OP_BYTES + len(op.path) + (len(op.value) if isinstance(op, Put) else 0)
+
+
 def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
     """The operations of `groups` in as few commits as every store takes (`MAX_COMMIT`), in order, each group whole."""
     some: list[Op] = []
     size = 0
     for group in groups:
-        more = sum(len(op.value) for op in group if isinstance(op, Put))
+        more = sum(map(op_size, group))
         if some and size + more > MAX_COMMIT:
             yield some
             some, size = [], 0

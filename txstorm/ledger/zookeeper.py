@@ -14,7 +14,7 @@ from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import AnswerLost, Create, Node
 from txstorm.errors import ConflictError, DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.lease import Clock, this_process, utc_now
-from txstorm.ledger.store import MAX_COMMIT, Entry, Op, Put, check_ops, checked_path, name_order
+from txstorm.ledger.store import MAX_COMMIT, Entry, Op, check_ops, checked_path, name_order, op_size
 from txstorm.ledger.zookeeper_lease import ZooKeeperLease
 from txstorm.ledger.zookeeper_nodes import (
     DIRECTORY,
@@ -251,9 +251,9 @@ class ZooKeeperLedger:
             raise InputError(msg)
 
     def _check_size(self, ops: Sequence[Op]) -> None:
-        size = sum(len(op.value) for op in ops if isinstance(op, Put))
+        size = sum(map(op_size, ops))
         if size > MAX_COMMIT:
-            msg = f"{self._name}: the values of a commit have at most {MAX_COMMIT} bytes, got {size}; commit less"
+            msg = f"{self._name}: a commit has at most {MAX_COMMIT} bytes, got {size}; commit less"
             raise InputError(msg)
 
     def _check_format(self) -> None:

@@ -14,6 +14,8 @@ from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import AnswerLost, Change, Create, NodeOp, Refusal, SessionOver, Unreachable
 from txstorm.ledger.zookeeper_nodes import WRITERS
 
+TRIES = 20
+
 
 @dataclass(frozen=True)
 class _Mark:
@@ -49,8 +51,9 @@ class Writer:
         Raises:
             SessionOver: that session has ended, or it ended before it was known whether `ops` were carried out.
             Unreachable: no connection came back in time; it is not known either.
+            AnswerLost: the connection broke again and again, and nothing was carried out.
         """
-        while True:
+        for _ in range(TRIES):
             mark = self._ours(session)
             try:
                 refusal = self._session.transact([mark.step(), *ops], mark.session)
@@ -64,10 +67,13 @@ class Writer:
             if refusal is None:
                 self._mark = replace(mark, version=mark.after)
                 return None
-            if refusal.index == 0:
-                self._mark = None
+            if refusal.index > 0:
+                return replace(refusal, index=refusal.index - 1)
+            self._mark = None
+            if session is not None:
                 raise self._over(mark)
-            return replace(refusal, index=refusal.index - 1)
+        msg = f"ZooKeeper {self._session.hosts}: expected the answer of a transaction, got none in {TRIES} tries"
+        raise AnswerLost(msg)
 
     def _ours(self, session: int | None) -> _Mark:
         wanted = self._session.current() if session is None else session

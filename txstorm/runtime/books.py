@@ -131,7 +131,8 @@ class Books:
         Otherwise in several, in txid order, each with whole txids: after a failure a first part of them is stored.
         """
         removed: list[Op] = [Delete(names.meta_path(txid)) for txid in remove]
-        for ops in in_commits([*(self._meta_ops(*one) for one in metas.items()), self._with_partitions(removed)]):
+        beside = [] if self._partitions is None else self._partitions.remove_ops(remove)
+        for ops in in_commits([*(self._meta_ops(*one) for one in metas.items()), removed, *beside]):
             self._commit(ops)
 
     def keep_partitions(self) -> None:
@@ -141,13 +142,6 @@ class Books:
     def _meta_ops(self, txid: int, meta: Meta) -> list[Op]:
         beside = [] if self._partitions is None else self._partitions.put_ops(txid, meta.document)
         return [self._put(names.meta_path(txid), meta.to_json()), *beside]
-
-    def _with_partitions(self, removed: Sequence[Op]) -> list[Op]:
-        """`removed`, and with the metadata of a txid what its partitions gave."""
-        if self._partitions is None:
-            return list(removed)
-        found = [op.path.rpartition("/") for op in removed]
-        return [*removed, *self._partitions.remove_ops(int(txid) for path, _, txid in found if path == names.META)]
 
     def intents(self) -> list[Intent]:
         """All kept intents, in txid order; those that end at or after `currtx` are live."""
@@ -180,14 +174,16 @@ class Books:
     ) -> None:
         """P8: everything up to `last` is published; `currtx` moves on."""
         faults.point("p8.before")
-        self._commit(
-            [
-                self._put(names.CURRTX, last + 1),
-                self._put(names.TABLES, dict(tables)),
-                self._put(names.history_path(last), list(history)),
-                *self._with_partitions(remove),
-            ]
-        )
+        done = [
+            self._put(names.CURRTX, last + 1),
+            self._put(names.TABLES, dict(tables)),
+            self._put(names.history_path(last), list(history)),
+            *remove,
+        ]
+        # What partitions gave is for others to read: what does not fit into this commit may go in a later one.
+        beside = [] if self._partitions is None else self._partitions.cleanup_ops(last)
+        for ops in in_commits([done, *beside]):
+            self._commit(ops)
         faults.point("p8.after")
 
     def history(self) -> dict[int, list[dict[str, Any]]]:

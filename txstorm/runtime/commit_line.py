@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.commit import CommitFailed
 from txstorm.engine.port import ErrorRow
-from txstorm.runtime.commits import Committer, Housekeeping, Outcome, Ready
+from txstorm.runtime.commits import Committer, Housekeeping
+from txstorm.runtime.outcome import Outcome, Ready
+from txstorm.runtime.turn import Abandoned
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
@@ -41,6 +45,21 @@ class Worker:
         """The thread ends after the calls it has; nobody waits for it here."""
         self._calls.put(None)
 
+    def leave(self) -> list[Callable[[], None] | None]:
+        """The calls it has not begun; it ends after the one it is at, if that ever comes to an end."""
+        calls: list[Callable[[], None] | None] = []
+        while True:
+            try:
+                calls.append(self._calls.get_nowait())
+            except queue.Empty:
+                self.end()
+                return calls
+
+    def take_over(self, calls: Iterable[Callable[[], None] | None]) -> None:
+        """Make the calls that another one had not begun."""
+        for call in calls:
+            self._calls.put(call)
+
     def join(self, timeout: float) -> bool:
         """Wait for the thread's end; False when it did not come in time."""
         self._thread.join(timeout)
@@ -57,12 +76,20 @@ class CommitLine:
     Args:
         committer: does it.
         done: called with a finished future, on the thread that finished it.
+        failed_ahead: called with an attempt that failed before its turn, and how; on any thread.
         monotonic: seconds.
     """
 
     def __init__(
-        self, committer: Committer, done: Callable[[Future[Outcome]], None], monotonic: Callable[[], float]
+        self,
+        committer: Committer,
+        done: Callable[[Future[Outcome]], None],
+        failed_ahead: Callable[[TransactionAttempt, BaseException], None],
+        monotonic: Callable[[], float],
     ) -> None:
+        self._failed_ahead = failed_ahead
+        self._ahead: Future[None] | None = None
+        self._tried: set[TransactionAttempt] = set()
         self._committer = committer
         self._monotonic = monotonic
         self._stopped_at: float | None = None
@@ -74,7 +101,34 @@ class CommitLine:
     def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> None:
         """Commit `group` when its turn comes."""
         self._housekeeping = housekeeping
+        self._tried.difference_update(one.attempt for one in group)
         self._submit(lambda: self._committer.commit(group, housekeeping))
+
+    def execute(self, ready: Iterable[Ready]) -> None:
+        """Let the committers of the lowest of `ready` execute ahead of its turn; called while no commit is due.
+
+        One txid at a time, so that a commit that falls due waits for one at most, and on the commit thread, so that
+        what a committer opens in `prepare` is used on the thread it was opened on.
+        """
+        if self._ahead is not None and not self._ahead.done():
+            return
+        waiting = [one for one in ready if one.attempt not in self._tried]
+        if waiting:
+            first = min(waiting, key=lambda one: one.attempt)
+            self._tried.add(first.attempt)
+            self._ahead = self.run(lambda: self._committer.execute(first))
+            self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))
+
+    def _executed(self, attempt: TransactionAttempt, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None and not isinstance(error, Abandoned):
+            self._failed_ahead(attempt, error)
+
+    def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
+        """These attempts were discarded."""
+        dead = list(attempts)
+        self._tried.difference_update(dead)
+        self.run(lambda: self._committer.forget(dead))  # after what may just be executing
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
         """Have something else done in the committer's turn."""
@@ -106,12 +160,17 @@ class CommitLine:
             return
         attempt, (component, task) = taken
         log.warning("txid %s: %s[%s] %s; its thread is left behind", attempt, component, task, cause)
-        self._worker.end()
-        self._worker = Worker("txstorm-commit")
+        waiting, self._worker = self._worker.leave(), Worker("txstorm-commit")
         row = ErrorRow(component, task, "lost", "Timeout", cause, "", "") if counts else None
-        housekeeping = self._housekeeping
-        assert housekeeping is not None
-        self._submit(lambda: self._committer.rest(turn, attempt, row, housekeeping))
+        if turn.ahead:
+            self._ahead = self.run(lambda: self._committer.leave(turn, attempt))
+            if row is not None:
+                self._failed_ahead(attempt, CommitFailed(row))
+        else:
+            housekeeping = self._housekeeping
+            assert housekeeping is not None
+            self._submit(lambda: self._committer.rest(turn, attempt, row, housekeeping))
+        self._worker.take_over(waiting)
 
     def close(self) -> None:
         """Wait for the end of what is under way, but not for user code that does not come to one."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,71 +15,22 @@ from txstorm.engine.collector import Observe
 from txstorm.engine.commit import CommitFailed, CommitRun
 from txstorm.engine.failures import error_row
 from txstorm.engine.letters import Letters, letters_table
-from txstorm.engine.port import SOURCE, ErrorRow, Processed, TxidInput
+from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt, TxstormError
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
-from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.collecting import seldom_collected
+from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready, history_rows
 from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
+from txstorm.state.group import Resources
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
 from txstorm.state.store import CommitGroup, StateStore
 
 Housekeeping = Callable[[int], list[Op]]
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A processed txid that waits for its turn.
-
-    Attributes:
-        digests: of its input; `extents`: what it read, for the history.
-        failure: why the batch as a whole is a dead letter, when it is one.
-    """
-
-    txid_input: TxidInput
-    processed: Processed
-    digest: str
-    extents: Any
-    job_seconds: float = 0.0
-    pack: int = 1
-    failure: ErrorRow | None = None
-
-    @property
-    def attempt(self) -> TransactionAttempt:
-        """The attempt that was processed."""
-        return self.txid_input.attempt
-
-
-@dataclass(frozen=True)
-class CommittedTxid:
-    """What a committed txid did, for progress and history."""
-
-    ready: Ready
-    counts: dict[str, int]
-    reported: tuple[str, ...]
-    letters: int = 0
-
-    def empty(self, spout: str) -> bool:
-        """Whether the source gave nothing; a batch that is left out has been something."""
-        return self.counts.get(spout, 0) == 0 and not self.ready.txid_input.divert
-
-
-@dataclass
-class Outcome:
-    """How a group ended: the txids that are committed, and the failure that ended it early.
-
-    Attributes:
-        failed: the attempt, and its error; None when the end of the run cut it short.
-    """
-
-    committed: list[CommittedTxid] = field(default_factory=list)
-    failed: tuple[TransactionAttempt, ErrorRow | None] | None = None
-    milliseconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,6 +81,7 @@ class Committer:
         self._program = program
         self._observe = observe
         self._spout = _spout_committer(program)
+        self._early: dict[TransactionAttempt, tuple[CommitRun, Resources]] = {}
         self._store = store
         self._books = books
         self._identity = identity
@@ -141,6 +90,26 @@ class Committer:
         self._sleep = sleep
         self._tables = dict(store.last_txids())
         self._kept = [intent.last for intent in books.intents()]
+
+    def execute(self, ready: Ready) -> None:
+        """Let committers execute the input of `ready` before its turn, on the thread that commits.
+
+        Nothing of it lasts, as they write in `finish_batch` only. Raises `CommitFailed` when one of them raises.
+        """
+        tables = self._store.group(ready.attempt.txid)
+        turn = self.turn = Turn(tables, Outcome(), self._monotonic, ahead=True)
+        turn.enter(ready.attempt)
+        try:
+            run = self._run(ready, tables.resources, turn)
+            run.execute()
+        finally:
+            turn.leave()
+        self._early[ready.attempt] = run, tables.resources
+
+    def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
+        """What these attempts executed before their turn is not wanted any more."""
+        for attempt in attempts:
+            self._early.pop(attempt, None)
 
     def use(self, program: Program) -> None:
         """Finish later groups with `program`; called while none is under way."""
@@ -171,9 +140,17 @@ class Committer:
         self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None, housekeeping: Housekeeping
     ) -> Outcome:
         """P5 to P8 of what had finished before `turn` was taken away from its thread, at `attempt`."""
-        turn.tables.drop_from(attempt.txid)
+        self.leave(turn, attempt)
         turn.outcome.failed = (attempt, row)
         return self.conclude(self._staged(turn), housekeeping)
+
+    def leave(self, turn: Turn, attempt: TransactionAttempt) -> None:
+        """The thread of `turn` was left behind at `attempt`: what it wrote is void, and what else it executed early.
+
+        That would be finished on another thread than it was prepared on.
+        """
+        self._early.clear()
+        turn.tables.drop_from(attempt.txid)
 
     def _staged(self, turn: Turn) -> Finished:
         tables, outcome = turn.tables, turn.outcome
@@ -211,10 +188,11 @@ class Committer:
 
     def _finish_txid(self, ready: Ready, turn: Turn) -> CommittedTxid:
         tables, txid = turn.tables, ready.attempt.txid
-        resources = tables.begin_txid(txid)
+        run, resources = self._early.pop(ready.attempt, (None, None))
+        resources = tables.begin_txid(txid, resources)
         turn.enter(ready.attempt)
-        cargo = ready.processed.cargo
-        run = CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins)
+        run = run or self._run(ready, resources, turn)
+        run.begins = turn.begins
         try:
             self._commit_spout(ready, turn)
             run.run()
@@ -230,6 +208,10 @@ class Committer:
         counts = {**ready.processed.counts, **run.counts}
         reported = (*ready.processed.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
+
+    def _run(self, ready: Ready, resources: Resources, turn: Turn) -> CommitRun:
+        cargo = ready.processed.cargo
+        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins)
 
     def _commit_spout(self, ready: Ready, turn: Turn) -> None:
         if self._spout is None:
@@ -307,40 +289,6 @@ class _timed:  # noqa: N801 - a context manager, used like a function
         self._outcome.milliseconds[self._step] = (time.perf_counter() - self._started) * 1000
 
 
-def batch_digest(digests: Mapping[str, str]) -> str:
-    """One digest of a batch from those of its partitions."""
-    text = json.dumps(digests, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def progress_list(
-    outcome: Outcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]]
-) -> list[TransactionProgress]:
-    """What is reported of the committed transactions; `failures_of` tells how often one had failed before, and why."""
-    return [_progress(one, outcome, spout, *failures_of(one.ready.attempt.txid)) for one in outcome.committed]
-
-
-def _progress(
-    one: CommittedTxid, outcome: Outcome, spout: str, failures: int, cause: str | None
-) -> TransactionProgress:
-    ready = one.ready
-    return TransactionProgress(
-        txid=ready.attempt.txid,
-        attempt=ready.attempt.attempt_id,
-        stamp=ready.txid_input.stamp,
-        spout=spout,
-        tuples=one.counts,
-        pack=ready.pack,
-        group=len(outcome.committed),
-        job_ms=ready.job_seconds * 1000,
-        commit_ms=outcome.milliseconds,
-        reported=one.reported,
-        dead_letters=one.letters,
-        failures=failures,
-        cause=cause,
-    )
-
-
 def _letters(ready: Ready, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
     """The dead letters of both phases; of a batch that is one as a whole also its extents."""
     whole = Letters()
@@ -364,24 +312,3 @@ def _record(one: CommittedTxid) -> TxidRecord:
 def _rule_row(error: TxstormError) -> ErrorRow:
     """A rule of the state broken by a committer, as an error row."""
     return ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
-
-
-def history_rows(
-    intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
-) -> list[dict[str, Any]]:
-    """The history of a decided group, one row per txid. After a roll-forward the number of tuples is not known."""
-    return [
-        {
-            "txid": one.txid,
-            "attempt": one.attempt_id,
-            "stamp": one.stamp,
-            "first": intent.first,
-            "last": intent.last,
-            "digest": one.digest,
-            "extents": one.extents,
-            "tuples": None if tuples is None else tuples[one.txid],
-            "versions": dict(versions),
-            "timeline": intent.timeline,
-        }
-        for one in intent.txids
-    ]

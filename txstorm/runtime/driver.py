@@ -13,25 +13,22 @@ from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
 from txstorm.coordinator.machine import State, initial, step
-from txstorm.engine.commit import input_bytes
+from txstorm.engine.commit import CommitFailed, input_bytes
 from txstorm.engine.failures import RAISED
 from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
 from txstorm.engine.task import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.commit_line import CommitLine
-from txstorm.runtime.commits import Outcome, Ready, batch_digest, progress_list
 from txstorm.runtime.control import Control
 from txstorm.runtime.failure import batch_failure, spout_failure, spout_row
 from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
+from txstorm.runtime.outcome import Outcome, Ready, batch_digest, progress_list
 from txstorm.runtime.session import Session
-from txstorm.runtime.timers import Call
 from txstorm.runtime.waiters import Waiters
 
 log = logging.getLogger("txstorm.driver")
-IDLE_LONGEST = 0.5
-IDLE_SHORTEST = 0.005
 IDLE_COMPACT = 5.0
 
 
@@ -46,10 +43,9 @@ class Driver:
         self._window = session.window
         self._inbox = Inbox(session.monotonic)
         self._ready: dict[int, Ready] = {}
-        self._idle_wait = IDLE_SHORTEST
         self._wake_set = False
         self._attempts = session.books.epoch << 32
-        self._commits = CommitLine(session.committer, self._commit_ended, session.monotonic)
+        self._commits = CommitLine(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
         self._asks_again = 0.0
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
@@ -78,11 +74,13 @@ class Driver:
         try:
             self._open()
             while not self._finished():
-                self._next()()
+                (self._inbox.next(idle=self.state.idle) or self._on_time)()
                 self._inbox.drain()
                 if self._failure is None:
                     self.control.poll()
                     self._look()
+                    if not self._committing:
+                        self._commits.execute(self._ready.values())
                     self._maintain()
         finally:
             self.jobs.give_up_all()
@@ -111,16 +109,6 @@ class Driver:
         if self._failure is not None:
             return not self._committing
         return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
-
-    def _next(self) -> Call:
-        """The next thing to do: from a thread, from a timer, or the idle poll of the source."""
-        longest = IDLE_LONGEST
-        if self.state.idle:
-            longest = self._idle_wait
-            self._idle_wait = min(IDLE_LONGEST, self._idle_wait * 2)
-        else:
-            self._idle_wait = IDLE_SHORTEST
-        return self._inbox.next(longest) or self._on_time
 
     def _on_time(self) -> None:
         self._inbox.timers.run_due()
@@ -235,6 +223,7 @@ class Driver:
             self._ready.pop(attempt.txid, None)
         self._monitor.discarded(dead)
         self.jobs.discard(dead)
+        self._commits.forget(dead)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
@@ -346,6 +335,16 @@ class Driver:
 
     def _commit_ended(self, done: Future[Outcome]) -> None:
         self._inbox.put(lambda: self._commit_done(done) if self._commits.is_current(done) else None)
+
+    def _ahead_ended(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        self._inbox.put(lambda: self._failed_ahead(attempt, error))
+
+    def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """One of a group that is committing fails again in its turn, and is told then."""
+        if not isinstance(error, CommitFailed):
+            self._fail(error)
+        elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
+            self._user_failed(attempt, error.row)
 
     def _commit_done(self, done: Future[Outcome]) -> None:
         self._committing -= 1

@@ -9,6 +9,10 @@ from typing import Any
 
 from txstorm.runtime.timers import Call, Timers
 
+LONGEST = 0.5
+SHORTEST = 0.005
+"""Seconds between two looks at the source."""
+
 
 class Inbox:
     """Calls for one thread, in the order in which they came; any thread may put them there.
@@ -19,6 +23,7 @@ class Inbox:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.timers = Timers(monotonic)
+        self._patience = SHORTEST
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
 
     def put(self, call: Call) -> None:
@@ -38,8 +43,13 @@ class Inbox:
         self.put(call)
         return answer
 
-    def next(self, longest: float) -> Call | None:
-        """The next call; None when none came within `longest` seconds or before a timer is due."""
+    def next(self, *, idle: bool) -> Call | None:
+        """The next call; None when none came before a timer is due, or a while without.
+
+        Who has nothing to do looks again soon, and then less and less often.
+        """
+        longest = self._patience if idle else LONGEST
+        self._patience = min(LONGEST, self._patience * 2) if idle else SHORTEST
         try:
             return self._calls.get(timeout=self.timers.wait(longest))
         except queue.Empty:

@@ -26,10 +26,11 @@ from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
-from txstorm.runtime.commits import Committer, history_rows
+from txstorm.runtime.commits import Committer
 from txstorm.runtime.directory import check_directory, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.origin import Origin
+from txstorm.runtime.outcome import history_rows
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.session import Session

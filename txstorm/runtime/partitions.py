@@ -5,6 +5,7 @@ txstorm itself reads the document of a txid, which holds the same. The entries a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,8 @@ from txstorm.ledger.store import Delete, Ledger, Op, Put
 class PartitionEntries:
     """The entries of the spouts that are written against Storm's partition interfaces; others have none.
 
+    Usable from several threads: one plans, another one completes.
+
     Args:
         ledger: asked for what is there when that is first needed, and then no more.
         put: makes the operation that stores a value at a path.
@@ -24,6 +27,7 @@ class PartitionEntries:
     def __init__(self, ledger: Ledger, put: Callable[[str, Any], Put]) -> None:
         self._ledger = ledger
         self._put = put
+        self._lock = threading.Lock()
 
     @cached_property
     def _kept(self) -> dict[int, set[str]]:
@@ -37,20 +41,25 @@ class PartitionEntries:
     def put_ops(self, txid: int, document: Any) -> list[Op]:
         """The operations that go with storing `document` for `txid`."""
         given = _given(document)
-        gone = self._kept.get(txid, set()) - set(given)
-        self._kept[txid] = set(given)
+        with self._lock:
+            gone = self._kept.get(txid, set()) - set(given)
+            self._kept[txid] = set(given)
         return [
             *(self._put(names.user_path(partition, txid), meta) for partition, meta in given.items()),
             *(Delete(names.user_path(partition, txid)) for partition in sorted(gone)),
         ]
 
-    def remove_ops(self, txids: Iterable[int]) -> list[Op]:
-        """The operations that go with removing the documents of `txids`."""
-        return [
-            Delete(names.user_path(partition, txid))
-            for txid in txids
-            for partition in sorted(self._kept.pop(txid, set()))
-        ]
+    def remove_ops(self, txids: Iterable[int]) -> list[list[Op]]:
+        """The operations that go with removing the documents of `txids`, by txid."""
+        with self._lock:
+            gone = {txid: self._kept.pop(txid, set()) for txid in txids}
+        return [[Delete(names.user_path(one, txid)) for one in sorted(gone[txid])] for txid in gone if gone[txid]]
+
+    def cleanup_ops(self, before: int) -> list[list[Op]]:
+        """The operations that remove every txid lower than `before`, by txid."""
+        with self._lock:
+            old = sorted(txid for txid in self._kept if txid < before)
+        return self.remove_ops(old)
 
 
 def _given(document: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from txstorm.engine.program import Program, program_of
 from txstorm.engine.task import StageTask
 from txstorm.errors import SpoutError
 from txstorm.plan.stages import compile_plan
-from txstorm.runtime.commits import batch_digest
 from txstorm.runtime.failure import batch_failure
+from txstorm.runtime.outcome import batch_digest
 from txstorm.runtime.replay_records import Recorded, Recording, Source, opened_source
 from txstorm.runtime.replay_tables import ReplayTables
 from txstorm.runtime.replay_verdict import Verdict, compared

@@ -15,10 +15,10 @@ from txstorm.ledger.open import local_directory
 from txstorm.ledger.store import Delete, Op
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.books import Meta
-from txstorm.runtime.commits import Ready, batch_digest
 from txstorm.runtime.failure import batch_failure
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.origin import Origin
+from txstorm.runtime.outcome import Ready, batch_digest
 from txstorm.runtime.replay_range import TRIES, Done, Packs, Result, Span
 from txstorm.runtime.replay_records import Recording, Source
 from txstorm.runtime.session import Session

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.runtime.outcome import Outcome
 from txstorm.state.store import CommitGroup
-
-if TYPE_CHECKING:
-    from txstorm.runtime.commits import Outcome
 
 
 class Abandoned(BaseException):
@@ -27,9 +24,13 @@ class Turn:
         tables: the group's rows.
         outcome: what is done so far.
         monotonic: seconds.
+        ahead: it is not the group's turn yet: its committers only execute.
     """
 
-    def __init__(self, tables: CommitGroup, outcome: Outcome, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, tables: CommitGroup, outcome: Outcome, monotonic: Callable[[], float], *, ahead: bool = False
+    ) -> None:
+        self.ahead = ahead
         self.tables = tables
         self.outcome = outcome
         self._monotonic = monotonic

@@ -219,11 +219,11 @@ class CommitGroup:
         self.resources = Resources(first, tables)
         self._tables = tables
 
-    def begin_txid(self, txid: int) -> Resources:
-        """From now on `resources` are those of `txid`."""
-        if self.resources.txid != txid:
+    def begin_txid(self, txid: int, resources: Resources | None = None) -> Resources:
+        """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were."""
+        if resources is not None or self.resources.txid != txid:
             self.resources.activate(False)
-            self.resources = Resources(txid, self._tables)
+            self.resources = resources or Resources(txid, self._tables)
         return self.resources
 
     def activate(self, active: bool) -> None:

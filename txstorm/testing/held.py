@@ -15,8 +15,9 @@ from txstorm.coordinator.status import AttemptStatus
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.commits import Finished, Outcome
+from txstorm.runtime.commits import Finished
 from txstorm.runtime.driver import Driver
+from txstorm.runtime.outcome import Outcome
 from txstorm.runtime.session import Session
 from txstorm.testing.emissions import Emissions
 

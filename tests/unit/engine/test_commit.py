@@ -116,3 +116,19 @@ def test_a_batch_bolt_behind_a_committer_has_no_tables() -> None:
 def test_bytes_held() -> None:
     [outcome] = processed(graph(), pack(list(range(1000))))
     assert 8000 * 2 <= input_bytes(outcome.cargo) < 50_000
+
+
+def test_execute_may_come_early_and_hands_everything_over_once() -> None:
+    topology = graph()
+    given = pack([1, 2, 3, 4])
+    [outcome] = processed(topology, given)
+    samples.called.clear()
+    run = CommitRun(program(topology), given.inputs[0], outcome.cargo, Resources())
+    run.execute()
+    run.execute()
+    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; nothing has finished
+    run.run()
+    [end] = [one for one in samples.called if one[0] == "end"]
+    last = [max(one[2], default=-1) for one in samples.called if one[0] == "keep"]
+    assert end[2] == sorted([1, 2, 3, 4, 1, 2, 3, 4, *last])
+    assert run.counts == {"keep": 6, "each": 4, "collect": 6, "end": 11}

@@ -136,6 +136,7 @@ def test_a_missing_certificate_is_named_at_once(name: str) -> None:
 
 
 def test_storms_settings_say_where_the_ledger_is() -> None:
+    """Row T44."""
     keys = {"transactional.zookeeper.servers": ["zk1", "zk2:2191"], "transactional.zookeeper.port": 2190}
     settings = Settings.parse({**keys, "transactional.zookeeper.root": "/storm/tx/"})
     assert zookeeper_spec(settings, "word-count") == "zookeeper:zk1:2190,zk2:2191/storm/tx/word-count"

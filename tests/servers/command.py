@@ -1,0 +1,222 @@
+"""The command lines of `scripts/kafka` and `scripts/zookeeper`: servers that go on when the command has ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from servers import kafka, zookeeper
+from servers.cluster import Cluster, started
+from servers.java import ROOT
+from servers.process import DetachedProcess, ServerError
+
+DIRECTORY = ROOT / ".cache" / "servers"
+FORMAT = 1  # of the file that remembers the ports
+
+KAFKA_HELP = """\
+examples:
+  scripts/kafka                       start a broker, or say where it is
+  scripts/kafka --brokers 3 start     three of them, one of which can be ended to see what happens then
+  scripts/kafka status                what runs where
+  scripts/kafka stop                  end them; the next start finds the topics again
+  scripts/kafka stop --delete         end them and forget everything they held
+
+A topic, and a record in it, from Python (pip install confluent-kafka):
+  from confluent_kafka import Producer
+  from confluent_kafka.admin import AdminClient, NewTopic
+  admin = AdminClient({"bootstrap.servers": "127.0.0.1:9092"})
+  admin.create_topics([NewTopic("words", 8, 1)])["words"].result()
+  producer = Producer({"bootstrap.servers": "127.0.0.1:9092"})
+  producer.produce("words", b"storm")
+  producer.flush()
+"""
+
+ZOOKEEPER_HELP = """\
+examples:
+  scripts/zookeeper                     start a server, or say where it is
+  scripts/zookeeper --servers 3 start   an ensemble, which goes on when one of the three is ended
+  scripts/zookeeper status              what runs where, and which server leads
+  scripts/zookeeper stop                end them; the next start finds the nodes again
+  scripts/zookeeper stop --delete       end them and forget everything they held
+
+What is in there, from Python (pip install kazoo):
+  from kazoo.client import KazooClient
+  client = KazooClient("127.0.0.1:2181")
+  client.start()
+  print(client.get_children("/"))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between Kafka and ZooKeeper."""
+
+    name: str
+    servers: str  # what one is called, in the plural
+    help: str
+    known: int  # the port clients expect it at
+    ports: type[Any]
+    pick: Callable[[int, Sequence[int]], list[Any]]
+    make: Callable[..., Cluster]
+    show: Callable[[Any], list[tuple[str, str]]]
+
+
+def _show_kafka(running: kafka.Kafka) -> list[tuple[str, str]]:
+    secure = running.secure
+    login = f"{secure['sasl.mechanism']} {secure['sasl.username']} {secure['sasl.password']}"
+    encrypted = f"{secure['bootstrap.servers']}  {secure['security.protocol']}, {login}, CA {secure['ssl.ca.location']}"
+    return [("bootstrap.servers", running.bootstrap), ("with a password", encrypted)]
+
+
+def _show_zookeeper(running: zookeeper.ZooKeeper) -> list[tuple[str, str]]:
+    modes = ", ".join(running.mode(i) or "down" for i in range(len(running.ports)))
+    return [("hosts", running.hosts), ("ledger", f"--ledger zookeeper:{running.hosts}/txstorm"), ("modes", modes)]
+
+
+KINDS = {
+    "kafka": Kind("Kafka", "brokers", KAFKA_HELP, 9092, kafka.Ports, kafka.pick_ports, kafka.Kafka, _show_kafka),
+    "zookeeper": Kind(
+        "ZooKeeper",
+        "servers",
+        ZOOKEEPER_HELP,
+        2181,
+        zookeeper.Ports,
+        zookeeper.pick_ports,
+        zookeeper.ZooKeeper,
+        _show_zookeeper,
+    ),
+}
+
+
+class InputError(Exception):
+    """The command line asks for what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directory of servers of one kind, which remembers their ports: the next start takes the same."""
+
+    kind: Kind
+    directory: Path
+
+    @property
+    def _file(self) -> Path:
+        return self.directory / "servers.json"
+
+    def saved(self) -> Cluster | None:
+        """The servers that were started here, whether they run or not."""
+        if not self._file.exists():
+            return None
+        found = json.loads(self._file.read_text(encoding="utf-8"))
+        if found.get("version") != FORMAT:
+            raise InputError(
+                f"{self._file} has version {found.get('version')}, expected {FORMAT}: remove its directory"
+            )
+        return self._make([self.kind.ports(**ports) for ports in found["ports"]])
+
+    def new(self, count: int) -> Cluster:
+        """Servers for this place, not started; their ports are remembered."""
+        ports = self.kind.pick(count, range(self.kind.known, self.kind.known + count))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        partial = self._file.with_suffix(".new")
+        partial.write_text(json.dumps({"version": FORMAT, "ports": [asdict(one) for one in ports]}), encoding="utf-8")
+        os.replace(partial, self._file)
+        return self._make(ports)
+
+    def _make(self, ports: list[Any]) -> Cluster:
+        return self.kind.make(self.directory, ports, process=DetachedProcess)
+
+
+def _start(place: Place, count: int | None) -> int:
+    cluster = place.saved()
+    if cluster is None:
+        cluster = place.new(count or 1)
+    elif count not in (None, len(cluster.servers)):
+        raise InputError(
+            f"{place.directory} holds {len(cluster.servers)} {place.kind.servers}, not {count}; "
+            "`stop --delete` forgets them and what they hold"
+        )
+    if not all(server.alive for server in cluster.servers):
+        what = f"{place.kind.name} ({place.kind.servers}: {len(cluster.servers)})"
+        print(f"starting {what}", file=sys.stderr, flush=True)
+        cluster.stop()
+        started(cluster)
+    return _print(place, cluster)
+
+
+def _status(place: Place) -> int:
+    cluster = place.saved()
+    if cluster is None:
+        print(f"{place.kind.name} has not been started in {place.directory}")
+        return 1
+    return _print(place, cluster)
+
+
+def _stop(place: Place, *, delete: bool) -> int:
+    cluster = place.saved()
+    if cluster is not None:
+        cluster.stop()
+        if delete:
+            shutil.rmtree(place.directory)
+    print(
+        f"{place.kind.name} does not run" + ("" if cluster is None or delete else f"; its data is in {place.directory}")
+    )
+    return 0
+
+
+def _print(place: Place, cluster: Cluster) -> int:
+    """What is where; the command's exit code."""
+    serves = [cluster.ready(i) for i in range(len(cluster.servers))]
+    for server, ready in zip(cluster.servers, serves, strict=True):
+        state = "serves" if ready else "does not serve" if server.alive else "does not run"
+        print(f"{server.name} {state}{f', pid {server.pid}' if server.alive else ''}, log {server.log}")
+    where = "" if place.directory.parent == DIRECTORY else f" --directory {place.directory.parent}"
+    for name, value in [*place.kind.show(cluster), ("end with", f"scripts/{place.kind.name.lower()} stop{where}")]:
+        print(f"  {name:18} {value}")
+    return int(not all(serves))
+
+
+def _arguments(kind: Kind, arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"scripts/{kind.name.lower()}",
+        description=f"{kind.name} on this machine, for trying out: it listens on 127.0.0.1 alone and keeps its data.",
+        epilog=kind.help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", nargs="?", choices=["start", "stop", "status"], default="start")
+    parser.add_argument(
+        f"--{kind.servers}", dest="count", type=int, choices=range(1, 10), metavar="N", help="how many to start (1)"
+    )
+    parser.add_argument("--delete", action="store_true", help="with stop: delete what they hold")
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="where data and logs are (%(default)s)")
+    given = parser.parse_args(arguments)
+    if given.delete and given.action != "stop":
+        parser.error("--delete goes with stop")
+    if given.count and given.action != "start":
+        parser.error(f"--{kind.servers} goes with start")
+    return given
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Run a command line; its exit code: 0, 1 when servers do not run that should, 2 for wrong input."""
+    kind = KINDS[name]
+    given = _arguments(kind, arguments)
+    place = Place(kind, given.directory.resolve() / name)
+    try:
+        if given.action == "start":
+            return _start(place, given.count)
+        return _status(place) if given.action == "status" else _stop(place, delete=given.delete)
+    except (InputError, ServerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
