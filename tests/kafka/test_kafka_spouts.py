@@ -96,6 +96,7 @@ def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: K
 
 
 def test_the_checks_for_spouts_of_ones_own(kafka_broker: Kafka):
+    """T31, T32: what their Kafka spouts promise."""
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
     seen = [(value, topic, partition, offset) for value, topic, partition, offset in content(kafka_broker, topic)]
