@@ -96,6 +96,7 @@ def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: K
 
 
 def test_the_checks_for_spouts_of_ones_own(kafka_broker: Kafka):
+    """T31, T32: what their Kafka spouts promise."""
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
     seen = [(value, topic, partition, offset) for value, topic, partition, offset in content(kafka_broker, topic)]
@@ -146,6 +147,23 @@ def test_compaction_gaps_are_legal(kafka_broker: Kafka, tmp_path):
     eventually(compacted, "compaction")
     finished(keeping(spout_of(kafka_broker, topic, max_batch_rows=7)), tmp_path / "data")
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
+
+
+def test_what_follows_an_open_transaction_waits_for_its_end(kafka_broker: Kafka, tmp_path):
+    topic = kafka_broker.make_topic()
+    spout = spout_of(kafka_broker, topic)
+    produce(kafka_broker, topic, ["before"])
+    writer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": topic})
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    writer.produce(topic, "inside", partition=0)
+    writer.flush(10)
+    produce(kafka_broker, topic, ["after"])
+    finished(keeping(spout), tmp_path / "data")
+    assert [row["value"] for row in rows(tmp_path / "data")] == ["before"]
+    writer.commit_transaction(30)
+    finished(keeping(spout), tmp_path / "data")
+    assert [row["value"] for row in rows(tmp_path / "data")] == ["before", "inside", "after"]
 
 
 # --- what cannot be read again ----------------------------------------------------------------------------------------
