@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +28,8 @@ from txstorm.topology.settings import Settings
 
 pytestmark = pytest.mark.integration
 
-QUICK = ZooKeeperOptions(session_timeout=2.0, connect_timeout=5.0, patience=20.0)
+QUICK = ZooKeeperOptions(session_timeout=2.0, connect_timeout=60.0, patience=120.0)
+LASTING = ZooKeeperOptions(session_timeout=20.0, connect_timeout=60.0, patience=120.0)
 
 
 class Place:
@@ -96,7 +100,7 @@ def in_thread(call: Callable[[], object]) -> Callable[[], list[Exception]]:
     thread.start()
 
     def ended() -> list[Exception]:
-        thread.join(60)
+        thread.join(180)
         assert not thread.is_alive()
         return raised
 
@@ -170,7 +174,7 @@ def test_a_lease_taken_or_given_back_with_a_lost_answer_is_taken_or_given_back(p
 
 
 def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyProxy) -> None:
-    ledger, other = place.ledger(proxy.address, ZooKeeperOptions(session_timeout=20)), place.ledger()
+    ledger, other = place.ledger(proxy.address, LASTING), place.ledger()
     ledger.acquire("run")
     ledger.commit([Put("a", b"1")])
     proxy.cut()
@@ -184,7 +188,7 @@ def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyPr
 
 
 def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zookeeper_server: ZooKeeper) -> None:
-    ledger = place.ledger(options=ZooKeeperOptions(session_timeout=20))
+    ledger = place.ledger(options=LASTING)
     ledger.acquire("run")
     ledger.commit([Put("a", b"before")])
     zookeeper_server.kill()
@@ -198,7 +202,7 @@ def test_a_server_that_is_killed_and_restarted_costs_a_pause(place: Place, zooke
 
 def test_an_ensemble_serves_on_when_its_leader_dies(tmp_path: Path) -> None:
     with start_zookeeper(tmp_path, servers=3) as ensemble, place_at(ensemble) as place:
-        ledger, reader = place.ledger(options=ZooKeeperOptions(session_timeout=20)), place.ledger()
+        ledger, reader = place.ledger(options=LASTING), place.ledger()
         ledger.acquire("run")
         ledger.commit([Put("a", b"0")])
         ensemble.kill(ensemble.leader())
@@ -250,6 +254,46 @@ def test_a_holder_whose_session_has_ended_writes_nothing_more(place: Place) -> N
     first.commit([Put("a", b"3")])
     with pytest.raises(HeldError, match="'two'"):
         first.acquire("one")
+
+
+FROZEN = """
+import sys
+from txstorm.errors import FencedError
+from txstorm.ledger.store import Put
+from txstorm.ledger.zookeeper_open import open_zookeeper
+from txstorm.topology.settings import Settings
+settings = Settings(zookeeper_session_timeout=1, zookeeper_connect_timeout=60)
+ledger = open_zookeeper(sys.argv[1], sys.argv[2], settings, create=False)
+ledger.acquire("frozen")
+for what in (ledger.check_lease, lambda: ledger.commit([Put("a", b"frozen")])):
+    print("ready", flush=True)
+    input()
+    try:
+        what()
+    except FencedError as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_a_holder_that_was_frozen_does_nothing_when_it_wakes_up(place: Place) -> None:
+    first = place.ledger()
+    first.commit([Put("a", b"before")])
+    argv = [sys.executable, "-c", FROZEN, place.hosts, place.root]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGSTOP)
+        try:
+            assert first.wait_free(60)
+            first.acquire("second")
+            child.stdin.write("go\ngo\n")
+            child.stdin.flush()
+        finally:
+            child.send_signal(signal.SIGCONT)
+        assert child.stdout.read() == "FencedError\nready\nFencedError\n"
+    assert first.get("a") == Entry(b"before", 0)
+    first.check_lease()
 
 
 def test_a_handle_without_a_lease_goes_on_in_another_session(place: Place) -> None:

@@ -32,8 +32,9 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 60
-SESSION = 1.0
+PATIENCE = 120
+SESSION = 1.5
+LASTING = {"zookeeper_session_timeout": 20, "zookeeper_connect_timeout": 60, "zookeeper_patience": 120}
 FAULTS = [
     "ledger.written:kill:2",
     "ledger.before:kill:5",
@@ -83,8 +84,8 @@ def test_killed_and_started_again(
     forks: Forks, undisturbed: Callable[[str], Content], place: Path, ledger: str, fault: str, spout: str
 ) -> None:
     data_dir = place / "data"
-    argv = [data_dir, "--spout", spout, "--set", f"ledger={ledger}", "--set", f"zookeeper_session_timeout={SESSION}"]
-    status, output = forks.run(argv, fault)
+    argv = [data_dir, "--spout", spout, "--set", f"ledger={ledger}"]
+    status, output = forks.run([*argv, "--set", f"zookeeper_session_timeout={SESSION}"], fault)
     assert status == KILLED, output
     # Nobody could tell ZooKeeper; its lease ends with the session.
     watch = open_ledger(data_dir, create=False, read_only=True)
@@ -134,7 +135,7 @@ def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
     place: Path, ledger: str, zookeeper_server: ZooKeeper
 ) -> None:
     with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
-        topology = watched_topology(Endless(), Diary(place / "diary"), zookeeper_session_timeout=20)
+        topology = watched_topology(Endless(), Diary(place / "diary"), **LASTING)
         behind = ledger.replace(zookeeper_server.hosts, proxy.address)
         handle = run(topology, engine="local", data_dir=place / "data", ledger=behind)
         for number in range(5):
@@ -152,13 +153,54 @@ def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
 
 def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_server: ZooKeeper) -> None:
     txids = 30
-    topology = watched_topology(Endless(), Diary(place / "diary"), zookeeper_session_timeout=20)
+    topology = watched_topology(Endless(), Diary(place / "diary"), **LASTING)
     handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger, until_txid=txids)
     wait_for(handle, 4)
     zookeeper_server.kill()
     zookeeper_server.restart()
     assert handle.awaitTermination(PATIENCE)
     check_totals(handle, txids)
+
+
+@pytest.mark.long
+def test_servers_that_are_away_for_1_to_20_seconds_cost_pauses(
+    place: Path, ledger: str, zookeeper_server: ZooKeeper
+) -> None:
+    """With the settings as they are by default, of which the session is shorter than the longest outage."""
+    topology = watched_topology(Endless(), Diary(place / "diary"), min_interval=0.01)
+    handle = run(topology, engine="local", data_dir=place / "data", ledger=ledger)
+    for outage in (1, 2, 5, 10, 20):
+        wait_for(handle, handle.txid + 5)
+        zookeeper_server.kill()
+        assert not handle.awaitTermination(outage)
+        zookeeper_server.restart()
+    wait_for(handle, handle.txid + 5)
+    handle.stop()
+    assert handle.exception() is None
+    check_totals(handle, read_status(place / "data")["committed_txid"])
+
+
+@pytest.mark.long
+def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(
+    place: Path, ledger: str, zookeeper_server: ZooKeeper
+) -> None:
+    with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as proxy:
+        topology = watched_topology(Endless(), Diary(place / "diary"), min_interval=0.01, **LASTING)
+        behind = ledger.replace(zookeeper_server.hosts, proxy.address)
+        handle = run(topology, engine="local", data_dir=place / "data", ledger=behind)
+        for number in range(100):
+            proxy.drop_answers(1, matching=is_write)
+            while proxy.dropped == number:
+                assert not handle.awaitTermination(0.01)
+            # What is held back now never reaches the server.
+            proxy.stall()
+            assert not handle.awaitTermination(0.05)
+            proxy.cut()
+            proxy.heal()
+        wait_for(handle, handle.txid + 5)
+        handle.stop()
+        assert handle.exception() is None
+        check_totals(handle, read_status(place / "data")["committed_txid"])
 
 
 # -- what is written ------------------------------------------------------------------------------------------------

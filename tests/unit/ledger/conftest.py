@@ -53,7 +53,7 @@ def _delta(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
 def _zookeeper(request: pytest.FixtureRequest) -> Callable[[], Ledger]:
     server = request.getfixturevalue("zookeeper_server")
     root = server.new_chroot().removeprefix(server.hosts)
-    session = functools.partial(ZooKeeperSession, server.hosts, ZooKeeperOptions())
+    session = functools.partial(ZooKeeperSession, server.hosts, ZooKeeperOptions(connect_timeout=60))
     return lambda: ZooKeeperLedger(session(), root, create=True, clock=lambda: SINCE)
 
 
