@@ -6,10 +6,10 @@ import json
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from servers.running import Kafka
 
 from txstorm import TransactionalTopologyBuilder
@@ -29,8 +29,10 @@ def produce(kafka: Kafka, topic: str, values: range | list[str], partition: int 
     assert producer.flush(30) == 0
 
 
-def produce_with_aborts(kafka: Kafka, topic: str, records: int, partitions: int, rng: random.Random) -> None:
-    """Transactions of one to 60 records over all partitions, three of ten aborted."""
+def produce_with_aborts(
+    kafka: Kafka, topic: str, records: int, partitions: int, rng: random.Random, *, most: int = 60, words: int = 1 << 30
+) -> None:
+    """Transactions of one to `most` records over all partitions, three of ten aborted; `words` different values."""
     settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex, "linger.ms": 0}
     producer = Producer(settings)
     producer.init_transactions(30)
@@ -38,9 +40,9 @@ def produce_with_aborts(kafka: Kafka, topic: str, records: int, partitions: int,
     while made < records:
         aborted = rng.random() < 0.3
         producer.begin_transaction()
-        for _ in range(rng.randint(1, 60)):
+        for _ in range(rng.randint(1, most)):
             word = "aborted" if aborted else "good"
-            producer.produce(topic, f"{word}-{made}", partition=rng.randrange(partitions))
+            producer.produce(topic, f"{word}-{made % words}", partition=rng.randrange(partitions))
             made += not aborted
         if aborted:
             producer.flush(10)
@@ -51,6 +53,18 @@ def produce_with_aborts(kafka: Kafka, topic: str, records: int, partitions: int,
 
 def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
     """(value, topic, partition, offset) of everything committed in `topics`."""
+    return Counter(
+        (one.value().decode(), one.topic(), one.partition(), one.offset()) for one in messages(kafka, *topics)
+    )
+
+
+def values(kafka: Kafka, *topics: str) -> list[str]:
+    """The values of everything committed in `topics`."""
+    return [message.value().decode() for message in messages(kafka, *topics)]
+
+
+def messages(kafka: Kafka, *topics: str) -> Iterator[Message]:
+    """Everything committed in `topics`, up to their ends."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -68,17 +82,16 @@ def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
     for place in places:
         place.offset = consumer.get_watermark_offsets(place, timeout=10)[0]
     consumer.assign(places)
-    open_, found = {(one.topic, one.partition) for one in places}, []
+    open_ = {(one.topic, one.partition) for one in places}
     while open_:
         message = consumer.poll(20)
         assert message is not None, f"no end of {open_} in 20 s"
         if message.error() is None:
-            found.append((message.value().decode(), message.topic(), message.partition(), message.offset()))
+            yield message
         else:
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             open_.discard((message.topic(), message.partition()))
     consumer.close()
-    return Counter(found)
 
 
 def keeping(spout, tasks: int = 2, **settings) -> Topology:

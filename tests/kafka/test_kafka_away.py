@@ -20,7 +20,9 @@ def spout_of(kafka: Kafka, topic: str, kind, **options):
     return kind(topic, kafka.bootstrap, fields=tuple(COLUMNS), max_batch_rows=200, patience=1.0, **options)
 
 
-@pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout])
+@pytest.mark.parametrize(
+    "kind", [TransactionalKafkaSpout, pytest.param(OpaqueTransactionalKafkaSpout, marks=pytest.mark.slow)]
+)
 def test_a_broker_that_is_killed_and_started_again(kafka_broker: Kafka, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=3)
     for partition in range(3):

@@ -9,9 +9,9 @@ from typing import Any
 
 from txstorm.clients.kafka import (
     CHUNK,
+    DENIED,
     END,
     OUT_OF_RANGE,
-    REFUSED,
     SLICE,
     UNKNOWN,
     ClientError,
@@ -96,7 +96,7 @@ class RangeReader:
             elif self._moved:
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
-                raise Unavailable(self._missing(ranges), refused=self._troubles.refusal is not None)
+                raise Unavailable(self._missing(ranges))
         return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
 
     def _place(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
@@ -141,7 +141,7 @@ class RangeReader:
         partition = (message.topic(), message.partition())
         if error.code() in OUT_OF_RANGE and partition in self._spans:
             raise Unreadable(partition, self._spans[partition].known, error.str())
-        if error.code() in REFUSED:
+        if error.code() in DENIED:
             raise Unavailable(error.str(), refused=True)
         self._troubles(error)
 

@@ -185,7 +185,11 @@ class _KafkaEmitter(Emitter):
 
     def _check_ids(self, mine: Mapping[Partition, Range], ids: Mapping[str, str], where: str) -> None:
         wanted = {topic for topic, _ in mine}
-        there = cluster_of(self._source.settings, self._source.isolation).topics(wanted, self._source.patience)
+        try:
+            there = cluster_of(self._source.settings, self._source.isolation).topics(wanted, self._source.patience)
+        except Unavailable as error:
+            msg = f"{where}: the brokers do not say which topic was read: {error}"
+            raise FailedException(msg) from None
         for partition, extent in mine.items():
             found = there.get(partition[0])
             if found is None or found.id != ids[partition[0]]:

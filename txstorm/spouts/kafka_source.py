@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -40,7 +40,7 @@ class KafkaSource:
 
     opaque: bool
     topics: tuple[str, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(repr=False)  # passwords are among them
     start: Start
     rows: int
     size: int

@@ -1,0 +1,77 @@
+"""Readers of Kafka ranges that a process keeps: which one is lent, how many wait, and for how long."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from txstorm.spouts.kafka_readers import IDLE, LONGEST_IDLE, Readers
+
+
+class Reader:
+    """Stands at `at`."""
+
+    def __init__(self, settings, isolation) -> None:
+        self.settings, self.at, self.closed, self.rested = settings, None, False, 0
+
+    def fits(self, ranges, ids) -> int:
+        return sum((start, ids.get(topic)) == self.at for (topic, _), (start, _) in ranges.items())
+
+    def rest(self) -> None:
+        self.rested += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+A = {"bootstrap.servers": "a"}
+IDS = {"t": "id"}
+
+
+def lend(readers, start=0, settings=A, ids=IDS):
+    return readers.lend(settings, "read_committed", {("t", 0): (start, start + 1)}, ids)
+
+
+def test_a_reader_is_kept_and_lent_again_to_who_has_its_settings():
+    readers = Readers(Reader)
+    with lend(readers) as first:
+        pass
+    with lend(readers) as again, lend(readers) as other, lend(readers, settings={**A, "x": 1}) as third:
+        assert again is first
+    assert len({first, other, third}) == 3
+    assert first.rested == 2
+
+
+def test_the_one_that_stands_where_the_ranges_begin_comes_first():
+    readers = Readers(Reader)
+    with lend(readers) as one, lend(readers) as two:
+        one.at, two.at = (5, "id"), (9, "id")
+    for start, reader in [(9, two), (5, one), (9, two)]:
+        with lend(readers, start) as lent:
+            assert lent is reader
+
+
+def test_no_more_wait_than_are_allowed():
+    readers = Readers(Reader)
+    with ExitStack() as stack:
+        lent = [stack.enter_context(lend(readers)) for _ in range(IDLE + 3)]
+    assert [reader.closed for reader in lent].count(True) == 3
+
+
+def test_who_has_waited_too_long_is_closed():
+    clock = Clock()
+    readers = Readers(Reader, clock)
+    with lend(readers) as one, lend(readers) as two:
+        pass
+    clock.now = LONGEST_IDLE + 1
+    with lend(readers) as lent:
+        pass
+    assert {one.closed, two.closed} == {True, False} and not lent.closed
+    readers.close()
+    assert one.closed and two.closed

@@ -1,0 +1,107 @@
+"""What spouts planned in the driver may say and hear beside their batches: notices, commits, records refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from txstorm import (
+    NOT_READY,
+    CompositeSpout,
+    Emitter,
+    SpoutCoordinator,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+    run,
+)
+from txstorm.errors import SpoutError
+from txstorm.sinks import DeltaSink
+
+HEARD: list = []
+
+
+class Numbers(TransactionalSpout):
+    """Emits the txid, three times; of each batch the record 2 cannot be emitted if it is to be."""
+
+    fields = ("n",)
+
+    def __init__(self, refuses=False, deaf=False):
+        self.refuses, self.deaf = refuses, deaf
+
+    def coordinator(self, context):
+        return Coordinator(self.deaf)
+
+    def emitter(self, context):
+        return NumbersEmitter(self.refuses)
+
+
+class Coordinator(SpoutCoordinator):
+    def __init__(self, deaf):
+        self.deaf = deaf
+
+    def initialize_transaction(self, txid, prev_metadata):
+        self.told = [f"planned {txid}"]
+        return {"txid": txid} if txid < 4 else NOT_READY
+
+    def notices(self):
+        told, self.told = self.told, []
+        return told
+
+    def committed(self, metadata):
+        HEARD.append(metadata["txid"])
+        if self.deaf:
+            raise ValueError("not heard")
+
+
+class NumbersEmitter(Emitter):
+    def __init__(self, refuses):
+        self.refuses = refuses
+
+    def emit_batch(self, attempt, metadata, collector):
+        for record in (1, 2, 3):
+            if record == 2 and self.refuses:
+                collector.refuse(SpoutError("record 2 is bad"), {"record": record})
+            else:
+                collector.emit(record)
+
+
+def ran(spout, data_dir, stream="default", **settings):
+    builder = TransactionalTopologyBuilder("hooks", "spout", spout)
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("spout", stream)
+    builder.set_settings({"max_spout_pending": 1, **settings})
+    HEARD.clear()
+    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, until_txid=3)
+    handle.awaitTermination(60)
+    return handle
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_coordinator_hears_of_commits_and_what_it_raises_then_changes_nothing(tmp_path, deaf):
+    handle = ran(Numbers(deaf=deaf), tmp_path)
+    assert HEARD == [1, 2, 3]
+    assert handle.status["committed"] == 3
+
+
+def test_notices_are_in_the_progress(tmp_path):
+    handle = ran(Numbers(), tmp_path)
+    assert [one.reported for one in handle.recentProgress] == [(f"planned {txid}",) for txid in (1, 2, 3)]
+
+
+def test_a_refused_record_fails_the_batch(tmp_path):
+    with pytest.raises(SpoutError, match="record 2 is bad"):
+        ran(Numbers(refuses=True), tmp_path)
+
+
+@pytest.mark.parametrize("composite", [False, True])
+def test_a_refused_record_is_a_dead_letter_alone_where_the_policy_says_so(tmp_path, composite):
+    spout = CompositeSpout({"one": Numbers(refuses=True)}) if composite else Numbers(refuses=True)
+    handle = ran(spout, tmp_path, "one" if composite else "default", on_error="dead_letter")
+    assert [row["n"] for row in handle.sink("rows").to_pylist()] == [1, 3] * 3
+    letters = handle.dead_letters().to_pylist()
+    assert [(row["what"], json.loads(row["record"]), row["_txid"]) for row in letters] == [
+        ("record", {"record": 2}, txid) for txid in (1, 2, 3)
+    ]
+    assert {row["message"] for row in letters} == {"record 2 is bad"}
+    if composite:
+        assert HEARD == [1, 2, 3]
