@@ -14,6 +14,8 @@ from recovery_cases import KILLED, Content, Forks, check, content, open_books
 from txstorm.errors import DataDirectoryError, HeldError, InputError
 from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.open import open_ledger
+from txstorm.ledger.place import record_ledger
+from txstorm.ledger.specs import parse_ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.runtime.lifecycle import read_status
 from txstorm.runtime.moving import copy_ledger
@@ -178,4 +180,20 @@ def test_a_ledger_in_memory_is_rebuilt_elsewhere(forks, undisturbed, place: Path
     assert json.loads((data_dir / "ledger.json").read_text())["ledger"] == "delta:./control"
     ends_well(forks, [data_dir])
     assert content(data_dir) == undisturbed("memory")
+    check(data_dir, TXIDS)
+
+
+def test_moved_to_zookeeper_lost_there_and_rebuilt(forks, undisturbed, place, zookeeper_server):
+    data_dir, ledger = place / "data", f"zookeeper:{zookeeper_server.new_chroot()}/crash"
+    assert forks.run([data_dir, "--spout", "file"], "p6.after:kill:2")[0] == KILLED
+    assert copy_ledger(str(data_dir), ledger)["target"] == ledger
+    lost = f"zookeeper:{zookeeper_server.new_chroot()}/other"
+    assert read_status(data_dir)["ledger"] == ledger
+    record_ledger(data_dir, parse_ledger(lost))  # nothing was ever there
+    status, output = forks.run([data_dir, "--spout", "file"])
+    assert status == 1
+    assert f"has no ledger ({lost})" in output
+    recover(data_dir)
+    ends_well(forks, [data_dir, "--spout", "file"])
+    assert content(data_dir) == undisturbed("file")
     check(data_dir, TXIDS)

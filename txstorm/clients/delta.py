@@ -210,10 +210,10 @@ class DeltaHandle:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as lost:
-            msg = f"{self.path}: expected version {self.version} to be the newest: {_first_line(lost)}"
+            msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
         except (DeltaError, OSError) as cause:
-            why = f"version {self.version + 1} cannot be committed: {_first_line(cause)}"
+            why = f"version {self.version + 1} cannot be committed: {first_line(cause)}"
             msg = f"{self.path}: {why}; check disk space and permissions, then start again"
             raise TableCorrupt(msg) from cause
         self._made = self.version + 1, commit.transactions
@@ -348,7 +348,7 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
         try:
             Schema.from_arrow(pa.schema([column]))
         except Exception as cause:
-            msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {_first_line(cause)}"
+            msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
             raise StateError(msg) from cause
     return pa.schema(Schema.from_arrow(schema).to_arrow())
 
@@ -388,12 +388,12 @@ def _checked(entry: Path) -> Mapping[str, Any]:
 
 def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
     return TableCorrupt(
-        f"{path}: {what}: {_first_line(cause)}; restore the table's directory from a copy, "
+        f"{path}: {what}: {first_line(cause)}; restore the table's directory from a copy, "
         "or start in a new data directory"
     )
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The message with the causes delta-rs draws below it, and without the stack of the library's own frames."""
     lines = _BELOW.sub(": ", str(error)).splitlines()
     return lines[0].strip() if lines else type(error).__name__

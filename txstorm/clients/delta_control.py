@@ -22,11 +22,14 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from txstorm import faults
+from txstorm.clients.delta import first_line
 from txstorm.clients.delta_log import INFO, LOG
 from txstorm.errors import ConflictError, DataDirectoryError, TableCorrupt, TxstormError
 
 APP = "txstorm/ledger"
+BUFFER = 64 * 1024
 _ENTRY = re.compile(r"(\d{20})\.(?:json|checkpoint\..*)")
+_PATIENCE = {"connect_timeout": "3s", "timeout": "10s", "retry_timeout": "8s"}
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 # Nobody but this module may shorten the log: entries since the last snapshot are in no file.
 _PROPERTIES = {
@@ -111,7 +114,8 @@ class StoredFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Write an object."""
-        with self._files.open_output_stream(path) as stream:
+        # Without a buffer in between, pyarrow hands over buffers of its own, which delta-rs does not take.
+        with self._files.open_output_stream(path, buffer_size=BUFFER) as stream:
             stream.write(data)
 
     def remove(self, path: str) -> None:
@@ -151,7 +155,7 @@ class ControlTable:
             DataDirectoryError: its log cannot be read, or the store cannot be reached.
         """
         try:
-            table = DeltaTable(uri)
+            table = DeltaTable(uri, storage_options=_options(uri))
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as cause:
@@ -167,10 +171,11 @@ class ControlTable:
                 schema=Schema.from_arrow(schema),
                 configuration={**_PROPERTIES, **properties},
                 commit_properties=_commit_properties(info, 0),
+                storage_options=_options(uri),
                 raise_if_key_not_exists=False,
             )
         except (DeltaError, OSError, ValueError) as cause:
-            if not is_there(uri):
+            if not _is_there(uri):
                 raise _unreadable(uri, cause, DataDirectoryError) from cause
 
     @property
@@ -230,7 +235,7 @@ class ControlTable:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as lost:
-            raise ConflictError(f"{self.uri}: version {self.version} is not the newest: {_first_line(lost)}") from lost
+            raise ConflictError(f"{self.uri}: version {self.version} is not the newest: {first_line(lost)}") from lost
         except (DeltaError, OSError) as cause:
             raise _unreadable(self.uri, cause) from cause
         faults.point("ledger.written")
@@ -250,7 +255,7 @@ class ControlTable:
         self._call(self._table.create_checkpoint)
         checkpoint = [name for name in self.files.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")]
         self.files.sync([f"{LOG}/{name}" for name in [*checkpoint, "_last_checkpoint"]])
-        self._table = self._call(lambda: DeltaTable(self.uri))
+        self._table = self._call(lambda: DeltaTable(self.uri, storage_options=_options(self.uri)))
 
     def forget(self, before: int) -> None:
         """Remove log entries and checkpoints of versions below `before`, oldest first."""
@@ -272,15 +277,19 @@ def local_path(uri: str) -> Path | None:
     return None if "://" in uri else Path(uri)
 
 
+def _options(uri: str) -> dict[str, str] | None:
+    """Of an object store: by default delta-rs would go on trying for three minutes."""
+    return None if local_path(uri) is not None else dict(_PATIENCE)
+
+
 def _files(uri: str, table: DeltaTable, sync: Any) -> Files:
     path = local_path(uri)
     return StoredFiles(table) if path is None else LocalFiles(path, sync)
 
 
-def is_there(uri: str) -> bool:
-    """Whether there is a Delta table at `uri`; False also where the store cannot be reached."""
+def _is_there(uri: str) -> bool:
     try:
-        return bool(DeltaTable.is_deltatable(uri))
+        return bool(DeltaTable.is_deltatable(uri, _options(uri)))
     except (DeltaError, OSError, ValueError):
         return False
 
@@ -308,11 +317,6 @@ def _document(data: bytes) -> Mapping[str, Any]:
 
 def _unreadable(uri: str, cause: BaseException, kind: type[TxstormError] = TxstormError) -> TxstormError:
     return kind(
-        f"ledger {uri}: expected a Delta table that can be read and written, got: {_first_line(cause)}; check the URI, "
+        f"ledger {uri}: expected a Delta table that can be read and written, got: {first_line(cause)}; check the URI, "
         "the network and the credentials in the environment"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0].strip() if lines else type(error).__name__

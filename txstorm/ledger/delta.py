@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from txstorm.clients.delta_control import is_there
+from txstorm.clients.delta_control import ControlTable
 from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
 from txstorm.ledger.delta_content import TRIES, DeltaContent, Pause
 from txstorm.ledger.delta_lease import SECONDS, Held, Watch, is_silent, steady
 from txstorm.ledger.delta_rows import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
+from txstorm.ledger.durable import sync_file
 from txstorm.ledger.lease import POLL, Clock, held_error, lost_error, poll_free, utc_now
 from txstorm.ledger.process import machine_mark, process_mark
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names
@@ -69,8 +70,8 @@ class DeltaLedger:
 
     @staticmethod
     def is_there(uri: str) -> bool:
-        """Whether there is a Delta table at `uri`, a ledger or not."""
-        return is_there(uri)
+        """Whether there is a Delta table at `uri`, a ledger or not; `DataDirectoryError` where that cannot be known."""
+        return ControlTable.open(uri, sync_file) is not None
 
     # -- entries ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.api.names import near
-from txstorm.errors import DataDirectoryError, InputError
+from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.place import recorded_ledger
 from txstorm.ledger.specs import parse_ledger
@@ -152,7 +152,7 @@ def _mode(told: Mapping[str, Any], holder: str | None) -> str:
 def _listed(directory: Path) -> dict[str, Any]:
     try:
         return read_status(directory)
-    except InputError as error:
+    except TxstormError as error:  # also of a ledger elsewhere that does not answer
         return {
             "topology": None,
             "data_dir": str(directory),
