@@ -281,10 +281,18 @@ def test_a_lease_that_is_lost_while_nothing_is_to_be_done_ends_the_run(go, place
     deactivate(place / "data")
     eventually(lambda: handle.phase == "inactive" and not handle.in_flight)
     before = handle.committed
+    # Once that is told, there is nothing more to write.
+    eventually(lambda: _told(place) == ("inactive", [], before))
     lock.unlink()
     fenced(handle)
     with open_books(place / "data") as books:
         assert books.currtx() == before + 1
+
+
+def _told(place: Path) -> tuple[str, list[Any], int]:
+    with open_books(place / "data") as books:
+        told = books.status() or {}
+    return told["mode"], told["in_flight"], told["committed_txid"]
 
 
 @pytest.mark.integration
