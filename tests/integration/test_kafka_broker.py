@@ -74,5 +74,5 @@ def test_clients_of_the_proxy_stay_with_it(kafka_broker: Kafka):
     proxy.drop_answers(1, matching=is_produce)
     producer.produce(topic, b"twice: the producer did not see the answer, and is not idempotent")
     assert producer.flush(20) == 0
-    assert proxy.dropped == 1
+    assert proxy.dropped >= 1
     assert len(committed(kafka_broker, topic, 3)) == 3

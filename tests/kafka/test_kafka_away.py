@@ -39,7 +39,7 @@ def test_a_broker_that_is_killed_and_started_again(kafka_broker: Kafka, tmp_path
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_leader_that_is_away_holds_up_its_own_partitions_only(tmp_path):
     with start_kafka(tmp_path / "kafka", brokers=3) as kafka:
         topic = kafka.make_topic(partitions=3)

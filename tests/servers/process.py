@@ -84,7 +84,9 @@ class ServerProcess(ABC):
         until = time.monotonic() + seconds
         while not ready():
             if not self.alive:
-                raise self.failure("ended while it started")
+                time.sleep(0.2)  # the system may not tell yet what a process is that has just begun
+                if not self.alive:
+                    raise self.failure("ended while it started")
             if time.monotonic() > until:
                 raise self.failure(f"was not ready within {seconds:g} s")
             time.sleep(0.05)
