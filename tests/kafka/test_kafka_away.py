@@ -21,7 +21,7 @@ def spout_of(kafka: Kafka, topic: str, kind, **options):
 
 
 @pytest.mark.parametrize(
-    "kind", [TransactionalKafkaSpout, pytest.param(OpaqueTransactionalKafkaSpout, marks=pytest.mark.slow)]
+    "kind", [TransactionalKafkaSpout, pytest.param(OpaqueTransactionalKafkaSpout, marks=pytest.mark.long)]
 )
 def test_a_broker_that_is_killed_and_started_again(kafka_broker: Kafka, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=3)

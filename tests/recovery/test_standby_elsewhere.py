@@ -38,7 +38,7 @@ def leaders(data_dir: Path) -> list[int]:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["zookeeper", pytest.param("delta", marks=pytest.mark.slow)])
+@pytest.fixture(params=["zookeeper", pytest.param("delta", marks=pytest.mark.long)])
 def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
     """Starts drivers whose ledger is in ZooKeeper or in a Delta table."""
     if request.param == "delta":
