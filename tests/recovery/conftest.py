@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from drivers import Drive, Drivers
-from recovery_cases import Forks
+from recovery_cases import Content, Forks, content
 
 MEMORY = Path("/dev/shm")
 
@@ -30,6 +30,21 @@ def forks() -> Iterator[Forks]:
     made = Forks()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
+    """The content of an undisturbed run with SQLite, made once for each spout."""
+    known: dict[str, Content] = {}
+
+    def get(spout: str) -> Content:
+        if spout not in known:
+            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+            assert forks.run([data_dir, "--spout", spout])[0] == 0
+            known[spout] = content(data_dir)
+        return known[spout]
+
+    return get
 
 
 @pytest.fixture(scope="session")

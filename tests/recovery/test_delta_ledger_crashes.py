@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 from crash_job import SPOUTS, TXIDS
-from recovery_cases import KILLED, Content, Forks, check, content, open_books
+from recovery_cases import KILLED, Forks, check, content, open_books
 
 from txstorm.errors import DataDirectoryError, HeldError, InputError
 from txstorm.ledger.delta import DeltaLedger
@@ -26,21 +25,6 @@ pytestmark = pytest.mark.integration
 # Of the ledger: the lease, the identity, the epoch, plans, extents, decisions, completions.
 LEDGER = [f"ledger.{step}:kill:{nth}" for nth in (1, 3, 6, 12) for step in ("before", "written")]
 OTHERS = ["p0.raised:kill:1", "p6.after:kill:2"]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
-    """The content of an undisturbed run with SQLite, made once for each spout."""
-    known: dict[str, Content] = {}
-
-    def get(spout: str) -> Content:
-        if spout not in known:
-            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-            assert forks.run([data_dir, "--spout", spout])[0] == 0
-            known[spout] = content(data_dir)
-        return known[spout]
-
-    return get
 
 
 def ends_well(forks: Forks, argv: list[object]) -> None:

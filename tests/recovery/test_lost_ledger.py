@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
 import pytest
 from crash_job import SPOUTS, TXIDS
-from recovery_cases import KILLED, Content, Forks, check, content, open_books
+from recovery_cases import KILLED, Forks, check, content, open_books
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
 from txstorm.runtime.recover import recover
@@ -22,21 +21,6 @@ FAULTS = (
     *("p0.2.created:1", "p4.after:2", "p5.staged.after:5", "p6.after:2", "p7.1.written:2", "p7.2.before:3"),
     *("p7.3.written:3", "p8.after:3", "history.written:1", "sweep.before:1"),
 )
-
-
-@pytest.fixture(scope="module")
-def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
-    """The content of an undisturbed run with a spout, made once."""
-    known: dict[str, Content] = {}
-
-    def get(spout: str) -> Content:
-        if spout not in known:
-            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-            assert forks.run([data_dir, "--spout", spout])[0] == 0
-            known[spout] = content(data_dir)
-        return known[spout]
-
-    return get
 
 
 def lose(data_dir: Path) -> None:

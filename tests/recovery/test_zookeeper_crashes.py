@@ -64,21 +64,6 @@ def root_of(ledger: str) -> str:
     return "/" + ledger.partition("/")[2]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Content]:
-    """The content of an undisturbed run with SQLite, made once for each spout."""
-    known: dict[str, Content] = {}
-
-    def get(spout: str) -> Content:
-        if spout not in known:
-            data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
-            assert forks.run([data_dir, "--spout", spout])[0] == 0
-            known[spout] = content(data_dir)
-        return known[spout]
-
-    return get
-
-
 @pytest.mark.parametrize(("fault", "spout"), [(fault, SPOUTS[i % len(SPOUTS)]) for i, fault in enumerate(FAULTS)])
 def test_killed_and_started_again(
     forks: Forks, undisturbed: Callable[[str], Content], place: Path, ledger: str, fault: str, spout: str
