@@ -17,6 +17,7 @@ from txstorm.spouts.kafka_ranges import Batch, Lost, Positions, named, plan_rang
 from txstorm.spouts.kafka_sizes import Sampled, Sizes, sampling
 from txstorm.spouts.kafka_source import KafkaSource
 from txstorm.spouts.kafka_view import ASK, KafkaView
+from txstorm.spouts.notices import Notices
 
 log = logging.getLogger("txstorm.kafka")
 
@@ -53,7 +54,7 @@ class KafkaCoordinator(SpoutCoordinator):
         self._found: dict[tuple[str, Partition], int] = {}
         self._away: set[Partition] = set()
         self._trouble = ""
-        self._notices: list[str] = []
+        self._notices = Notices(component, log)
         self._lag: _LagTools | None = None if source.group is None else _LagTools(source, monotonic)
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
@@ -180,33 +181,29 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def _say_news(self, txid: int, batch: Batch, *, first: bool) -> None:
         for one in batch.lost:
-            self._say(f"txid {txid}: lost: {one}; recorded with the txid")
+            self._notices.say(f"txid {txid}: lost: {one}; recorded with the txid")
         for partition in [] if first else sorted(batch.new):
-            self._say(f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}")
+            self._notices.say(
+                f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}"
+            )
 
     def _say_away(self) -> None:
         gone, back = sorted(self._view.away - self._away), sorted(self._away - self._view.away)
         self._away = set(self._view.away)
         if gone:
-            self._say(f"away: {', '.join(map(named, gone))}; positions are kept, the others go on")
+            self._notices.say(f"away: {', '.join(map(named, gone))}; positions are kept, the others go on")
         if back:
-            self._say(f"back: {', '.join(map(named, back))}")
+            self._notices.say(f"back: {', '.join(map(named, back))}")
 
     def _say_trouble(self) -> None:
         trouble = self._view.trouble
         if bool(trouble) != bool(self._trouble):
-            self._say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
+            self._notices.say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
         self._trouble = trouble
-
-    def _say(self, what: str) -> None:
-        notice = f"spout {self._component!r}: {what}"
-        log.warning("%s", notice)
-        self._notices.append(notice)
 
     def notices(self) -> list[str]:
         """See `SpoutCoordinator`."""
-        notices, self._notices = self._notices, []
-        return notices
+        return self._notices.take()
 
     # -- all that is there, and all that is committed -----------------------------------------------------------
 
