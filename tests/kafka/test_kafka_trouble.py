@@ -48,7 +48,7 @@ def test_some_trouble(
     with world(kafka_broker, zookeeper_server, tmp_path, seed=chosen, say=progress, longest=1.0) as made:
         troubles = [*HARMLESS, *LOSSY]
         made.rng.shuffle(troubles)
-        made.torment(troubles, at_once=3)
+        made.torment(troubles, at_once=4)
         found = made.end()
     assert found["records"] > 1000
 

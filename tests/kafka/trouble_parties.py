@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException, Producer
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"word-{number}" for number in range(40)]
@@ -241,7 +241,7 @@ class Lease:
             client.start(timeout=5)
             data, stat = client.get(self._path)
             return int(json.loads(data)["pid"]), stat.ephemeralOwner
-        except (NoNodeError, client.handler.timeout_exception):
+        except (KazooException, client.handler.timeout_exception):
             return None
         finally:
             client.stop()
@@ -252,6 +252,8 @@ class Lease:
         client = KazooClient(self._hosts, client_id=(session, password_of(session)))
         try:
             client.start(timeout=5)
+        except client.handler.timeout_exception:  # it has ended, or nobody can be asked
+            pass
         finally:
             client.stop()
             client.close()
