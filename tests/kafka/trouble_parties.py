@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from deltalake.exceptions import TableNotFoundError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
+log = logging.getLogger("trouble.writer")
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"word-{number}" for number in range(40)]
 
@@ -95,7 +97,7 @@ class Writer(threading.Thread):
         return producer
 
     def _opened(self) -> Producer:
-        producer = Producer(self._settings)
+        producer = Producer(self._settings, logger=log)
         producer.init_transactions(5)
         return producer
 
