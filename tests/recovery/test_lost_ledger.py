@@ -26,6 +26,11 @@ FAULTS = (
 )
 
 
+def one_published(group: int) -> str:
+    """The crash after which the first table holds that group, and the other two, published at the same time, do not."""
+    return f"p7.2.before:hang:{group},p7.3.before:hang:{group},p7.1.after:kill:{group}"
+
+
 def lose(data_dir: Path) -> None:
     for path in data_dir.glob("ledger.db*"):
         path.unlink()
@@ -56,9 +61,9 @@ def test_killed_and_its_ledger_is_lost(forks, undisturbed, place, fault, spout):
 
 
 def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
-    """A group that two tables of three hold, lost before the next start has published it in the third."""
+    """A group that not all three tables hold, lost before the next start has published it in the third."""
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", "p7.3.before:kill:2")
+    killed(forks, data_dir, "memory", "p7.3.before:hang:2,p7.2.after:kill:2")
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
         lose(data_dir)
         found = recover(data_dir)
@@ -74,7 +79,7 @@ def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
 
 def test_a_dry_run_writes_nothing_and_shows_what_it_would(forks, place):
     data_dir = place / "data"
-    killed(forks, data_dir, "file", "p7.2.before:kill:2")
+    killed(forks, data_dir, "file", one_published(2))
     lose(data_dir)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
 
@@ -227,7 +232,7 @@ def test_tables_of_which_one_lacks_its_other_half(ended):
 def test_tables_that_disagree_on_what_a_txid_was(forks, ended, place):
     """Two runs of a copy from before: the same txids, other attempts; then one table of the one beside those of the other."""
     shutil.copytree(ended, place / "twin")
-    for data_dir, fault in ((ended, "p7.2.before:kill:1"), (place / "twin", "p5.after:kill:1")):
+    for data_dir, fault in ((ended, one_published(1)), (place / "twin", "p5.after:kill:1")):
         killed(forks, data_dir, "memory", fault)
     killed(forks, place / "twin", "memory", "p8.after:kill:1")
     lose(ended)
@@ -248,7 +253,7 @@ def test_a_table_from_an_older_copy(forks, place):
 
 def test_a_damaged_staged_file_of_the_last_group(forks, place):
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", "p7.2.before:kill:2")
+    killed(forks, data_dir, "memory", one_published(2))
     lose(data_dir)
     found = recover(data_dir, dry_run=True)
     last = found["rolled_forward"][1]
