@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
+from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta_log import (
     CHECK,
     INFO,
@@ -37,9 +36,6 @@ from txstorm.clients.delta_log import (
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 _PLAIN = {"delta.enableDeletionVectors": "false"}
-_PARQUET = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
 _BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -257,7 +253,7 @@ class DeltaHandle:
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
-        actions = self._actions()
+        actions = self.actions()
         sizes = actions["size_bytes"].to_pylist()
         return [DataFile(unquote(path), size) for path, size in zip(actions["path"].to_pylist(), sizes, strict=True)]
 
@@ -272,38 +268,42 @@ class DeltaHandle:
     def read(
         self,
         columns: Sequence[str] | None = None,
-        low: tuple[str, int] | None = None,
-        high: tuple[str, int] | None = None,
+        low: Bound | None = None,
+        high: Bound | None = None,
+        paths: Collection[str] | None = None,
     ) -> pa.Table:
-        """The rows of this version, in no particular order.
+        """The rows of this version, in no particular order; arguments as `Wanted`.
 
-        Args:
-            columns: which columns; all by default.
-            low: only rows whose column (name) is greater than (value); files known to have none are not opened.
-            high: only rows whose column is at most the value.
-
-        Raises:
-            TableCorrupt: a file is missing or damaged.
+        Files known to have no such rows are not opened. Raises `TableCorrupt` where one is missing or damaged.
         """
-        schema, condition = self.schema, _condition(low, high)
-        uris = self._uris(low, high)
+        selected = self._selected(Wanted(columns, low, high, paths=paths))
         with _reading(self.path, f"a file of version {self.version}"):
-            found = ds.dataset(uris, schema=schema, format=_PARQUET) if uris else ds.dataset(schema.empty_table())
-            return found.to_table(columns=None if columns is None else list(columns), filter=condition)
+            return selected.table()
 
-    def _actions(self) -> pa.Table:
+    def batches(
+        self,
+        low: Bound | None = None,
+        high: Bound | None = None,
+        columns: Sequence[str] | None = None,
+        within: tuple[str, int, int] | None = None,
+        rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.Table]:
+        """As `read`, at most `rows` rows at a time; with `low` in the order of that column, file by file."""
+        selected = self._selected(Wanted(columns, low, high, within))
+        with _reading(self.path, f"a file of version {self.version}"):
+            yield from selected.batches(rows)
+
+    def row_count(self, low: Bound | None = None) -> int:
+        """How many rows the files have that `read` would open; files that do not say count as none."""
+        return self._selected(Wanted(low=low)).row_count()
+
+    def _selected(self, wanted: Wanted) -> Selected:
+        return Selected(self.path, self.schema, self.actions(), wanted)
+
+    def actions(self) -> pa.Table:
+        """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``."""
         with _reading(self.path, "the list of files"):
             return pa.table(self._table.get_add_actions(flatten=True))
-
-    def _uris(self, low: tuple[str, int] | None, high: tuple[str, int] | None) -> list[str]:
-        actions = self._actions()
-        if low is not None and f"max.{low[0]}" in actions.column_names:
-            bound = actions[f"max.{low[0]}"]
-            actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.greater(bound, low[1])))
-        if high is not None and f"min.{high[0]}" in actions.column_names:
-            bound = actions[f"min.{high[0]}"]
-            actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.less_equal(bound, high[1])))
-        return [str(self.path / unquote(path)) for path in actions["path"].to_pylist()]
 
 
 def _opened(path: Path, version: int | None) -> DeltaTable:
@@ -351,15 +351,6 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
             msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
             raise StateError(msg) from cause
     return pa.schema(Schema.from_arrow(schema).to_arrow())
-
-
-def _condition(low: tuple[str, int] | None, high: tuple[str, int] | None) -> Any:
-    conditions = []
-    if low is not None:
-        conditions.append(pc.field(low[0]) > low[1])
-    if high is not None:
-        conditions.append(pc.field(high[0]) <= high[1])
-    return None if not conditions else conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
 
 
 def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +15,14 @@ from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
-from txstorm.state.compact import compact_state
-from txstorm.state.declared import Declaration, declarations, letters_declaration
+from txstorm.state.compact import Compaction
+from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.history import HISTORY
-from txstorm.state.index import MemoryIndex
+from txstorm.state.index import Bounds, StateIndex
+from txstorm.state.indexing import opened_index
 from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent
 from txstorm.state.maps import MapGroup
 from txstorm.state.outside import OutsideStore
@@ -46,6 +48,7 @@ class StateStore:
         declared: Sequence[Declaration],
         tables: Mapping[TableRef, DeltaTableState],
         outside: OutsideStore,
+        bounds: Bounds | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.outside = outside
@@ -54,7 +57,9 @@ class StateStore:
         self._epoch = 0
         self._tables: Tables | None = None
         self._members: dict[str, Member] = {}
-        self._indexes: dict[str, MemoryIndex] = {}
+        self._indexes: dict[str, StateIndex] = {}
+        self._compactions: dict[str, Compaction] = {}
+        self._bounds = bounds or Bounds()
 
     @classmethod
     def open(
@@ -72,6 +77,7 @@ class StateStore:
         committed: int = 0,
         recorded: Collection[str] = (),
         letters: pa.Schema | None = None,
+        bounds: Bounds | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -90,6 +96,7 @@ class StateStore:
             committed: the last committed txid; the range of a new table starts after it.
             recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
             letters: the columns of the table of dead letters, where the topology keeps any.
+            bounds: of the memory of every state's index.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -113,7 +120,7 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
-        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets))
+        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds)
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table; called in P0, and again for tables made by `open`.
@@ -210,12 +217,31 @@ class StateStore:
         self.load()
         until = None if limit_seconds is None else clock() + limit_seconds
         done = []
-        for name, index in self._indexes.items():
+        for name in self._indexes:
             if until is not None and clock() >= until:
                 break
-            if self._compact(name, index, int(now() * 1000)):
-                done.append(name)
+            compaction = self.compaction(name, int(now() * 1000))
+            if compaction is not None and all(until is None or clock() < until for _ in compaction.steps()):
+                done += [name] * self.compacted(name, compaction)
         return done
+
+    def compaction(self, name: str, now: int) -> Compaction | None:
+        """What brings the table of state `name` to the last txid whose rows are applied; None where it is there.
+
+        Its steps may be made on another thread, beside commits; then `compacted` is called, in the committer's turn.
+        """
+        refs = TableRef(STATE, name), TableRef(CHANGES, name)
+        as_of = self._members[refs[1].uri].applied
+        if self._delta[refs[0]].last_txid() >= as_of:
+            return None
+        kept, changes = (DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref) for ref in refs)
+        keys = json.loads(kept.handle.properties[KEYS])
+        self._compactions[name] = Compaction(kept, changes, keys, as_of, self._epoch, now)
+        return self._compactions[name]
+
+    def compacted(self, name: str, compaction: Compaction) -> bool:
+        """Put the files of a compaction in their place, in the committer's turn; False when they are of no use."""
+        return compaction.finish(self._delta[TableRef(STATE, name)])
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
@@ -228,6 +254,8 @@ class StateStore:
         for ref, table in self._delta.items():
             member = self._members.get(ref.uri)
             kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
+            if ref.kind == STATE and (compaction := self._compactions.get(ref.name)) is not None:
+                kept |= compaction.written
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
         removed += self.outside.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY
@@ -240,6 +268,8 @@ class StateStore:
     def close(self) -> None:
         """Let go of tables, indexes and connections."""
         self.outside.close()
+        for index in self._indexes.values():
+            index.close()
         self._tables = None
         self._members.clear()
         self._indexes.clear()
@@ -249,20 +279,10 @@ class StateStore:
 
     def _load_state(self, one: Declaration, state: KeyedState) -> StateGroup:
         changes, kept = self._delta[TableRef(CHANGES, state.name)], self._delta[TableRef(STATE, state.name)]
-        as_of, last = kept.last_txid(), changes.last_txid()
-        if as_of > last:
-            msg = (
-                f"table {kept.ref.uri}: is as of txid {as_of}, but {changes.ref.uri} ends at {last}; "
-                "restore both from the same copy"
-            )
-            raise TableCorrupt(msg)
-        index = MemoryIndex(state)
-        index.load(kept.handle.read())
-        if as_of < last:
-            index.load(changes.handle.read(low=("_txid", as_of)))
+        index = opened_index(self.data_dir, state, kept, changes, self._bounds)
         group = StateGroup(state, index)
         self._indexes[state.name] = index
-        self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, last)
+        self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, changes.last_txid())
         return group
 
     def _load_sink(self, one: Declaration, sink: SinkTable) -> SinkGroup:
@@ -271,13 +291,6 @@ class StateStore:
         table = self._delta[ref]
         self._members[ref.uri] = Member(one.component, table.path, ref, group, table.last_txid())
         return group
-
-    def _compact(self, name: str, index: MemoryIndex, now: int) -> bool:
-        changes, kept = self._delta[TableRef(CHANGES, name)], self._delta[TableRef(STATE, name)]
-        as_of = changes.last_txid()
-        if kept.last_txid() == as_of or self._members[changes.ref.uri].applied < as_of:
-            return False
-        return compact_state(kept, index.to_table(kept.handle.schema), as_of, self._epoch, now)
 
 
 def _check_missing(data_dir: Path, missing: Sequence[TableRef], recorded: Collection[str]) -> None:

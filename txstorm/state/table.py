@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,8 +196,10 @@ class DeltaTableState:
                 version = self._published(table, intent, epoch)
         raise self._blocked(f"publish txid {intent.last}", None)
 
-    def replace(self, files: list[DataFile], as_of: int, epoch: int, now: int) -> bool:
-        """Replace all files by `files`, which hold the table as of txid `as_of`; False when it is there already.
+    def replace(
+        self, adds: Sequence[DataFile], removes: Sequence[str], base: int, as_of: int, epoch: int, now: int
+    ) -> bool:
+        """Bring the table from txid `base` to `as_of` by other files; False when it is not as of `base` any more.
 
         Called with what a compaction wrote. `now` (milliseconds since 1970) marks the files that leave.
 
@@ -208,12 +210,13 @@ class DeltaTableState:
         self._handle.refresh()
         for _ in range(TRIES):
             self._check_epoch(epoch)
-            if (last := self.last_txid()) >= as_of:
+            if (last := self.last_txid()) != base:
                 self._check_not_ahead(last, as_of)
                 return False
             info = {**_identity(self.owner), "kind": COMPACTED, "epoch": epoch, "as_of": as_of}
             apps = {self._txid_app: as_of, self.owner.epoch_app: epoch}
-            commit = Commit(apps, info, files, self._handle.files(), now, f"txstorm state as of txid {as_of}")
+            leaving = [file for file in self._handle.files() if file.path in set(removes)]
+            commit = Commit(apps, info, adds, leaving, now, f"txstorm state as of txid {as_of}")
             version = self._try(commit)
             if version is not None:
                 self.sync(version)
