@@ -29,6 +29,8 @@ FILE_ROWS = 500_000
 FILE_BYTES = 32 << 20
 WINDOW_ROWS = 1_000_000
 """Change rows in memory at once."""
+LEAST_ROWS = 500_000
+"""Change rows below which a table is brought up to date in quiet times only."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,14 @@ class Compaction:
         now: milliseconds since 1970.
 
     Attributes:
+        name: the state.
         written: paths of files that this has written, or is about to write, relative to the table.
     """
 
     def __init__(
         self, kept: DeltaTableState, changes: DeltaTableState, keys: Sequence[str], as_of: int, epoch: int, now: int
     ) -> None:
+        self.name = kept.ref.name
         self.written: set[str] = set()
         self._kept, self._changes, self._keys = kept, changes, list(keys)
         self._base, self._as_of = kept.last_txid(), as_of
@@ -74,7 +78,7 @@ class Compaction:
         self._removes: list[str] = []
 
     def steps(self) -> Iterator[None]:
-        """Write the new files, one range of key groups per step; raises `TableCorrupt` and `OSError`.
+        """Write the new files, one range of key groups after each step; raises `TableCorrupt` and `OSError`.
 
         Passes the fault points ``compact.before`` and ``compact.staged``.
         """
@@ -82,9 +86,14 @@ class Compaction:
         for window in _windows(self._spans()):
             later = self._later(window[0].first, window[-1].last)
             for span in window:
-                self._rewrite(span, later)
                 yield
+                self._rewrite(span, later)
         faults.point("compact.staged")
+
+    def give_up(self) -> None:
+        """Remove what was written: there is no use for it."""
+        for path in self.written:
+            (self._kept.path / path).unlink(missing_ok=True)
 
     def finish(self, kept: DeltaTableState) -> bool:
         """Make the new files those of the table, on the handle `kept`; False when somebody else has changed it.
@@ -123,6 +132,33 @@ class Compaction:
         data = encoded(rows)
         write_new(self._kept.path / path, data)
         return DataFile(path, len(data), self._now, _stats(rows))
+
+
+@dataclass
+class Growth:
+    """How much a state has changed since its table was brought up to date.
+
+    Attributes:
+        rows: rows of the table.
+        later: change rows since.
+    """
+
+    rows: int
+    later: int
+    _taken: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has changed by as much as it holds, so that what compaction writes stays in proportion."""
+        return self.later >= max(LEAST_ROWS, self.rows)
+
+    def begin(self) -> None:
+        """What has changed up to now is being taken into the table."""
+        self._taken = self.later
+
+    def end(self, rows: int) -> None:
+        """It is in the table, which now has `rows`."""
+        self.rows, self.later, self._taken = rows, self.later - self._taken, 0
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str]) -> pa.Table:

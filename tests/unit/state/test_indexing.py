@@ -181,7 +181,7 @@ def test_killed_in_the_middle_of_writing(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as process:
         for line in process.stdout:
-            if int(line) == 60:
+            if int(line) == 25:
                 process.send_signal(signal.SIGKILL)
     store = open_store(tmp_path / "data", epoch=2, bounds=TINY)
     store.load()
@@ -189,5 +189,5 @@ def test_killed_in_the_middle_of_writing(tmp_path):
     table = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
     found = {key: row and row[0][0] for key, row in zip(table, index.rows(list(table)), strict=True)}
     assert found == table
-    assert sum(table.values()) >= 60 * 5
+    assert sum(table.values()) >= 25 * 5
     store.close()
