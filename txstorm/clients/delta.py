@@ -81,6 +81,7 @@ class Commit:
         removes: files that leave it.
         removed_at: milliseconds since 1970 that removed files are marked with.
         label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
+        data_change: False when the rows stay what they are, in other files.
     """
 
     transactions: Mapping[str, int]
@@ -89,6 +90,7 @@ class Commit:
     removes: Sequence[DataFile] = ()
     removed_at: int = 0
     label: str = ""
+    data_change: bool = True
 
 
 class DeltaHandle:
@@ -195,8 +197,9 @@ class DeltaHandle:
             ConflictError: the table is at another version than this handle.
             TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
         """
-        adds = [AddAction(one.path, one.size, {}, one.modified, True, one.stats) for one in commit.adds]
-        removes = [RemoveAction(one.path, True, commit.removed_at, one.size, {}) for one in commit.removes]
+        change = commit.data_change
+        adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
+        removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
         try:
             self._table.create_write_transaction(
                 [*adds, *removes],
@@ -271,12 +274,13 @@ class DeltaHandle:
         low: Bound | None = None,
         high: Bound | None = None,
         paths: Collection[str] | None = None,
+        within: tuple[str, int, int] | None = None,
     ) -> pa.Table:
         """The rows of this version, in no particular order; arguments as `Wanted`.
 
         Files known to have no such rows are not opened. Raises `TableCorrupt` where one is missing or damaged.
         """
-        selected = self._selected(Wanted(columns, low, high, paths=paths))
+        selected = self._selected(Wanted(columns, low, high, within, paths))
         with _reading(self.path, f"a file of version {self.version}"):
             return selected.table()
 

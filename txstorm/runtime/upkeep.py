@@ -1,4 +1,4 @@
-"""Upkeep beside the commits: state tables are brought up to date, by a thread of its own, when enough has changed."""
+"""Upkeep beside the commits: state tables are brought up to date, small files gathered, by a thread of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from txstorm.errors import FencedError, TxstormError
 from txstorm.state.compact import Compaction
+from txstorm.state.gathering import Gathering
 from txstorm.state.store import StateStore
 
 log = logging.getLogger("txstorm.upkeep")
@@ -52,17 +53,17 @@ class Upkeep:
         self._committed_at = self._monotonic()
 
     def look(self, *, idle: bool) -> None:
-        """Begin what is due: a state that has changed by as much as it holds; after some seconds without work, any."""
+        """Begin what is due; after some seconds without work, also what would not be yet."""
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return
-        name = self._store.grown()
-        if name is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
-            name = self._store.behind()
-            self._committed_at = None if name is None else self._committed_at
-        if name is not None:
+        uri = self._store.due()
+        if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
+            uri = self._store.behind()
+            self._committed_at = None if uri is None else self._committed_at
+        if uri is not None:
             self._busy = True
-            self._ask(lambda: self._store.compaction(name, int(time.time() * 1000)), self._begun)
+            self._ask(lambda: self._store.upkeep(uri, int(time.time() * 1000)), self._begun)
 
     def end(self) -> None:
         """Leave off what is under way, after the file at hand; what it has written is swept."""
@@ -79,30 +80,30 @@ class Upkeep:
 
         self._in_turn(call).add_done_callback(answer)
 
-    def _begun(self, compaction: Compaction | None) -> None:
-        if compaction is None or self._stopping.is_set():
+    def _begun(self, work: Compaction | Gathering | None) -> None:
+        if work is None or self._stopping.is_set():
             self._not_before = self._monotonic() + 1.0
             self._ended(None)
             return
-        self._thread = threading.Thread(target=self._write, args=(compaction,), name="txstorm-upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._write, args=(work,), name="txstorm-upkeep", daemon=True)
         self._thread.start()
 
-    def _write(self, compaction: Compaction) -> None:
+    def _write(self, work: Compaction | Gathering) -> None:
         try:
-            if all(not self._stopping.is_set() for _ in compaction.steps()):
-                self._back(lambda: self._ask(lambda: self._store.compacted(compaction), lambda _: self._ended(None)))
+            if all(not self._stopping.is_set() for _ in work.steps()):
+                self._back(lambda: self._ask(lambda: self._store.upkept(work), lambda _: self._ended(None)))
             else:
-                compaction.give_up()
+                work.give_up()
         except Exception as error:  # noqa: BLE001 - handed to the driver thread
             failed = error
-            compaction.give_up()
+            work.give_up()
             self._back(lambda: self._ended(failed))
 
     def _ended(self, error: BaseException | None) -> None:
         """The run goes on without: readers fold the changes over an older table."""
         self._busy = False
         if isinstance(error, TxstormError | OSError) and not isinstance(error, FencedError):
-            log.warning("bringing a state table up to date failed, and is tried again later: %s", error)
+            log.warning("the upkeep of a table failed, and is tried again later: %s", error)
             self._not_before = self._monotonic() + PAUSE
         elif error is not None:
             self._fail(error)

@@ -8,7 +8,6 @@ nothing refers to are swept later.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,9 +20,14 @@ import pyarrow.compute as pc
 from txstorm import faults
 from txstorm.api.keys import KEY_GROUPS
 from txstorm.clients.delta import DataFile
+from txstorm.clients.delta_files import Bound
+from txstorm.state.exchange import Exchange
 from txstorm.state.schema import KEY_GROUP, OP, REMOVED, TXID
-from txstorm.state.staging import STAGED, compact_name, encoded, unique, write_new
+from txstorm.state.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
 from txstorm.state.table import DeltaTableState
+
+Counts = npt.NDArray[np.int64]
+"""Rows of every key group."""
 
 FILE_ROWS = 500_000
 FILE_BYTES = 32 << 20
@@ -62,14 +66,14 @@ class Compaction:
         now: milliseconds since 1970.
 
     Attributes:
-        name: the state.
+        uri: the state table.
         written: paths of files that this has written, or is about to write, relative to the table.
     """
 
     def __init__(
         self, kept: DeltaTableState, changes: DeltaTableState, keys: Sequence[str], as_of: int, epoch: int, now: int
     ) -> None:
-        self.name = kept.ref.name
+        self.uri = kept.ref.uri
         self.written: set[str] = set()
         self._kept, self._changes, self._keys = kept, changes, list(keys)
         self._base, self._as_of = kept.last_txid(), as_of
@@ -103,16 +107,23 @@ class Compaction:
         Raises:
             FencedError: a newer coordinator leads this table.
         """
-        done = kept.replace(self._adds, self._removes, self._base, self._as_of, self._epoch, self._now)
+        done = kept.exchange(Exchange(self._adds, self._removes, self._now, self._base, self._as_of), self._epoch)
         faults.point("compact.after")
         return done
 
     def _spans(self) -> list[Span]:
-        """The ranges that have changed, in their order, with as many files each as make about one."""
+        """The ranges that have changed, in their order, each as large as a file, about."""
+        counts = self._counts(self._changes, (TXID.name, self._base), (TXID.name, self._as_of))
+        files = _files(self._kept)
+        weights = counts if files else counts + self._counts(self._kept, None, None)
+        spans = (part for span in _ranges(files, self._kept, counts) for part in _cut(span, counts, weights))
+        return [span for span in spans if span.later]
+
+    def _counts(self, table: DeltaTableState, low: Bound | None, high: Bound | None) -> Counts:
         counts = np.zeros(KEY_GROUPS, np.int64)
-        for part in self._changes.handle.batches((TXID.name, self._base), (TXID.name, self._as_of), [KEY_GROUP.name]):
+        for part in table.handle.batches(low, high, [KEY_GROUP.name]):
             counts += np.bincount(part[KEY_GROUP.name].to_numpy(), minlength=KEY_GROUPS)
-        return [span for span in _ranges(self._kept, counts) if span.later]
+        return counts
 
     def _later(self, first: int, last: int) -> pa.Table:
         groups = (KEY_GROUP.name, first, last)
@@ -120,18 +131,18 @@ class Compaction:
         return pa.concat_tables([self._changes.handle.schema.empty_table(), *parts])
 
     def _rewrite(self, span: Span, later: pa.Table) -> None:
-        base = self._kept.handle.read(paths=span.paths)
+        base = self._kept.handle.read(paths=span.paths, within=(KEY_GROUP.name, span.first, span.last))
         rows = folded(base, _between(later, span), self._keys)
         rows = rows.take(pa.array(np.argsort(rows[KEY_GROUP.name].to_numpy(), kind="stable")))
         self._adds += [self._write(part) for part in _parts(rows)]
-        self._removes += span.paths
+        self._removes = list({*self._removes, *span.paths})
 
     def _write(self, rows: pa.Table) -> DataFile:
         path = f"{STAGED}/{compact_name(self._epoch, unique())}"
         self.written.add(path)
         data = encoded(rows)
         write_new(self._kept.path / path, data)
-        return DataFile(path, len(data), self._now, _stats(rows))
+        return DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name))
 
 
 @dataclass
@@ -175,13 +186,12 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str]) -> pa.Table:
     return rows.take(numbers.filter(pc.invert(ops.take(numbers))))
 
 
-def _ranges(kept: DeltaTableState, counts: npt.NDArray[np.int64]) -> Iterator[Span]:
-    """All key groups, cut where a file begins; small neighbours together."""
-    files = _files(kept)
+def _ranges(files: Sequence[tuple[int, str, int]], kept: DeltaTableState, counts: Counts) -> Iterator[Span]:
+    """All key groups, cut where a file begins; small neighbours together. Without `files` one range for all."""
     first, size = 0, 0
-    paths: list[str] = []
+    paths = [] if files else [file.path for file in kept.handle.files()]
     for begins, path, rows in files:
-        if paths and (size + rows > FILE_ROWS // 2) and begins > first:
+        if paths and size + rows > FILE_ROWS // 2:
             yield Span(first, begins - 1, tuple(paths), int(counts[first:begins].sum()))
             first, paths, size = begins, [], 0
         paths.append(path)
@@ -189,17 +199,35 @@ def _ranges(kept: DeltaTableState, counts: npt.NDArray[np.int64]) -> Iterator[Sp
     yield Span(first, KEY_GROUPS - 1, tuple(paths), int(counts[first:].sum()))
 
 
+def _cut(span: Span, counts: Counts, weights: Counts) -> Iterator[Span]:
+    """`span` in parts that can be held in memory, where one of its files would not be enough for its rows.
+
+    All of them have its files: if one has changed, all are written again.
+    """
+    total = int(weights[span.first : span.last + 1].sum())
+    parts = -(-total // FILE_ROWS)
+    if parts <= 1 or not span.later:
+        yield span
+        return
+    reached = np.cumsum(weights[span.first : span.last + 1])
+    ends = {span.first + int(np.searchsorted(reached, total * i // parts)) for i in range(1, parts)}
+    first = span.first
+    for last in sorted({*ends, span.last}):
+        yield Span(first, last, span.paths, max(1, int(counts[first : last + 1].sum())))
+        first = last + 1
+
+
 def _files(kept: DeltaTableState) -> list[tuple[int, str, int]]:
-    """First key group, path and rows of every file; one range where files overlap or do not say what they hold."""
+    """First key group, path and rows of every file; none where they overlap or do not say what they hold."""
     actions = kept.handle.actions()
-    paths = [file.path for file in kept.handle.files()]
     least, most = f"min.{KEY_GROUP.name}", f"max.{KEY_GROUP.name}"
     if not {least, most, "num_records"} <= set(actions.column_names) or actions[least].null_count:
-        return [(0, path, 0) for path in paths]
+        return []
+    paths = [file.path for file in kept.handle.files()]
     rows = actions["num_records"].fill_null(0).to_pylist()
     files = sorted(zip(actions[least].to_pylist(), actions[most].to_pylist(), paths, rows, strict=True))
     if any(later[0] <= one[1] for one, later in pairwise(files)):
-        return [(0, path, 0) for path in paths]
+        return []
     return [(begins, path, size) for begins, _, path, size in files]
 
 
@@ -231,14 +259,3 @@ def _parts(rows: pa.Table) -> Iterator[pa.Table]:
     cuts = sorted({0, rows.num_rows, *(int(np.searchsorted(groups, groups[cut])) for cut in wanted)})
     for start, end in pairwise(cuts):
         yield rows.slice(start, end - start)
-
-
-def _stats(rows: pa.Table) -> str:
-    groups = pc.min_max(rows[KEY_GROUP.name]).as_py()
-    stats = {
-        "numRecords": rows.num_rows,
-        "minValues": {KEY_GROUP.name: groups["min"]},
-        "maxValues": {KEY_GROUP.name: groups["max"]},
-        "nullCount": {KEY_GROUP.name: 0},
-    }
-    return json.dumps(stats)

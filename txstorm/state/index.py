@@ -131,11 +131,6 @@ class StateIndex:
         """The highest txid of a row that was ever loaded or applied; 0 at first."""
         return self._last_txid
 
-    @property
-    def complete(self) -> bool:
-        """Whether all rows are in memory."""
-        return self._cache.complete
-
     # -- the start ----------------------------------------------------------------------------------------------
 
     def resume(self, disk: DiskRows) -> None:
@@ -214,17 +209,17 @@ class StateIndex:
             self._write_soon()
 
     def flush(self) -> None:
-        """Write and make durable what waits; called when there is time. What fails is tried again later."""
+        """Write what waits, and make it durable; what fails goes on waiting."""
         if self._disk is not None and not self._closed:
             self._write(sync=True)
 
     def close(self) -> None:
-        """Write what waits, and let go of the disk; no row can be looked up any more."""
+        """Write what waits, and let go of the disk; what is not in memory cannot be looked up any more."""
         with self._writing:
-            disk, self._closed = self._disk, True
-            if disk is not None:
-                self._write(sync=True)
-                disk.close()
+            self.flush()
+            self._closed = True
+            if self._disk is not None:
+                self._disk.close()
 
     def _looked_up(self, keys: Sequence[Key], found: list[Stored | None]) -> list[Stored | None]:
         applied = self._applied

@@ -29,7 +29,7 @@ log = logging.getLogger("txstorm.index")
 
 _NOTE = b"\xff\xffnote"
 """Behind all keys: those begin with a key group, which is below 0x8000."""
-_CHUNK = 2_000
+_CHUNK = 1_000
 """Rows of one batch: writing one holds up every other thread of the process."""
 
 

@@ -17,6 +17,7 @@ from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.compact import Compaction, Growth
 from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
+from txstorm.state.gathering import LEAST_FILES, Gathering, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
@@ -59,7 +60,8 @@ class StateStore:
         self._tables: Tables | None = None
         self._members: dict[str, Member] = {}
         self._indexes: dict[str, StateIndex] = {}
-        self._compactions: dict[str, Compaction] = {}
+        self._works: dict[str, Compaction | Gathering] = {}
+        self._loose: dict[str, int] = {}
         self._growths: dict[str, Growth] = {}
         self._bounds = bounds or Bounds()
 
@@ -166,6 +168,7 @@ class StateStore:
         self._members.update(self.outside.members(outside))
         states.update(self.outside.maps(outside))
         sinks.update(self.outside.outlets(outside))
+        self._loose = {ref.uri: small_files(self._delta[ref]) for ref in self._published_refs()}
         self._tables = Tables(states, sinks, list(self._members.values()), letters)
 
     def last_txids(self) -> dict[str, int]:
@@ -200,6 +203,7 @@ class StateStore:
             else:
                 delta = self._delta[TableRef(table.kind, table.name)]
                 versions[table.uri] = delta.publish(number, table, intent, epoch)
+                self._loose[table.uri] = self._loose.get(table.uri, 0) + 1
                 if table.kind == CHANGES and table.name in self._growths:
                     self._growths[table.name].later += table.staged.rows
             if table.uri in self._members:  # else nothing is loaded yet
@@ -228,25 +232,47 @@ class StateStore:
         for name in self._indexes:
             if until is not None and clock() >= until:
                 break
-            compaction = self.compaction(name, int(now() * 1000))
-            if compaction is not None and all(until is None or clock() < until for _ in compaction.steps()):
-                done += [name] * self.compacted(compaction)
+            work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000))
+            if work is not None and all(until is None or clock() < until for _ in work.steps()):
+                done += [name] * self.upkept(work)
         return done
 
-    def grown(self) -> str | None:
-        """A state that has as many change rows since its table was brought up to date as that has rows, and many."""
-        return next((name for name, growth in self._growths.items() if growth.is_due), None)
+    def due(self) -> str | None:
+        """A table to look after: a state that has changed by as much as it holds, or one with many small files."""
+        grown = (TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.is_due)
+        return next(grown, None) or next((uri for uri, loose in self._loose.items() if loose >= LEAST_FILES), None)
 
     def behind(self) -> str | None:
-        """A state whose table is not up to date."""
-        return next((name for name, growth in self._growths.items() if growth.later), None)
+        """A state table that is not up to date."""
+        return next((TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later), None)
 
-    def compaction(self, name: str, now: int) -> Compaction | None:
-        """What brings the table of state `name` to the last txid whose rows are applied; None where it is there.
+    def upkeep(self, uri: str, now: int) -> Compaction | Gathering | None:
+        """What is to be done for the table `uri`; None when there is nothing to.
 
-        Its steps may be made on another thread, beside commits; then `compacted` is called. Both in the committer's
-        turn.
+        Its steps may be made on another thread, beside commits; then `upkept` is called. Both in the committer's turn.
+        `now`: milliseconds since 1970.
         """
+        ref = table_ref(uri)
+        if ref.kind == STATE:
+            work: Compaction | Gathering | None = self._compaction(ref.name, now)
+        else:
+            self._loose[uri] = 0
+            table = DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref)
+            work = Gathering(table, self._epoch, now) if small_files(table) >= LEAST_FILES else None
+        if work is not None:
+            self._works[uri] = work
+        return work
+
+    def upkept(self, work: Compaction | Gathering) -> bool:
+        """Put the files that were written in their place; False when they are of no use."""
+        table = self._delta[table_ref(work.uri)]
+        done = work.finish(table)
+        if table.ref.kind == STATE:
+            self._growths[table.ref.name].end(table.handle.row_count())
+        return done
+
+    def _compaction(self, name: str, now: int) -> Compaction | None:
+        """What brings the table of state `name` to the last txid whose rows are applied; None where it is there."""
         refs = TableRef(STATE, name), TableRef(CHANGES, name)
         as_of = min(self._members[refs[1].uri].applied, self._delta[refs[1]].last_txid())
         if self._delta[refs[0]].last_txid() >= as_of:
@@ -255,17 +281,9 @@ class StateStore:
         kept, changes = (DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref) for ref in refs)
         if kept.last_txid() >= as_of:
             return None
-        keys = json.loads(kept.handle.properties[KEYS])
         self._growths[name].begin()
-        self._compactions[name] = Compaction(kept, changes, keys, as_of, self._epoch, now)
-        return self._compactions[name]
-
-    def compacted(self, compaction: Compaction) -> bool:
-        """Put the files of a compaction in their place; False when they are of no use."""
-        kept = self._delta[TableRef(STATE, compaction.name)]
-        done = compaction.finish(kept)
-        self._growths[compaction.name].end(kept.handle.row_count())
-        return done
+        keys = json.loads(kept.handle.properties[KEYS])
+        return Compaction(kept, changes, keys, as_of, self._epoch, now)
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
@@ -278,8 +296,8 @@ class StateStore:
         for ref, table in self._delta.items():
             member = self._members.get(ref.uri)
             kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
-            if ref.kind == STATE and (compaction := self._compactions.get(ref.name)) is not None:
-                kept |= compaction.written
+            if (work := self._works.get(ref.uri)) is not None:
+                kept |= work.written
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
         removed += self.outside.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY

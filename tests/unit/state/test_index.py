@@ -94,8 +94,8 @@ def test_every_type_survives_the_way_through_tables_and_disk(tmp_path, kept_from
     for other in (loaded, applied):
         assert repr(other.rows(keys)) == repr(bench.index.rows(keys))
         other.flush()
-        assert other.complete == (kept_from > 1)
-        if not other.complete:  # what is in memory is not asked then
+        assert other._cache.complete == (kept_from > 1)
+        if not other._cache.complete:  # what is in memory is not asked then
             again = StateIndex(WIDE)
             again.resume(other._disk)
             assert repr(again.rows(keys)) == repr(bench.index.rows(keys))
@@ -115,7 +115,7 @@ def test_while_all_keys_are_in_memory_the_disk_is_not_asked(tmp_path):
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 1000).items()})
     index.flush()
     index._disk.close()
-    assert index.complete
+    assert index._cache.complete
     assert index.rows(["w999", "new"]) == [Row((999,), 1, None), None]
 
 
@@ -123,7 +123,7 @@ def test_memory_is_bounded(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=100_000, kept_from=4, behind=500))
     for n in range(100):
         apply(index, {f"w{n * 100 + i}": Row((i,), n + 1, None) for i in range(100)})
-    assert not index.complete
+    assert not index._cache.complete
     assert len(index._cache) + len(index._behind[0]) < 1_500
     assert index.rows(["w0", "w9999", "w10000"]) == [Row((0,), 1, None), Row((99,), 100, None), None]
     index.close()
@@ -246,7 +246,7 @@ def test_a_place_that_cannot_be_made_leaves_the_state_in_memory(tmp_path, caplog
     (tmp_path / "index").write_text("a file")
     index = disk_index(tmp_path / "index")
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
-    assert index.complete
+    assert index._cache.complete
     assert index.rows(["w99"]) == [Row((99,), 1, None)]
     assert "stays in memory" in caplog.text
 
