@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,71 +26,27 @@ from txstorm.clients.delta_log import (
     CHECK,
     INFO,
     LOG,
+    archive_entries,
+    archived_entries,
     check_checkpoint,
     checksum,
+    copy_archived,
     entries_since_checkpoint,
     note_checkpoint,
     own_info,
     paths_of,
+    version_of,
 )
+from txstorm.clients.delta_values import Commit as Commit
+from txstorm.clients.delta_values import DataFile as DataFile
+from txstorm.clients.delta_values import LogEntry as LogEntry
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 _PLAIN = {"delta.enableDeletionVectors": "false"}
+KEPT_VERSIONS = 100
+"""Versions that stay in a table's log at least: every commit lists it. Older ones are read from the archive."""
 _BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file of a table.
-
-    Attributes:
-        path: relative to the table.
-        size: bytes.
-        modified: milliseconds since 1970.
-        stats: Delta's statistics of the file, as JSON.
-    """
-
-    path: str
-    size: int
-    modified: int = 0
-    stats: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """What one version of a table says about itself.
-
-    Attributes:
-        version: the version it made.
-        info: what txstorm wrote into its commit info; empty for a commit of somebody else.
-    """
-
-    version: int
-    info: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One commit to make.
-
-    Attributes:
-        transactions: app id → version, all written with the commit.
-        info: goes into the commit info under ``txstorm``.
-        adds: files that become part of the table.
-        removes: files that leave it.
-        removed_at: milliseconds since 1970 that removed files are marked with.
-        label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
-        data_change: False when the rows stay what they are, in other files.
-    """
-
-    transactions: Mapping[str, int]
-    info: Mapping[str, Any]
-    adds: Sequence[DataFile] = ()
-    removes: Sequence[DataFile] = ()
-    removed_at: int = 0
-    label: str = ""
-    data_change: bool = True
 
 
 class DeltaHandle:
@@ -110,7 +66,9 @@ class DeltaHandle:
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
         """
-        return cls(path, _opened(path, version))
+        with TemporaryDirectory(prefix="txstorm-log-") as place:
+            archived = version is not None and copy_archived(path, version, Path(place))
+            return cls(path, _opened(Path(place) if archived else path, version))
 
     @classmethod
     def create(cls, path: Path, schema: pa.Schema, properties: Mapping[str, str], commit: Commit) -> DeltaHandle:
@@ -232,9 +190,11 @@ class DeltaHandle:
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
         faults.point("checkpoint.after")
+        noted = note_checkpoint(self.path)
+        archive_entries(self.path, KEPT_VERSIONS)
         self.reopen()
         self._checkpointed = version
-        return note_checkpoint(self.path)
+        return noted
 
     def history(self) -> Iterator[LogEntry]:
         """The kept versions, newest first."""
@@ -246,8 +206,16 @@ class DeltaHandle:
                     _checked(entry)
                 yield one
             if len(found) < step:
-                return
+                break
             step, seen = step * 8, len(found)
+
+        yield from self._archived_history()
+
+    def _archived_history(self) -> Iterator[LogEntry]:
+        for path in archived_entries(self.path):
+            version = version_of(path.name)
+            if version is not None and version < self.version:
+                yield LogEntry(version, _checked(path))
 
     def _history(self, limit: int) -> list[LogEntry]:
         with _reading(self.path, "the history"):
@@ -263,7 +231,7 @@ class DeltaHandle:
     def logged_paths(self) -> set[str]:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
         paths = {file.path for file in self.files()}
-        for entry in sorted((self.path / LOG).glob("*.json")):
+        for entry in [*(self.path / LOG).glob("*.json"), *archived_entries(self.path)]:
             _checked(entry)
             paths.update(paths_of(entry))
         return paths

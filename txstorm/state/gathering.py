@@ -105,6 +105,11 @@ def small_files(table: DeltaTableState) -> int:
     return sum(file.size < SMALL for file in table.handle.files())
 
 
+def are_many(files: int) -> bool:
+    """Whether so many small files are worth gathering."""
+    return files >= LEAST_FILES
+
+
 def _files(table: DeltaTableState) -> list[_File]:
     """The files in the order of their txids; none where they overlap or do not say, which only others write."""
     actions, least, most = table.handle.actions(), f"min.{TXID.name}", f"max.{TXID.name}"

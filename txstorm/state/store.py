@@ -17,7 +17,7 @@ from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.compact import Compaction, Growth
 from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
-from txstorm.state.gathering import LEAST_FILES, Gathering, small_files
+from txstorm.state.gathering import Gathering, are_many, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
@@ -240,7 +240,7 @@ class StateStore:
     def due(self) -> str | None:
         """A table to look after: a state that has changed by as much as it holds, or one with many small files."""
         grown = (TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.is_due)
-        return next(grown, None) or next((uri for uri, loose in self._loose.items() if loose >= LEAST_FILES), None)
+        return next(grown, None) or next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
 
     def behind(self) -> str | None:
         """A state table that is not up to date."""
@@ -258,7 +258,7 @@ class StateStore:
         else:
             self._loose[uri] = 0
             table = DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref)
-            work = Gathering(table, self._epoch, now) if small_files(table) >= LEAST_FILES else None
+            work = Gathering(table, self._epoch, now) if are_many(small_files(table)) else None
         if work is not None:
             self._works[uri] = work
         return work

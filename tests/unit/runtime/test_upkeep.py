@@ -65,7 +65,7 @@ class Bench:
         done = Future()
         try:
             done.set_result(call())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as a future does
             done.set_exception(error)
         return done
 
@@ -139,7 +139,6 @@ def test_a_run_keeps_its_tables_up_beside_its_commits(tmp_path, monkeypatch):
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(compact, "LEAST_ROWS", 10)
-    monkeypatch.setattr("txstorm.state.store.LEAST_FILES", 4)
     words = [f"w{i % 7}" for i in range(60)]
     builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([words], "word", take=5))
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])

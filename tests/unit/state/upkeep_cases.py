@@ -11,7 +11,7 @@ from store_cases import JsonLedger, commit, open_store
 from txstorm.clients.delta import DeltaHandle
 from txstorm.state import compact, gathering
 
-LAST = 12
+LAST = 8
 
 
 def small(patch: Any) -> None:
@@ -45,7 +45,7 @@ def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) 
 def plain(data_dir: Path, table: str = "state/counts") -> list[tuple[Any, ...]]:
     """What a reader of one table sees that knows nothing of others."""
     rows = DeltaHandle.open(data_dir / table).read().to_pylist()
-    return sorted((row["word"], row["n"], row["_txid"]) for row in rows)
+    return sorted(((row["word"], row["n"], row["_txid"]) for row in rows), key=lambda row: (row[0], row[2]))
 
 
 def expected(last: int) -> dict[str, int]:
