@@ -202,6 +202,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         committed=committed,
         recorded=books.tables(),
         letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
+        cache_bytes=topology.settings.index_cache_bytes,
     )
     store.raise_epoch(epoch)
     _lead_outside(store, books, committed, waiting)
