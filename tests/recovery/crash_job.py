@@ -163,7 +163,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         available_now=True,
     )
     handle.awaitTermination()
-    now = handle.snapshot
+    now = handle.progress
     return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
 
 

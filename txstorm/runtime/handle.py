@@ -116,7 +116,7 @@ class RunHandle:
     @property
     def status(self) -> dict[str, Any]:
         """What the run does now."""
-        now = self.snapshot
+        now = self.progress
         message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
         return {
             "message": message,
@@ -207,24 +207,24 @@ class RunHandle:
     # -- Storm's facts ------------------------------------------------------------------------------------------
 
     @property
-    def snapshot(self) -> Snapshot:
+    def progress(self) -> Snapshot:
         """The run at this moment."""
         return self._monitor.snapshot()
 
     @property
     def txid(self) -> int:
         """The transaction that commits next."""
-        return self.snapshot.committed + 1
+        return self.progress.committed + 1
 
     @property
     def committed(self) -> int:
         """The last committed transaction of the topology, 0 before the first."""
-        return self.snapshot.committed
+        return self.progress.committed
 
     @property
     def in_flight(self) -> tuple[tuple[int, int, str], ...]:
         """(txid, attempt id, phase) of the active transactions."""
-        return self.snapshot.in_flight
+        return self.progress.in_flight
 
     @property
     def engine(self) -> str:
@@ -266,13 +266,13 @@ class RunHandle:
         return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
-        now = self.snapshot
+        now = self.progress
         return (
             f"<txstorm run {self.name}: {self.phase}, committed txid {now.committed}, {len(now.in_flight)} in flight>"
         )
 
     def _repr_html_(self) -> str:
-        now = self.snapshot
+        now = self.progress
         rows = {
             "status": self.status["message"],
             "committed txid": now.committed,
