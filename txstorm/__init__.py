@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.plan.explain import explain
     from txstorm.runtime.run import run
+    from txstorm.runtime.snapshot import snapshot
+    from txstorm.runtime.views import register_views
     from txstorm.state.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
@@ -83,6 +85,8 @@ _HOME = {
     "TxstormError": "txstorm.errors",
     "explain": "txstorm.plan.explain",
     "run": "txstorm.runtime.run",
+    "snapshot": "txstorm.runtime.snapshot",
+    "register_views": "txstorm.runtime.views",
     "MemoryBackend": "txstorm.state.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",

@@ -20,7 +20,9 @@ from txstorm.runtime.driver import Driver
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
 from txstorm.runtime.session import Session
+from txstorm.runtime.snapshot import TopologySnapshot, snapshot
 from txstorm.runtime.standby import real_end
+from txstorm.runtime.views import register_views
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
@@ -253,6 +255,14 @@ class RunHandle:
     def dead_letters(self) -> DeadLettersView:
         """The records that were left out of their transactions, where `on_error` says so."""
         return DeadLettersView(self.data_dir)
+
+    def snapshot(self, txid: int | None = None) -> TopologySnapshot:
+        """All tables right after transaction `txid`, the last committed one by default; see `txstorm.snapshot`."""
+        return snapshot(self.data_dir, txid)
+
+    def register_views(self, spark: Any, txid: int | None = None, name_prefix: str = "") -> list[str]:
+        """Make views of all tables in the session `spark`; see `txstorm.register_views`."""
+        return register_views(spark, self.data_dir, txid, name_prefix)
 
     def history(self) -> Any:
         """One row per committed txid, as a `pyarrow.Table`."""
