@@ -15,7 +15,9 @@ from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
 from txstorm.state.intent import Intent
+from txstorm.state.savepoint import Savepoint
 
+BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOINTS)
 CAUSE = 4000
 """Characters that are kept of the cause of a failure."""
 
@@ -243,6 +245,11 @@ class Books:
         """
         self._commit([Delete(names.intent_path(one.last)) for one in intents])
 
+    def savepoints(self) -> dict[str, Savepoint]:
+        """Named savepoints, sorted by name."""
+        entries = sorted(self.ledger.scan(names.SAVEPOINTS).items())
+        return {name: Savepoint.from_json(self._value(names.savepoint_path(name), one.value)) for name, one in entries}
+
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
@@ -256,11 +263,7 @@ class Books:
 
     def sweep(self) -> None:
         """Remove blob files nothing in the ledger names any more."""
-        kept = [
-            entry.value
-            for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES, *self._partition_paths())
-            for entry in self.ledger.scan(path).values()
-        ]
+        kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
         sweep_blobs(self._blobs, kept)
 
     def _partition_paths(self) -> list[str]:

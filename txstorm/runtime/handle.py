@@ -19,10 +19,12 @@ from txstorm.plan.explain import explain
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
+from txstorm.runtime.savepoints import create_savepoint
 from txstorm.runtime.session import Session
 from txstorm.runtime.snapshot import TopologySnapshot, snapshot
 from txstorm.runtime.standby import real_end
 from txstorm.runtime.views import register_views
+from txstorm.state.savepoint import Savepoint
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
@@ -263,6 +265,10 @@ class RunHandle:
     def register_views(self, spark: Any, txid: int | None = None, name_prefix: str = "") -> list[str]:
         """Make views of all tables in the session `spark`; see `txstorm.register_views`."""
         return register_views(spark, self.data_dir, txid, name_prefix)
+
+    def savepoint(self, name: str, txid: int | None = None) -> Savepoint:
+        """Name what all tables hold right after `txid`, the last committed one by default; see `create_savepoint`."""
+        return create_savepoint(self.data_dir, name, txid)
 
     def history(self) -> Any:
         """One row per committed txid, as a `pyarrow.Table`."""

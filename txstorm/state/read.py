@@ -21,7 +21,7 @@ from txstorm.errors import StateError
 from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
-from txstorm.state.table import COMPACTED, CREATED, DeltaTableState, Owner, TableRef
+from txstorm.state.table import COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
 
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
@@ -72,7 +72,7 @@ def read_state(data_dir: Path, name: str, txid: int | None = None, committed: in
     """
     parts = state_parts(data_dir, name, txid, committed)
     later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
-    rows = _folded(parts.base.read(), later, parts.keys, [*parts.keys, *parts.values])
+    rows = folded(parts.base.read(), later, parts.keys, [*parts.keys, *parts.values])
     return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
 
 
@@ -206,9 +206,9 @@ def _as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
         return table.handle, last
     for entry in table.handle.history():
         info = entry.info
-        if info.get("timeline") != table.owner.timeline or info.get("kind") not in (COMPACTED, CREATED):
+        if info.get("timeline") != table.owner.timeline or info.get("kind") not in (COMPACTED, CREATED, RESTORED):
             continue
-        as_of = info["as_of"] if info["kind"] == COMPACTED else info["last"]
+        as_of = info["last"] if info["kind"] == CREATED else info["as_of"]
         if as_of <= wanted:
             return DeltaHandle.open(table.path, entry.version), as_of
     msg = (
@@ -218,10 +218,13 @@ def _as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
     raise StateError(msg)
 
 
-def _folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
-    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones."""
+def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
+    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones.
+
+    `columns` are those of the answer, which is sorted by `keys`, None first.
+    """
     ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
-    wanted = [*columns, TXID.name, OP.name]
+    wanted = list(dict.fromkeys([*columns, TXID.name, OP.name]))
     rows = pa.concat_tables([base.append_column(OP.name, ops).select(wanted), later.select(wanted)])
     rows = rows.take(pc.sort_indices(rows[TXID.name])).append_column("_row", pa.array(np.arange(rows.num_rows)))
     newest = rows.group_by(keys).aggregate([("_row", "max")])["_row_max"] if keys and rows else rows["_row"][-1:]

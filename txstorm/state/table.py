@@ -24,7 +24,7 @@ log = logging.getLogger("txstorm.state")
 FORMAT = "1"
 TRIES = 10
 CHECKPOINT_EVERY = 20
-CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
+CREATED, COMMITTED, EPOCH, COMPACTED, RESTORED = "create", "commit", "epoch", "compact", "restore"
 
 
 @dataclass(frozen=True, slots=True)
