@@ -78,7 +78,7 @@ def restore(
         print_json(found)
         return
     left = f"; not restored: {', '.join(found['outside'])}" if found["outside"] else ""
-    sentence = f"{found['topology']}: {found['data_dir']} goes on after txid {found['txid']}{left}"
+    sentence = f"{found['topology']}: restored in {found['data_dir']}, goes on after txid {found['txid']}{left}"
     stdout().print(sentence, soft_wrap=True)
 
 
