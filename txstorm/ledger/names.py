@@ -47,6 +47,9 @@ MODE = "control/mode"
 MOVED = "moved"
 """Where all that stands here was copied to: from then on nobody works with this ledger."""
 
+REWIND = "rewind"
+"""Below it: a rewind that is decided and not carried out everywhere yet."""
+
 SAVEPOINTS = "savepoints"
 """Named savepoints: where every table is at one txid, and what comes next in the source."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.names import name_fault, near
 from txstorm.clients.delta import DeltaHandle
@@ -93,16 +94,18 @@ def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[t
 
 
 def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
-    """What the history says of a committed txid; stamps are UTC microseconds.
+    """What the history says of the transaction `txid` of a timeline, or of one before it; stamps are UTC microseconds.
+
+    Of a txid that was committed on several timelines the last row counts: the others were taken back.
 
     Raises:
         DataDirectoryError: it does not know what the source gave.
     """
     rows = read_directory_history(directory)
     rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
-    for row in reversed(rows.to_pylist()):
-        if (row["timeline"], row["txid"]) == (timeline, txid) and row["extents"] not in (None, "null"):
-            return dict(row)
+    for row in reversed(rows.filter(pc.field("txid") == txid).to_pylist()):
+        if row["timeline"] <= timeline and row["extents"] not in (None, "null"):
+            return {**row, "extents": json.loads(row["extents"])}
     msg = (
         f"{directory}: the history does not know what the source gave for txid {txid}, so nothing could go on after "
         "it; choose another txid, txstorm history shows those that are known"
@@ -125,7 +128,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, created: i
         incarnation=identity.incarnation,
         timeline=identity.timeline,
         txid=wanted,
-        document=json.loads(row["extents"]),
+        document=row["extents"],
         stamp=row["stamp"],
         created=created,
         tables=_tables(directory, wanted, committed),

@@ -56,15 +56,19 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: 
     about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
     about = {key: text for key, text in about.items() if key not in owner.properties()}
     made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about)
-    files = list(_written(made.path, saved_rows(source, savepoint, ref), now))
+    files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now))
     if files:
         _fill(made, files, savepoint)
 
 
-def _written(table: Path, rows: pa.Table, now: int) -> Iterator[DataFile]:
+def written(table: Path, rows: pa.Table, epoch: int, now: int) -> Iterator[DataFile]:
+    """Write `rows`, which have ``_txid``, durably below `table`; nothing refers to the files yet.
+
+    `epoch` is that of the coordinator, `now` milliseconds since 1970.
+    """
     for start in range(0, rows.num_rows, FILE_ROWS):
         part = rows.slice(start, FILE_ROWS)
-        path, data = f"{STAGED}/{compact_name(0, unique())}", encoded(part)
+        path, data = f"{STAGED}/{compact_name(epoch, unique())}", encoded(part)
         write_new(table / path, data)
         yield DataFile(path, len(data), now, json.dumps(_stats(part)))
 

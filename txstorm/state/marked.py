@@ -116,6 +116,9 @@ class Marked(Generic[R]):
                 return self._mark(epoch, committed, "")
             raise TableCorrupt(self._unmarked(recorded))
         self._check_owner(found, epoch)
+        if recorded is not None and found.timeline < self.owner.timeline:
+            # A rewind, which is refused unless it is told to keep what is here as it is.
+            return self._mark(epoch, recorded, "")
         allowed = set(range(committed + 1)) if recorded is None else _allowed(self.uri, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
             wanted = f"at most {committed}" if recorded is None else " or ".join(map(str, sorted(allowed)))

@@ -83,7 +83,7 @@ def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: i
     last = max(changes.last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
-    base, as_of = _as_of(kept, wanted)
+    base, as_of = version_as_of(kept, wanted)
     keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
     return StateParts(base, as_of, changes.handle, wanted, keys, values)
 
@@ -200,13 +200,19 @@ def _columns(handle: DeltaHandle, prop: str) -> list[str]:
     return list(json.loads(handle.properties.get(prop, "[]")))
 
 
-def _as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
-    """The newest version of a state table that is not ahead of `wanted`, and the txid it is as of."""
+def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
+    """The newest version of a state table that is not ahead of txid `wanted`, and the txid it is as of.
+
+    Versions of earlier timelines count too: before one that a rewind took back there is a newer one that it made.
+
+    Raises:
+        StateError: there is none, or none that is kept.
+    """
     if (last := table.last_txid()) <= wanted:
         return table.handle, last
     for entry in table.handle.history():
         info = entry.info
-        if info.get("timeline") != table.owner.timeline or info.get("kind") not in (COMPACTED, CREATED, RESTORED):
+        if info.get("kind") not in (COMPACTED, CREATED, RESTORED):
             continue
         as_of = info["last"] if info["kind"] == CREATED else info["as_of"]
         if as_of <= wanted:
