@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.plan.explain import explain
     from txstorm.runtime.restoring import restore_savepoint
+    from txstorm.runtime.rewind import rewind
     from txstorm.runtime.run import run
     from txstorm.runtime.savepoints import create_savepoint, delete_savepoint, list_savepoints
     from txstorm.runtime.snapshot import snapshot
@@ -87,6 +88,7 @@ _HOME = {
     "TxstormError": "txstorm.errors",
     "explain": "txstorm.plan.explain",
     "restore_savepoint": "txstorm.runtime.restoring",
+    "rewind": "txstorm.runtime.rewind",
     "run": "txstorm.runtime.run",
     "create_savepoint": "txstorm.runtime.savepoints",
     "delete_savepoint": "txstorm.runtime.savepoints",

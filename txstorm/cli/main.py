@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
-from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, run, savepoints, show
+from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -76,6 +76,7 @@ app.command("activate", epilog=life.EXIT_CODES)(life.activate)
 app.command("rebalance", epilog=life.EXIT_CODES)(life.rebalance)
 app.command("kill", epilog=life.EXIT_CODES)(life.kill)
 app.command("repair")(life.repair)
+app.command("rewind")(rewind.rewind)
 app.command("recover")(ledgers.recover)
 app.add_typer(savepoints.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
