@@ -130,12 +130,13 @@ def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]
 
 
 def history_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The history as a table for people."""
+    """The history as a table for people; with the timelines where there was a rewind."""
     from txstorm.cli.output import grid
 
-    titles = ("txid", "time", "tuples", "group", "versions", "digest")
+    rewound = any(row["timeline"] for row in rows)
     cells = [
         [
+            *([str(row["timeline"])] if rewound else []),
             str(row["txid"]),
             f"{row['stamp']:%Y-%m-%d %H:%M:%S.%f}Z",
             "" if row["tuples"] is None else f"{row['tuples']:,}",
@@ -145,7 +146,8 @@ def history_table(rows: Sequence[dict[str, Any]]) -> Table:
         ]
         for row in rows
     ]
-    return grid(titles, cells, right=("txid", "tuples", "group"))
+    titles = (*(["timeline"] if rewound else []), "txid", "time", "tuples", "group", "versions", "digest")
+    return grid(titles, cells, right=("timeline", "txid", "tuples", "group"))
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from txstorm.runtime.rewinding import carry_out, finish_rewind
 from txstorm.runtime.savepoints import history_row
 from txstorm.state.intent import OUTSIDE
 from txstorm.state.outside import waits_for_code
-from txstorm.state.recovery import raise_epochs, table_ref, tables_of
+from txstorm.state.recovery import raise_epochs, table_ref
 from txstorm.state.rewind import Rewind, RewoundTable, plan_table
-from txstorm.state.salvage import map_folders
+from txstorm.state.salvage import map_folders, table_refs
 from txstorm.state.table import Owner
 
 
@@ -71,7 +71,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
         books.epoch,
         txid,
         row,
-        tuple(_planned(directory, books, owner, txid)),
+        tuple(_planned(directory, books.epoch, owner, txid)),
     )
     books.decide_rewind(decided)
     faults.point("rewind.decided")
@@ -143,9 +143,10 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
     return None
 
 
-def _planned(directory: Path, books: Books, owner: Owner, txid: int) -> list[RewoundTable]:
+def _planned(directory: Path, epoch: int, owner: Owner, txid: int) -> list[RewoundTable]:
+    """Also for tables that the ledger does not know yet: one that a killed start has made goes to the new timeline."""
     found = []
-    for number, ref in enumerate(tables_of(books.tables()), start=1):
-        found.append(plan_table(directory, owner, ref, txid, books.epoch, int(time.time() * 1000)))
+    for number, ref in enumerate(table_refs(directory), start=1):
+        found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))
         faults.point(f"rewind.{number}.staged")
     return found

@@ -102,16 +102,16 @@ def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: in
     table = DeltaTableState.open(data_dir, owner, ref)
     if ref.kind == STATE:
         return _state(table, txid)
-    removes, rows = [], []
+    removes, rows, schema = [], [], table.handle.schema
     for file in table.handle.files():
         with _Reading(table, file.path):
             parquet = pq.ParquetFile(table.path / file.path)
-            found = pc.min_max(parquet.read([TXID.name])[TXID.name]).as_py()
-            if found["max"] is None or found["max"] <= txid:
-                continue
-            removes.append(file.path)
-            if found["min"] <= txid:
-                rows.append(parquet.read().filter(pc.field(TXID.name) <= txid))
+            first, last = _txids(parquet)
+            if last > txid:
+                removes.append(file.path)
+            if first <= txid < last:
+                kept = parquet.read().filter(pc.field(TXID.name) <= txid)
+                rows.append(kept.select(schema.names).cast(schema))
     adds = tuple(written(table.path, in_order(pa.concat_tables(rows), [TXID.name]), epoch, now)) if rows else ()
     return RewoundTable(ref.uri, txid, tuple(removes), adds)
 
@@ -147,6 +147,17 @@ def restore_table(data_dir: Path, rewind: Rewind, todo: RewoundTable, epoch: int
 def _table_from(found: Mapping[str, Any]) -> RewoundTable:
     adds = tuple(DataFile(**one) for one in found["adds"])
     return RewoundTable(found["uri"], found["as_of"], tuple(found["removes"]), adds)
+
+
+def _txids(file: pq.ParquetFile) -> tuple[int, int]:
+    """The lowest and the highest txid of a file's rows, from its footer where that says so."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    found = [column.statistics for column in columns if column.path_in_schema == TXID.name]
+    if found and all(one is not None and one.has_min_max for one in found):
+        return min(one.min for one in found), max(one.max for one in found)
+    ends = pc.min_max(file.read([TXID.name])[TXID.name]).as_py()
+    return (0, 0) if ends["max"] is None else (ends["min"], ends["max"])
 
 
 def _state(table: DeltaTableState, txid: int) -> RewoundTable:
