@@ -62,7 +62,7 @@ class _Emitter(Emitter):
 def words_of(txid: int, share: range) -> pa.RecordBatch:
     """The words at the positions `share` of transaction `txid`."""
     start = (txid * STEP * 131 + share.start) % POOL
-    picked = np.take(_pool(), np.arange(start, start + len(share)), mode="wrap")
+    picked = np.take(pool(), np.arange(start, start + len(share)), mode="wrap")
     return pa.RecordBatch.from_arrays([vocabulary().take(pa.array(picked))], names=["word"])
 
 
@@ -78,7 +78,7 @@ def vocabulary() -> pa.Array:
 
 
 @cache
-def _pool() -> npt.NDArray[np.int32]:
+def pool() -> npt.NDArray[np.int32]:
     """Ranks of words in the order they come; every process draws the same ones, once."""
     weights = np.arange(1, VOCABULARY + 1, dtype=np.float64) ** -EXPONENT
     bounds = np.cumsum(weights / weights.sum())
