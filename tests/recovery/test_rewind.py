@@ -15,6 +15,7 @@ from txstorm import faults, rewind, run
 from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, HeldError, InputError, StateError
 from txstorm.ledger.names import REWIND
+from txstorm.runtime.lifecycle import read_status
 from txstorm.runtime.recover import recover
 from txstorm.state.rewind import Rewind
 
@@ -99,7 +100,8 @@ def test_killed_at_every_step(forks, copied, point, spout, again):
     then = {txid: cut(data_dir, txid) for txid in (2, 5)}
     assert forks.run([data_dir, "--rewind", 5], f"{point}:kill:1")[0] == KILLED
     decided = point.endswith(("decided", "restored", "history", "after"))
-    assert cut(data_dir) == (then[5] if decided else cut(data_dir, TXIDS))  # also in the middle of it
+    assert txstorm.snapshot(data_dir).txid == read_status(data_dir)["committed_txid"] == (5 if decided else TXIDS)
+    assert cut(data_dir, 5) == then[5]  # also in the middle of it
     if again:
         status, output = forks.run([data_dir, "--rewind", 2])
         assert status == 0, output
@@ -122,6 +124,17 @@ def test_decided_groups_are_published_first(forks, copied, place):
     assert forks.run([data_dir, "--set", "max_group_txids=1"], "p6.after:kill:4")[0] == KILLED
     assert rewind(data_dir, to_txid=3)["taken_back"] == [4, 4]
     ends_like(forks, data_dir, "memory", expected)
+
+
+def test_tables_that_a_killed_start_has_made_go_along(forks, place):
+    """The ledger does not know them yet."""
+    data_dir = place / "data"
+    assert forks.run([data_dir, "--tables", 1])[0] == 0
+    assert forks.run([data_dir, "--tables", 3], "p0.2.created:kill:1")[0] == KILLED
+    assert "changes/totals" in rewind(data_dir, to_txid=3)["tables"]
+    assert forks.run([data_dir, "--tables", 3])[0] == 0
+    assert [row["txid"] for row in cut(data_dir)["state/totals"]] == [TXIDS]
+    assert {row["_txid"] for row in cut(data_dir)["sinks/words"]} == set(range(4, TXIDS + 1))
 
 
 def test_what_comes_after_may_be_something_else(place):

@@ -134,6 +134,11 @@ class Books:
         value = self._read(names.CURRTX)
         return FIRST_TXID if value is None else int(value)
 
+    def committed(self) -> int:
+        """The last committed txid; what a decided rewind takes back counts no more, also before it is carried out."""
+        rewind = self.rewind()
+        return self.currtx() - 1 if rewind is None else rewind.txid
+
     def metas(self) -> dict[int, Meta]:
         """All stored metadata."""
         entries = self.ledger.scan(names.META)

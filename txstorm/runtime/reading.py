@@ -201,13 +201,7 @@ def check_readable(data_dir: str | Path) -> Path:
 
 def committed_txid(data_dir: str | Path) -> int:
     """The last committed transaction of the topology in `data_dir`; 0 before the first, and without a ledger."""
-    return _ask(Path(data_dir), _committed, 0)
-
-
-def _committed(books: Books) -> int:
-    """What a decided rewind takes back counts no more, also while some tables still hold it."""
-    rewind = books.rewind()
-    return books.currtx() - 1 if rewind is None else rewind.txid
+    return _ask(Path(data_dir), Books.committed, 0)
 
 
 def identity_of(data_dir: str | Path) -> Identity | None:
