@@ -16,11 +16,11 @@ from txstorm.runtime.opening import check_kept, check_together, roll_tables_forw
 from txstorm.runtime.reading import read_directory_history
 from txstorm.runtime.rewinding import carry_out, finish_rewind
 from txstorm.runtime.savepoints import history_row
-from txstorm.state.intent import OUTSIDE
+from txstorm.state.intent import DIRECTORIES, OUTSIDE
 from txstorm.state.outside import waits_for_code
 from txstorm.state.recovery import raise_epochs, table_ref
 from txstorm.state.rewind import Rewind, RewoundTable, plan_table
-from txstorm.state.salvage import map_folders, table_refs
+from txstorm.state.salvage import table_refs
 from txstorm.state.table import Owner
 
 
@@ -97,7 +97,9 @@ def _check_wanted(directory: Path, books: Books, txid: int) -> None:
 def _outside(directory: Path, books: Books) -> set[str]:
     """Maps and outlets that hold something, whether the ledger records them or not."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
-    return recorded | {ref.uri for ref in map_folders(directory)}
+    folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
+    staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
+    return recorded | staged
 
 
 def _check_outside(directory: Path, books: Books, outside: Collection[str], keep: Sequence[str]) -> None:
