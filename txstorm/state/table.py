@@ -26,7 +26,8 @@ log = logging.getLogger("txstorm.state")
 FORMAT = "1"
 TRIES = 10
 CHECKPOINT_EVERY = 20
-CREATED, COMMITTED, EPOCH, COMPACTED, REGROUPED = "create", "commit", "epoch", "compact", "regroup"
+CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
+REGROUPED, RESTORED = "regroup", "restore"
 
 
 @dataclass(frozen=True, slots=True)
