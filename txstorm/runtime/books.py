@@ -186,7 +186,7 @@ class Books:
         """P6, the commit point: from here on recovery only rolls the intent forward."""
         self.check_lease()
         path = names.intent_path(intent.last)
-        value = encode_value(self._blobs, intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
+        value = self._encoded(intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
         faults.point("p6.before")
         self._commit([Put(path, value, ABSENT)])
         faults.point("p6.after")
@@ -272,7 +272,8 @@ class Books:
             for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES, *self._partition_paths())
             for entry in self.ledger.scan(path).values()
         ]
-        sweep_blobs(self._blobs, kept)
+        faults.point("sweep.values")
+        sweep_blobs(self._blobs, kept, epoch=self.epoch)
 
     def _partition_paths(self) -> list[str]:
         return [f"{names.USER}/{partition}" for partition in self.ledger.children(names.USER)]
@@ -310,7 +311,10 @@ class Books:
         return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})")
 
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
-        return Put(path, encode_value(self._blobs, value, path), expect)
+        return Put(path, self._encoded(value, path), expect)
+
+    def _encoded(self, value: Any, what: str) -> bytes:
+        return encode_value(self._blobs, value, what, epoch=self.epoch)
 
     def _read(self, path: str) -> Any:
         entry = self.ledger.get(path)

@@ -283,9 +283,8 @@ def _assemble(
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
     source = planner(topology.spout.object, context)
     planning = Planning(books, source, options.clock.now, external=topology.external)
-    window = Window(
-        None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
-    )
+    pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
+    window = Window(pending, settings.max_pack_txids)
     committer = Committer(
         program,
         store,

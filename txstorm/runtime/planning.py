@@ -116,7 +116,6 @@ class Planning:
             meta = self.metas[txid]
             self._check(txid, meta, outcome)
             document = self.planner.finish(meta.document, outcome.parts) if self.planner.task_planned else meta.document
-            outcome.reported += self.planner.notices()
             changed[txid] = self.metas[txid] = with_digests(meta, document, outcome.digests)
         if changed:
             faults.point("p4.before")
