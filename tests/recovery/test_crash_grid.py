@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 ONCE = ("p0.", "history.", "sweep.")
 CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
 # Passed elsewhere: ledgers in a Delta table (test_delta_ledger_crashes.py), Kafka sinks (test_kafka_sink_crashes.py),
-# what takes more commits than there are here (test_upkeep_crashes.py), rewinds (test_rewind.py).
+# what takes more commits than there are here (tests of gathering in tests/unit/state), rewinds (test_rewind.py).
 ELSEWHERE = {name for name in faults.POINTS if name.startswith(("ledger.", "kafka.", "gather.", "rewind."))}
 DELTA_TABLES = {1: 2, 3: 5}  # a state has two
 

@@ -49,3 +49,9 @@ class Bench:
 def add(old: Any, n: Any) -> Any:
     """Counting."""
     return (old or 0) + n
+
+
+def in_memory(index: StateIndex) -> dict[Any, Any]:
+    """The rows of an index that are in memory: all of a small one."""
+    keys = list(index._cache.rows())
+    return {key: row for key, row in zip(keys, index.rows(keys), strict=True) if row is not None}

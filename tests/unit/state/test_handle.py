@@ -1,6 +1,6 @@
 import pyarrow as pa
 import pytest
-from handle_cases import COUNTS, Bench, add, apply
+from handle_cases import COUNTS, Bench, add, apply, in_memory
 
 from txstorm.api.keys import key_group
 from txstorm.api.state import KeyedState
@@ -117,7 +117,7 @@ def test_removing():
     bench.commit(3, lambda h: h.remove_many(["b", "c"]))
     assert bench.group.changes(3, 3) is None
     bench.group.apply(3)
-    assert dict(bench.index.scan()) == {"a": Row((3,), 2, (1,))}
+    assert in_memory(bench.index) == {"a": Row((3,), 2, (1,))}
 
 
 def test_a_txid_that_removes_what_it_put_leaves_no_row():
@@ -161,7 +161,7 @@ def test_a_failed_txid_and_all_later_ones_leave_nothing():
     # The replay loses key b: no trace of it.
     assert bench.commit(2, lambda h: (h.get_many(["a", "b"]), h.put("a", 20)), publish=False)[0] == {"a": 1}
     bench.group.apply(2)
-    assert dict(bench.index.scan()) == {"a": Row((20,), 2, (1,))}
+    assert in_memory(bench.index) == {"a": Row((20,), 2, (1,))}
 
 
 def test_apply_leaves_later_txids_in_the_overlay():
@@ -169,7 +169,7 @@ def test_apply_leaves_later_txids_in_the_overlay():
     for txid in (1, 2, 3):
         bench.commit(txid, lambda h, txid=txid: h.put_many({"a": txid, f"only{txid}": txid}), publish=False)
     bench.group.apply(2)
-    assert dict(bench.index.scan()) == {
+    assert in_memory(bench.index) == {
         "a": Row((2,), 2, (1,)),
         "only1": Row((1,), 1, None),
         "only2": Row((2,), 2, None),
