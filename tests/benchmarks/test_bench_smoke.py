@@ -10,8 +10,9 @@ from benchmarks.__main__ import main
 from benchmarks.cases import CASES, SIZES, WORKLOADS
 from benchmarks.machine import Spread, drift, percentile
 from benchmarks.running import engines, run_peer, run_topology
-from benchmarks.source import VOCABULARY, vocabulary, words_of
+from benchmarks.source import words_of
 from benchmarks.topologies import word_count
+from benchmarks.words import VOCABULARY, vocabulary
 from txstorm.runtime.run import run
 
 
