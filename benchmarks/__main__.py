@@ -5,19 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, Bench, Figure
+from benchmarks import cases
+from benchmarks.cases import Bench, Figure
+from benchmarks.kafka import kafka
 from benchmarks.report import machine_line, tables
+
+# The last ones start processes of their own, Spark included.
+CASES = {**cases.CASES, "kafka": kafka}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks the command line asks for."""
     asked = _parser().parse_args(arguments)
-    session = _session() if asked.engine == "spark" else None
+    names = asked.only or [name for name in CASES if asked.engine == "spark" or name in cases.CASES]
+    session = _session() if asked.engine == "spark" and set(names) & set(cases.CASES) else None
     try:
-        figures, bench, about = _measure(asked, session)
+        figures, bench, about = _measure(asked, names, session)
     finally:
         if session is not None:
             session.stop()
@@ -46,13 +53,13 @@ def _session() -> Any:
     return make_session("txstorm benchmarks")
 
 
-def _measure(asked: argparse.Namespace, session: Any) -> tuple[list[Figure], Bench, str]:
+def _measure(asked: argparse.Namespace, names: Collection[str], session: Any) -> tuple[list[Figure], Bench, str]:
     rounds = asked.rounds or (1 if asked.quick else 3)
     bench = Bench(asked.engine, session, asked.quick, rounds, lambda text: print(text, file=sys.stderr, flush=True))
-    about = machine_line(_described(bench))
+    about = machine_line(_described(bench) if session is not None else {"engine": asked.engine})
     figures: list[Figure] = []
     for name, case in CASES.items():
-        if not asked.only or name in asked.only:
+        if name in names:
             figures += case(bench)
     return figures, bench, about
 

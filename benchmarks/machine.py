@@ -40,23 +40,13 @@ def cpu_seconds() -> tuple[float, float]:
 
 
 def _below(root: int) -> float:
-    ticks = os.sysconf("SC_CLK_TCK")
-    return sum(burnt for pid, burnt in _family(root).items() if pid != root) / ticks
-
-
-def _family(root: int) -> dict[int, int]:
-    """A process and all below it, with the ticks each has burnt."""
     found = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
-    family = {root: found[root][1]} if root in found else {}
+    family = {root}
     for pid in sorted(found):  # children have higher numbers, but for a wrap-around that a benchmark can live with
         if found[pid][0] in family:
-            family[pid] = found[pid][1]
-    return family
-
-
-def tree_mib(root: int) -> float:
-    """Resident memory of a process and all below it, in MiB; pages that they share count for each."""
-    return sum(rss_mib(pid) for pid in _family(root))
+            family.add(pid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(found[pid][1] for pid in family if pid != root and pid in found) / ticks
 
 
 def _pids() -> list[int]:
@@ -73,13 +63,11 @@ def _stat(pid: int) -> tuple[int, int] | None:
     return int(fields[1]), sum(map(int, fields[11:15]))
 
 
-def rss_mib(pid: int | None = None) -> float:
-    """Resident memory of a process now, in MiB; of this one where there is no /proc the most it ever was."""
+def rss_mib() -> float:
+    """Resident memory of this process now, in MiB; where there is no /proc, the most it ever was."""
     try:
-        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
-        if pid is not None:
-            return 0.0
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

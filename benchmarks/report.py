@@ -25,6 +25,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     "pipelining": {"pending 1 txids/s": ".1f", "pending 4 txids/s": ".1f", "speedup": ".2f", "commit p50 ms": ".1f"},
     "commit": {"commit p50 ms": ".1f", "commit p99 ms": ".1f"},
+    "kafka": {"tuples/s": ",.0f", "txids/s": ",.1f", "p50 ms": ".2f", "p99 ms": ".2f"},
     "memory": {"RSS MiB": "", "growth since the first fifth": "+.1%"},
 }
 

@@ -23,7 +23,7 @@ Ranks = npt.NDArray[np.int64]
 def zipf_ranks(txid: int, share: range, keys: int = VOCABULARY) -> Ranks:
     """Which words stand at the positions `share` of transaction `txid`, where there are `keys` words."""
     start = (txid * STEP * 131 + share.start) % POOL
-    return np.take(_pool(keys), np.arange(start, start + len(share)), mode="wrap").astype(np.int64)
+    return np.take(pool(keys), np.arange(start, start + len(share)), mode="wrap").astype(np.int64)
 
 
 def spread_ranks(txid: int, share: range, keys: int) -> Ranks:
@@ -59,7 +59,7 @@ def vocabulary() -> pa.Array:
 
 
 @cache
-def _pool(keys: int) -> npt.NDArray[np.int32]:
+def pool(keys: int = VOCABULARY) -> npt.NDArray[np.int32]:
     """Ranks of words in the order they come; every process draws the same ones, once."""
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -EXPONENT
     bounds = np.cumsum(weights / weights.sum())

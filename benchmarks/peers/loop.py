@@ -34,7 +34,9 @@ class Table:
         counts = self.counts
         for word, n in zip(names, partial, strict=True):
             counts[word] = counts.get(word, 0) + n
-        rows = pa.table({"word": pa.array(names, pa.string()), "n": pa.array([counts[word] for word in names], pa.int64())})
+        rows = pa.table(
+            {"word": pa.array(names, pa.string()), "n": pa.array([counts[word] for word in names], pa.int64())}
+        )
         self._append(txid, rows.append_column("txid", pa.array([txid] * len(names), pa.int64())))
 
     def _append(self, txid: int, rows: pa.Table) -> None:

@@ -125,7 +125,9 @@ def _load(job: Job, session: Any, path: str) -> None:
     """The load in one write: it is not measured, and MERGE would take minutes for it."""
     session.sql(f"CREATE TABLE delta.`{path}` (word STRING, n BIGINT) USING delta")
     if job.loads and job.kind == "total":
-        session.createDataFrame([("", job.keys)], "word STRING, n BIGINT").write.format("delta").mode("append").save(path)
+        session.createDataFrame([("", job.keys)], "word STRING, n BIGINT").write.format("delta").mode("append").save(
+            path
+        )
     elif job.loads:
         file = Path(job.directory) / "load.parquet"
         found = pa.chunked_array([job.words(txid) for txid in range(1, job.loads + 1)])

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import Spread, drift, percentile, spin
+from benchmarks.sides import SideFailed
 from benchmarks.suite.comparisons import Comparison, Entry
 from benchmarks.suite.job import Outcome
 from benchmarks.suite.peers import PEERS, NotInstalled, Peer, Say
-from benchmarks.suite.side import Side, SideFailed
+from benchmarks.suite.server import Server
 
 Measure = Callable[[Outcome], float]
 
@@ -54,9 +55,9 @@ class Sides:
 
     def __init__(self, stack: ExitStack, logs: Path, say: Say, missing: dict[str, str]) -> None:
         self._stack, self._logs, self._say, self._missing = stack, logs, say, missing
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, Server] = {}
 
-    def get(self, name: str) -> Side | None:
+    def get(self, name: str) -> Server | None:
         """The side of a peer; None if it cannot be installed."""
         if name not in self._sides and name not in self._missing:
             self._open(PEERS[name])
@@ -69,7 +70,7 @@ class Sides:
             self._missing[peer.name] = f"not installed: {error}"
             self._say(f"{peer.name} {self._missing[peer.name]}")
             return
-        side = self._sides[peer.name] = Side(peer, self._logs)
+        side = self._sides[peer.name] = Server(peer, self._logs)
         self._stack.callback(side.close)
 
 
@@ -86,9 +87,7 @@ def run_comparisons(
             _compare(one, rounds, sides, say, quick=quick, results=results)
 
 
-def _compare(
-    comparison: Comparison, rounds: int, sides: Sides, say: Say, *, quick: bool, results: Results
-) -> None:
+def _compare(comparison: Comparison, rounds: int, sides: Sides, say: Say, *, quick: bool, results: Results) -> None:
     entries = [(entry, side) for entry in comparison.chosen(quick=quick) if (side := sides.get(entry.peer))]
     if not quick:
         for entry, side in entries:
@@ -100,7 +99,7 @@ def _compare(
         results.drifts.append(drift(before, spin()))
 
 
-def _choose(comparison: Comparison, entry: Entry, side: Side, say: Say, results: Results) -> None:
+def _choose(comparison: Comparison, entry: Entry, side: Server, say: Say, results: Results) -> None:
     """Find the best `max_spout_pending`."""
     rates: dict[Any, float] = {}
     for pending in entry.pending:
@@ -115,7 +114,7 @@ def _choose(comparison: Comparison, entry: Entry, side: Side, say: Say, results:
 
 
 def _measure(
-    comparison: Comparison, entry: Entry, side: Side, say: Say, when: str, *, quick: bool, results: Results
+    comparison: Comparison, entry: Entry, side: Server, say: Say, when: str, *, quick: bool, results: Results
 ) -> None:
     key = f"{comparison.name}: {entry.name}"
     if key in results.missing:

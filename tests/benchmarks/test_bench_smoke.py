@@ -5,11 +5,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from servers.running import Kafka
 
+from benchmarks import kafka
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES, SIZES, WORKLOADS
 from benchmarks.machine import Spread, drift, percentile
 from benchmarks.running import engines, run_peer, run_topology
+from benchmarks.sides import Side, SideFailed, measure
 from benchmarks.source import words_of
 from benchmarks.topologies import word_count
 from benchmarks.words import VOCABULARY, vocabulary
@@ -72,3 +75,34 @@ def test_spreads_and_percentiles():
     assert percentile(range(1, 101), 0.5) == 51
     assert drift(10.0, 12.0) == pytest.approx(0.2)
     assert drift(12.0, 10.0) == pytest.approx(0.2)
+
+
+@pytest.mark.integration
+def test_sides_that_read_kafka_are_watched_and_checked(kafka_broker: Kafka, tmp_path: Path):
+    topic = kafka_broker.make_topic(partitions=kafka.PARTITIONS)
+    kafka.fill(kafka_broker.bootstrap, topic, 4000)
+    options = {
+        "bootstrap": kafka_broker.bootstrap,
+        "topic": topic,
+        "partitions": kafka.PARTITIONS,
+        "batch": 800,
+        "batches": 5,
+        "warm": 1,
+        "engine": "local",
+    }
+    for side in (kafka.OURS, kafka.LOOP):
+        run = measure(side, {**options, "directory": str(tmp_path)}, tmp_path)
+        kafka.check(run, topic)
+        assert run.seconds > 0
+        assert run.all_cpu > 0
+        assert run.peak > 1 << 20
+    [word, *_] = run.result["counts"]
+    run.result["counts"][word] += 1
+    with pytest.raises(AssertionError, match=r"1 of .* counts .* wrong"):
+        kafka.check(run, topic)
+
+
+def test_a_side_that_fails_says_why(tmp_path: Path):
+    side = Side("broken", "benchmarks.kafka_sides:loop", "nothing")
+    with pytest.raises(SideFailed, match=r"broken: ended with code 1(.|\n)*KeyError: 'bootstrap'"):
+        measure(side, {}, tmp_path)

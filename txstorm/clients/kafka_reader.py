@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import methodcaller
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from txstorm.clients.kafka import (
     CHUNK,
@@ -113,22 +118,36 @@ class RangeReader:
         one = self._consumer.poll(SLICE)
         return [] if one is None else [one]
 
-    def _take(self, messages: Iterable[Any]) -> Partition | None:
+    def _take(self, messages: Sequence[Any]) -> Partition | None:
         """Keep what came; gives a partition that is not known, if there is one."""
         self._moved = False
-        for message in messages:
-            error = message.error()
-            if error is None:
-                span = self._spans.get((message.topic(), message.partition()))
-                if span is not None:
-                    span.add(message)
-                    self._moved = True
-            elif error.code() == END:
-                self._ended((message.topic(), message.partition()), message.offset())
-            elif error.code() in UNKNOWN and message.topic() is not None:
-                return message.topic(), message.partition()
-            else:
-                self._complain(message, error)
+        start = 0
+        # Between what are no records, but news of partitions, the records are handled column by column.
+        news = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
+        for stop in [*news, len(messages)]:
+            self._keep(messages[start:stop])
+            if stop < len(messages):
+                unknown = self._heard(messages[stop])
+                if unknown is not None:
+                    return unknown
+            start = stop + 1
+        return None
+
+    def _keep(self, records: Sequence[Any]) -> None:
+        for partition, run, offsets in _runs(records, one_topic=len({topic for topic, _ in self._spans}) == 1):
+            span = self._spans.get(partition)
+            if span is not None:
+                span.add(run, offsets)
+                self._moved = True
+
+    def _heard(self, message: Any) -> Partition | None:
+        error = message.error()
+        if error.code() == END:
+            self._ended((message.topic(), message.partition()), message.offset())
+        elif error.code() in UNKNOWN and message.topic() is not None:
+            return message.topic(), message.partition()
+        else:
+            self._complain(message, error)
         return None
 
     def _ended(self, partition: Partition, offset: int) -> None:
@@ -189,31 +208,57 @@ _READING = {
 }
 
 
+_ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "partition", "offset"))
+
+
+def _runs(
+    records: Sequence[Any], *, one_topic: bool
+) -> Iterator[tuple[Partition, Sequence[Any], npt.NDArray[np.int64]]]:
+    """Neighbours of one partition, with their offsets."""
+    if not records:
+        return
+    numbers = np.fromiter(map(_PARTITION, records), np.int32, len(records))
+    offsets = np.fromiter(map(_OFFSET, records), np.int64, len(records))
+    changes = numbers[1:] != numbers[:-1]
+    if not one_topic:
+        topics = np.array(list(map(_TOPIC, records)))
+        changes |= topics[1:] != topics[:-1]
+    for start, stop in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(records)]):
+        yield (records[start].topic(), records[start].partition()), records[start:stop], offsets[start:stop]
+
+
 @dataclass
 class _Span:
     """What is read of one partition; of `start` up to `known` all that the topic with `id` has stands in `ahead`.
 
-    `end` is where the log ended last.
+    `offsets` are those of `ahead`, in pieces; `end` is where the log ended last.
     """
 
     id: str | None
     start: int
     known: int
     ahead: list[Any] = field(default_factory=list)
+    offsets: list[npt.NDArray[np.int64]] = field(default_factory=list)
     end: int | None = None
 
     def holds(self, offset: int) -> bool:
         return self.start <= offset <= self.known
 
-    def add(self, message: Any) -> None:
-        offset = message.offset()
-        if offset >= self.known:
-            self.ahead.append(message)
-            self.known = offset + 1
+    def add(self, records: Sequence[Any], offsets: npt.NDArray[np.int64]) -> None:
+        """Take records over, but for those that are known."""
+        before = np.maximum.accumulate(np.concatenate([[self.known - 1], offsets]))
+        new = offsets > before[:-1]
+        if not new.all():
+            records, offsets = [records[i] for i in np.flatnonzero(new).tolist()], offsets[new]
+        self.ahead += records
+        self.offsets.append(offsets)
+        self.known = int(before[-1]) + 1
 
     def cut(self, start: int, stop: int) -> list[Any]:
         """Give the records of a range, and forget what is before its end."""
-        taken = [message for message in self.ahead if start <= message.offset() < stop]
-        self.ahead = [message for message in self.ahead if message.offset() >= stop]
+        offsets = np.concatenate([np.empty(0, np.int64), *self.offsets])
+        first, last = np.searchsorted(offsets, [start, stop]).tolist()
+        taken = self.ahead[first:last]
+        self.ahead, self.offsets = self.ahead[last:], [offsets[last:]]
         self.start = stop
         return taken

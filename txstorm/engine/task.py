@@ -18,6 +18,7 @@ from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun
 from txstorm.engine.cargo import Cargo, Kind, split
+from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.digest import missing_digests
 from txstorm.engine.emission import metadata_of, parts_without
@@ -100,9 +101,10 @@ class StageTask:
         current = ""
         try:
             faults.point("p3.before")
-            for spec in self._specs:
-                current = spec.id
-                run.run_component(spec)
+            with seldom_collected():
+                for spec in self._specs:
+                    current = spec.id
+                    run.run_component(spec)
             outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
             faults.point("p3.after")
         except RAISED as error:  # user code may raise anything; R11 makes a row of it

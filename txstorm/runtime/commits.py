@@ -11,6 +11,7 @@ import pyarrow as pa
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.collector import Observe
 from txstorm.engine.commit import CommitFailed, CommitRun
 from txstorm.engine.failures import error_row
@@ -21,7 +22,6 @@ from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrup
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.runtime.books import Books, Identity
-from txstorm.runtime.collecting import seldom_collected
 from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready, history_rows
 from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from txstorm.spouts.kafka_source import KafkaSource
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
 _CHUNK_BYTES = 64 << 20
+_OFFSET, _KEY, _VALUE = map(methodcaller, ("offset", "key", "value"))
 
 
 class PartitionDigest:
@@ -33,8 +35,15 @@ class PartitionDigest:
         self._count += len(offsets)
         self._parts[0].update(offsets.tobytes())
         for part, raw in ((1, keys), (3, values)):
-            self._parts[part].update(np.array([-1 if one is None else len(one) for one in raw], np.int64).tobytes())
-            self._parts[part + 1].update(b"".join(filter(None, raw)))
+            column = pa.array(raw, pa.binary())
+            _, bounds, data = column.buffers()
+            ends = np.frombuffer(bounds, np.int32, len(raw) + 1)
+            sizes = np.diff(ends).astype(np.int64)
+            if column.null_count:
+                sizes[column.is_null().to_numpy(zero_copy_only=False)] = -1
+            self._parts[part].update(sizes.tobytes())
+            if ends[-1]:
+                self._parts[part + 1].update(data.slice(0, int(ends[-1])))
 
     def digest(self, extent: Range) -> str:
         """Of the range that the records were read from."""
@@ -67,14 +76,14 @@ def emit_records(
 
 def _chunks(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Few enough for one record batch each, whose columns hold 2 GiB at most."""
-    start = size = 0
-    for end, message in enumerate(messages):
-        if end - start == CHUNK or (size > _CHUNK_BYTES and end > start):
-            yield messages[start:end]
-            start, size = end, 0
-        size += len(message)
-    if start < len(messages):
-        yield messages[start:]
+    ends = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)))
+    start = 0
+    while start < len(messages):
+        before = ends[start - 1] if start else 0
+        full = int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")) + 1
+        stop = min(start + CHUNK, full)
+        yield messages[start:stop]
+        start = stop
 
 
 class _Piece:
@@ -85,9 +94,9 @@ class _Piece:
         self._where = where
         self._partition = partition
         self._messages = messages
-        self.offsets = np.array([message.offset() for message in messages], np.int64)
-        self.keys = [message.key() for message in messages]
-        self.values = [message.value() for message in messages]
+        self.offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
+        self.keys = list(map(_KEY, messages))
+        self.values = list(map(_VALUE, messages))
 
     def emit(self, collector: Collector) -> None:
         bad: dict[int, str] = {}

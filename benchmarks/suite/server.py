@@ -1,4 +1,8 @@
-"""A side as the runner sees it: a process that is asked to do jobs, and whose tree is watched meanwhile."""
+"""A side that stays alive: a process that does one job after the other, and whose tree is watched meanwhile.
+
+`benchmarks.sides` starts a process for every run. Here a Spark session is started once for all comparisons: thirty
+starts would take longer than what is measured.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.machine import tree_mib
+from benchmarks import processes
+from benchmarks.sides import SideFailed
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.peers import ROOT, Peer
 
-EVERY = 0.2
+EVERY = 0.5
 PATIENCE = 900.0
 """Seconds that a side may take to start, or for one job."""
 
 
-class SideFailed(Exception):
-    """A side could not do a job; what it said is in its log."""
-
-
-class Side:
+class Server:
     """One process, started when first used; `close` ends it."""
 
     def __init__(self, peer: Peer, logs: Path) -> None:
@@ -123,7 +124,7 @@ class _Watch:
 
     def _sample(self) -> None:
         while True:
-            self.peak = max(self.peak, tree_mib(self._root))
+            self.peak = max(self.peak, processes.memory(self._root) / (1 << 20))
             if self._over.wait(EVERY):
                 return
 

@@ -1,4 +1,4 @@
-"""The garbage collector's turn: seldom in the middle of a commit."""
+"""The garbage collector's turn: seldom in the middle of a batch or a commit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SELDOM = (1_000_000, 50, 100)
 def seldom_collected() -> Iterator[None]:
     """Collections are rare inside.
 
-    A commit makes thousands of rows that all stay: looking at each of them several times, and at all that a driver
-    has loaded besides, was a fifth of its time. Nothing happens where somebody has turned the collector off, or
-    down already.
+    A batch or a commit makes thousands of objects that all stay: looking at each of them several times, and at all
+    that a process has loaded besides, was a fifth of the time of commits, and of that of reading from Kafka. Nothing
+    happens where somebody has turned the collector off, or down already.
     """
     usual = gc.get_threshold()
     if not gc.isenabled() or usual[0] >= SELDOM[0] or usual[0] == 0:

@@ -1,0 +1,74 @@
+"""A tree of processes from outside: what each kind of process in it burns, and how much memory all of them hold."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, as /proc shows it.
+
+    Attributes:
+        kind: ``driver`` for the root of the tree, ``jvm``, or ``workers`` for everything else.
+        cpu: seconds, those of children that have ended included.
+    """
+
+    pid: int
+    kind: str
+    cpu: float
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory; what several processes share is divided among them."""
+        try:
+            for line in (PROC / str(self.pid) / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) << 10
+        except OSError:
+            pass
+        return 0
+
+
+def tree(root: int) -> list[Process]:
+    """The process `root` and all below it; empty where there is no /proc."""
+    family: set[int] = {root}
+    found: list[Process] = []
+    ticks = os.sysconf("SC_CLK_TCK")
+    for pid, parent, name, spent in sorted(_processes()):  # children have higher numbers, but for a wrap-around
+        if pid == root or parent in family:
+            family.add(pid)
+            kind = "driver" if pid == root else "jvm" if name == "java" else "workers"
+            found.append(Process(pid, kind, spent / ticks))
+    return found
+
+
+def cpu_by_kind(root: int) -> Mapping[str, float]:
+    """CPU seconds of the tree below `root`, by kind of process."""
+    total: Counter[str] = Counter()
+    for one in tree(root):
+        total[one.kind] += one.cpu  # type: ignore[assignment]
+    return total
+
+
+def memory(root: int) -> int:
+    """Bytes of memory that the tree below `root` holds now."""
+    return sum(one.memory for one in tree(root))
+
+
+def _processes() -> Iterator[tuple[int, int, str, int]]:
+    """Number, parent, name, and ticks spent by a process and by its children that have ended."""
+    for entry in PROC.iterdir() if PROC.is_dir() else ():
+        if entry.name.isdigit():
+            try:
+                head, _, tail = (entry / "stat").read_text().rpartition(")")
+            except OSError:
+                continue  # it has ended
+            fields = tail.split()
+            yield int(entry.name), int(fields[1]), head.partition("(")[2], sum(map(int, fields[11:15]))

@@ -1,0 +1,60 @@
+"""Records of several partitions that come mixed, with gaps, and sometimes again, are put in their places."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from txstorm.clients.kafka_reader import _runs, _Span
+
+
+@dataclass(frozen=True)
+class Record:
+    where: tuple[str, int]
+    at: int
+
+    def topic(self):
+        return self.where[0]
+
+    def partition(self):
+        return self.where[1]
+
+    def offset(self):
+        return self.at
+
+
+@pytest.mark.parametrize("topics", [["a"], ["a", "b"]])
+def test_mixed_partitions_are_told_apart(topics):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    records = [Record((rng.choice(topics), rng.randrange(3)), offset) for offset in range(200)]
+    found: dict = {}
+    for partition, run, offsets in _runs(records, one_topic=len(topics) == 1):
+        assert [one.at for one in run] == offsets.tolist()
+        found.setdefault(partition, []).extend(run)
+    for partition, run in found.items():
+        assert run == [one for one in records if one.where == partition]
+    assert sum(map(len, found.values())) == len(records)
+    assert list(_runs([], one_topic=True)) == []
+
+
+def added(span: _Span, *offsets: int) -> None:
+    for _, run, at in _runs([Record(("a", 0), offset) for offset in offsets], one_topic=True):
+        span.add(run, at)
+
+
+def test_a_span_gives_each_record_once_in_order():
+    span = _Span("id", 5, 5)
+    added(span, 3, 4, 5, 6, 9)
+    added(span, 6, 9, 10, 10, 7, 12)
+    assert [one.at for one in span.cut(5, 10)] == [5, 6, 9]
+    assert (span.start, span.known) == (10, 13)
+    assert span.holds(10)
+    assert not span.holds(9)
+    assert [one.at for one in span.cut(10, 12)] == [10]
+    added(span, 14)
+    assert [one.at for one in span.cut(12, 20)] == [12, 14]
+    assert span.cut(20, 30) == []
