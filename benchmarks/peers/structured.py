@@ -28,7 +28,7 @@ TUNED = {
     "spark.databricks.delta.stats.collect": "false",
     "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
-    "spark.databricks.delta.properties.defaults.enableDeletionVectors": os.environ.get("BENCH_DV", "true"),
+    "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
 }
 MERGE = """
     MERGE INTO delta.`{path}` AS old USING {new} AS new ON old.word = new.word
@@ -49,6 +49,8 @@ def make_session(jars: str) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
+        # On two cores Java's second compiler takes more from batches like these than it gives back.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         **TUNED,
     }
     builder = SparkSession.builder.appName("foreachBatch")
@@ -158,6 +160,6 @@ def _rows(path: str) -> pa.Table:
 if __name__ == "__main__":
     spark = make_session(sys.argv[2])
     try:
-        serve(worker(spark, merge=sys.argv[1] == "merge"))
+        serve(worker(spark, merge=sys.argv[1] == "merge"), Job("words", 1_000, 8))
     finally:
         spark.stop()

@@ -117,7 +117,7 @@ _PEERS = (
     ),
     Peer(
         "loop",
-        "exactly once per table while a batch replays as it was; one process, no retries, no order over tables; durable",
+        "exactly once per table while a batch replays as it was; one process, nothing is retried; durable",
         _python("loop"),
         _nothing,
     ),

@@ -27,12 +27,14 @@ class Results:
         rounds: comparison → entry → one outcome a round.
         chosen: (comparison, entry) → the `max_spout_pending` that was found to be best.
         missing: peer, or comparison and peer → why it was not measured.
+        values: what was measured without peers: figure → value.
         drifts: how far a fixed piece of work drifted over each round.
     """
 
     rounds: dict[str, dict[str, list[Outcome]]] = field(default_factory=dict)
     chosen: dict[tuple[str, str], Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Spread] = field(default_factory=dict)
     drifts: list[float] = field(default_factory=list)
 
     def of(self, comparison: str, entry: str) -> Sequence[Outcome]:

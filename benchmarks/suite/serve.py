@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 
@@ -14,10 +15,16 @@ from benchmarks.suite.job import Job, Outcome
 Work = Callable[[Job], Outcome]
 
 
-def serve(work: Work) -> None:
-    """Do jobs until standard input ends; what they print goes to standard error."""
+def serve(work: Work, warm_up: Job | None = None) -> None:
+    """Do jobs until standard input ends; what they print goes to standard error.
+
+    The first job, `warm_up`, is nobody's: a JVM has to load and compile before it shows what it can do.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    if warm_up is not None:
+        with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as directory:
+            work(warm_up.within(directory))
     answers.write('{"ready": true}\n')
     for line in sys.stdin:
         answers.write(_answer(work, line) + "\n")
