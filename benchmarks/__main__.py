@@ -14,6 +14,7 @@ from benchmarks.cases import Bench, Figure
 from benchmarks.kafka import kafka
 from benchmarks.report import machine_line, tables
 from benchmarks.suite import run as suite
+from benchmarks.suite.exact import Inexact
 
 # The last ones start processes of their own, Spark included.
 CASES = {**cases.CASES, "kafka": kafka}
@@ -38,7 +39,11 @@ def known() -> list[str]:
 
 
 def _suite(asked: argparse.Namespace) -> int:
-    report = suite.run_suite(asked.names, asked.rounds, _say, quick=asked.quick)
+    try:
+        report = suite.run_suite(asked.names, asked.rounds, _say, quick=asked.quick)
+    except Inexact as error:
+        _say(f"INEXACT: {error}")
+        return 1
     if asked.json is not None:
         report.write_json(asked.json)
     if asked.out is not None:

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import rss_mib
-from benchmarks.suite.exact import leave
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.meter import Meter
 from benchmarks.suite.serve import Work, serve
-from benchmarks.suite.topologies import state_name, topology_of
+from benchmarks.suite.topologies import leave_counts, topology_of
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.run import run
-from txstorm.state.read import read_state
 
 
 class Watch:
@@ -55,8 +53,7 @@ def worker(engine: str, session: Any = None) -> Work:
         handle.awaitTermination()
         more = {"txids/commit": watch.txids / max(1, watch.groups), "driver MiB": _highest()}
         outcome = meter.outcome(**more)
-        for number in range(job.tables):
-            _leave(job, directory, number)
+        leave_counts(job, directory)
         return outcome
 
     return work
@@ -74,11 +71,6 @@ def _highest() -> float:
     except OSError:
         return rss_mib()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def _leave(job: Job, directory: Path, number: int) -> None:
-    found = read_state(directory, state_name(job, number))
-    leave(job, found.select(["n"] if job.kind == "total" else ["word", "n"]), number)
 
 
 def main(engine: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from benchmarks.suite.exact import leave
 from benchmarks.suite.job import Job, Outcome
@@ -144,7 +143,7 @@ def _stream(job: Job, session: Any, place: Path, batches: _Batches) -> None:
 
 
 def _leave(job: Job, path: str, number: int, *, merge: bool) -> None:
-    found = DeltaTable(path).to_pyarrow_table() if not merge else _rows(path)
+    found = _rows(path)
     if not merge:
         found = found.group_by("word").aggregate([("n", "sum")]).rename_columns(["word", "n"])
     leave(job, found.select(["n"] if job.kind == "total" else ["word", "n"]), number)

@@ -23,11 +23,13 @@ class Job:
     The first transactions load all keys, each once; `warm` more follow; then `txids` are measured.
 
     Attributes:
-        kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, or ``total``: words, only counted.
+        kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted; or
+            ``opaque``: words from a source whose batches differ when they are planned again.
         tuples: of a transaction after the load; may be 0.
         keys: different words there are.
         loaded: whether all keys are there before the measurement.
         tables: each gets the same counts.
+        failing: percent of the transactions that fail once; with ``opaque`` only.
         columns: bolts take record batches, where a side has both forms.
         settings: of the side that runs it.
         directory: where the side may write; its counts go there, see `suite.exact`.
@@ -40,6 +42,7 @@ class Job:
     warm: int = 0
     loaded: bool = True
     tables: int = 1
+    failing: int = 0
     columns: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     directory: str = ""

@@ -101,7 +101,7 @@ class Report:
         shown = {
             entry.name: spread
             for entry in comparison.chosen(quick=self.quick)
-            if (spread := self.results.spread(comparison.name, entry.name, measure)) is not None
+            if (spread := self.results.spread(comparison.name, entry.name, measure)) is not None and spread.median > 0
         }
         plot = directory / f"{comparison.name}.svg"
         plot.write_text(bars(f"{comparison.title}: {unit}", shown))

@@ -55,14 +55,16 @@ class Results:
 class Sides:
     """The processes of the peers."""
 
-    def __init__(self, stack: ExitStack, logs: Path, say: Say, missing: dict[str, str]) -> None:
-        self._stack, self._logs, self._say, self._missing = stack, logs, say, missing
+    def __init__(
+        self, peers: Mapping[str, Peer], stack: ExitStack, logs: Path, say: Say, missing: dict[str, str]
+    ) -> None:
+        self._peers, self._stack, self._logs, self._say, self._missing = peers, stack, logs, say, missing
         self._sides: dict[str, Server] = {}
 
     def get(self, name: str) -> Server | None:
         """The side of a peer; None if it cannot be installed."""
         if name not in self._sides and name not in self._missing:
-            self._open(PEERS[name])
+            self._open(self._peers[name])
         return self._sides.get(name)
 
     def _open(self, peer: Peer) -> None:
@@ -77,11 +79,18 @@ class Sides:
 
 
 def run_comparisons(
-    comparisons: Sequence[Comparison], rounds: int, logs: Path, say: Say, *, quick: bool, results: Results
+    comparisons: Sequence[Comparison],
+    rounds: int,
+    logs: Path,
+    say: Say,
+    *,
+    quick: bool,
+    results: Results,
+    peers: Mapping[str, Peer] = PEERS,
 ) -> None:
     """Measure all of them, into `results`."""
     with ExitStack() as stack:
-        sides = Sides(stack, logs, say, results.missing)
+        sides = Sides(peers, stack, logs, say, results.missing)
         for one in comparisons:  # installing is over before anything is measured
             for entry in one.chosen(quick=quick):
                 sides.get(entry.peer)

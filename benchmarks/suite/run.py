@@ -45,7 +45,7 @@ def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bo
 def _belongs(figure: Figure, asked: Collection[str]) -> bool:
     """Whether all a figure needs was asked for by its own name or its workload's."""
     sources = {one.name: one.workload for one in (*COMPARISONS, *MEASUREMENTS)}
-    return all(need in asked or sources.get(need) in asked for need in figure.needs)
+    return all(need in asked or sources[need] in asked for need in figure.needs)
 
 
 T = TypeVar("T", Comparison, Measurement)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.suite.exact import leave
 from benchmarks.suite.job import Job
+from benchmarks.suite.opaque import OpaqueSpout
 from benchmarks.topologies import CountColumns, CountTuples, CountWords, KeepCounts, KeepTotal, MergeCounts
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import KeyedState
+from txstorm.state.read import read_state
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
@@ -60,12 +64,19 @@ class _Emitter(Emitter):
 
 def topology_of(job: Job) -> Topology:
     """Counts in one bolt beside the spout, and one committer per table."""
-    builder = TransactionalTopologyBuilder("bench", "words", JobSpout(job), 2)
+    builder = TransactionalTopologyBuilder("bench", "words", OpaqueSpout(job) if job.kind == "opaque" else JobSpout(job), 2)
     counts = CountTuples() if job.kind == "total" else CountColumns() if job.columns else CountWords()
     builder.set_bolt("partial", counts, 2).local_or_shuffle_grouping("words")
     for number in range(job.tables):
         _set_committer(builder, job, state_name(job, number))
     return builder.build_topology()
+
+
+def leave_counts(job: Job, directory: Path) -> None:
+    """Leave what the states in a data directory hold for the exactness check."""
+    for number in range(job.tables):
+        found = read_state(directory, state_name(job, number))
+        leave(job, found.select(["n"] if job.kind == "total" else ["word", "n"]), number)
 
 
 def state_name(job: Job, number: int) -> str:
