@@ -45,9 +45,7 @@ class Entry:
         settings = dict(self.settings) if pending is None else {**self.settings, "max_spout_pending": pending}
         txids = self.quick if quick else self.txids
         warm = min(self.warm, txids) if quick else self.warm
-        return replace(
-            template, txids=txids, warm=warm, columns=self.columns, failing=self.failing, settings=settings
-        )
+        return replace(template, txids=txids, warm=warm, columns=self.columns, failing=self.failing, settings=settings)
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ COMPARISONS: Sequence[Comparison] = (
             Entry("append", 8, 0, 2),
             Entry("loop", 200, 40, 5),
             Entry("bytewax", 200, 40, 5),
-            *_storms(200, 20),
+            *_storms(200, 200),
             *_flinks(20),
         ],
         "Global count, 20,000 tuples a transaction",
@@ -123,7 +121,7 @@ COMPARISONS: Sequence[Comparison] = (
             Entry("loop", 200, 80, 10),
             Entry("bytewax", 1_000, 300, 20),
             Entry("bytewax-recovery", 1_000, 0, 20),
-            *_storms(1_000, 100),
+            *_storms(1_000, 600),
         ],
         "Word count, 1,000 words a transaction, 10,000 keys",
     ),
@@ -154,7 +152,7 @@ COMPARISONS: Sequence[Comparison] = (
             Entry("loop", 60, 20, 5, columns=True),
             Entry("bytewax", 40, 15, 3),
             Entry("bytewax-recovery", 20, 0, 3),
-            *_storms(60, 10),
+            *_storms(60, 60),
             *_flinks(4),
         ],
         "Word count, 100,000 words a transaction, 10,000 keys",

@@ -18,27 +18,27 @@ class Meter:
         self.job = job
         self.latencies: list[float] = []
         self.commits: list[float] = []
-        self._begin: tuple[int, float, float] | None = None
-        self._end = (0, 0.0, 0.0)
-        if job.start == 0:
-            self._begin = self._now(0)
+        self._begin = self._end = self._now(0)
 
     def _now(self, txid: int) -> tuple[int, float, float]:
         return txid, time.perf_counter(), sum(cpu_seconds())
 
     def committed(self, txid: int, commit_ms: float, latencies_ms: Sequence[float]) -> None:
         """Transactions up to `txid` are committed, in one commit that took `commit_ms`."""
-        if self._begin is not None:
+        warm = self._begin[0] >= self.job.start
+        if warm or txid == self.job.last:
             self.commits.append(commit_ms)
             self.latencies += latencies_ms
-        if self._begin is None and txid >= self.job.start:
+        else:
+            # The first commit at or after the end of the warm-up begins the measurement; unless it is the last one
+            # too, when one group holds everything: then the commit before it does.
             self._begin = self._now(txid)
         if txid == self.job.last:
             self._end = self._now(txid)
 
     def outcome(self, **more: Any) -> Outcome:
         """The measurement, after the last commit."""
-        if self._begin is None or self._end[0] != self.job.last:
+        if self._end[0] != self.job.last:
             msg = f"expected commits up to txid {self.job.last}, got them up to {self._end[0]}"
             raise RuntimeError(msg)
         txids = self._end[0] - self._begin[0]

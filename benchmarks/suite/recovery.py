@@ -16,13 +16,12 @@ from benchmarks.sides import ROOT, Mark, SideFailed
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job
 from benchmarks.suite.topologies import leave_counts, topology_of
-from txstorm.errors import TxstormError
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.run import run
 
 BATCH = 1_000
-LOST = "p6.before:raise:6"
-"""The coordinator dies when the sixth group is about to be decided."""
+LOST = "p6.before:raise:12"
+"""The coordinator dies when the twelfth group is about to be decided."""
 
 
 def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
@@ -45,7 +44,7 @@ def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
     before = len(commits)
     if not before or before == job.last:
         msg = f"expected the coordinator to be lost in the middle of {job.last} transactions, it was after {before}"
-        raise TxstormError(msg)
+        raise RuntimeError(msg)
     _handle(job, options["engine"], session, note).awaitTermination()
     mark("end")
     leave_counts(job, Path(job.directory) / "data")

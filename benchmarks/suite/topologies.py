@@ -64,7 +64,9 @@ class _Emitter(Emitter):
 
 def topology_of(job: Job) -> Topology:
     """Counts in one bolt beside the spout, and one committer per table."""
-    builder = TransactionalTopologyBuilder("bench", "words", OpaqueSpout(job) if job.kind == "opaque" else JobSpout(job), 2)
+    builder = TransactionalTopologyBuilder(
+        "bench", "words", OpaqueSpout(job) if job.kind == "opaque" else JobSpout(job), 2
+    )
     counts = CountTuples() if job.kind == "total" else CountColumns() if job.columns else CountWords()
     builder.set_bolt("partial", counts, 2).local_or_shuffle_grouping("words")
     for number in range(job.tables):

@@ -25,7 +25,7 @@ from benchmarks.suite.job import LOAD, Job, Outcome
 from benchmarks.suite.long import kind_of
 from benchmarks.suite.measurements import MEASUREMENTS
 from benchmarks.suite.peers import PEERS, NotInstalled, Peer
-from benchmarks.suite.recovery import LOST, killed_driver
+from benchmarks.suite.recovery import killed_driver
 from benchmarks.suite.report import PAGE, Report
 from benchmarks.suite.rounds import Results, run_comparisons
 from benchmarks.suite.run import failed, names
@@ -268,7 +268,7 @@ def test_a_killed_driver_recovers(tmp_path: Path):
 )
 def test_measurements_end_exactly(function: str, txids: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if function == "recovery:coordinator":
-        monkeypatch.setenv("TXSTORM_FAULT", LOST)
+        monkeypatch.setenv("TXSTORM_FAULT", "p6.before:raise:2")
     options = {"txids": txids, "directory": str(tmp_path), "engine": "local"}
     result = measure(Side("side", f"benchmarks.suite.{function}", ""), options, tmp_path).result
     if function == "recovery:coordinator":
