@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,11 +92,8 @@ def _recovery(setting: Setting) -> None:
     lost, killed = [], []
     for number in range(1, setting.rounds + 1):
         setting.say(f"recovery, round {number} of {setting.rounds}")
-        os.environ["TXSTORM_FAULT"] = recovery.LOST
-        try:
-            lost.append(_alone(setting, "recovery", "benchmarks.suite.recovery:coordinator", {"txids": 900}).result)
-        finally:
-            del os.environ["TXSTORM_FAULT"]
+        options = {"txids": 900, "fault": recovery.LOST}
+        lost.append(_alone(setting, "recovery", "benchmarks.suite.recovery:coordinator", options).result)
         with scratch() as place:
             killed.append(recovery.killed_driver(place, 900, "spark"))
     setting.results.values["recovery-session"] = Spread.of(lost)

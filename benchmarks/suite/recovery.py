@@ -16,6 +16,7 @@ from benchmarks.sides import ROOT, Mark, SideFailed
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job
 from benchmarks.suite.topologies import leave_counts, topology_of
+from txstorm import faults
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.run import run
 
@@ -25,10 +26,7 @@ LOST = "p6.before:raise:12"
 
 
 def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
-    """Seconds from the last commit before the loss of the coordinator to the first after it, the session alive.
-
-    The fault is armed by the environment, since tasks and driver look there.
-    """
+    """Seconds from the last commit before the loss of the coordinator to the first after it, the session alive."""
     job = _job(options["directory"], int(options["txids"]))
     commits: list[float] = []
     session = _session(options["engine"])
@@ -37,10 +35,13 @@ def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
         commits.append(time.monotonic())
 
     mark("begin")
+    faults.arm(options["fault"])
     try:
         _handle(job, options["engine"], session, note).awaitTermination()
     except Exception as error:  # noqa: BLE001 - any end of the run is the loss that was asked for
         print(f"lost as wanted: {error}", file=sys.stderr)
+    finally:
+        faults.arm("")
     before = len(commits)
     if not before or before == job.last:
         msg = f"expected the coordinator to be lost in the middle of {job.last} transactions, it was after {before}"

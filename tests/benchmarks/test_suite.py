@@ -17,15 +17,15 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.machine import Spread
 from benchmarks.peers.loop import work
-from benchmarks.sides import Side, SideFailed, measure
+from benchmarks.sides import SideFailed
 from benchmarks.suite.comparisons import COMPARISONS, Comparison, Entry
 from benchmarks.suite.exact import COUNTS, TEXT, Inexact, check
 from benchmarks.suite.figures import FIGURES, judge, totals
 from benchmarks.suite.job import LOAD, Job, Outcome
-from benchmarks.suite.long import kind_of
+from benchmarks.suite.long import kind_of, memory, written
 from benchmarks.suite.measurements import MEASUREMENTS
 from benchmarks.suite.peers import PEERS, NotInstalled, Peer
-from benchmarks.suite.recovery import killed_driver
+from benchmarks.suite.recovery import coordinator, killed_driver
 from benchmarks.suite.report import PAGE, Report
 from benchmarks.suite.rounds import Results, run_comparisons
 from benchmarks.suite.run import failed, names
@@ -258,26 +258,38 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_killed_driver_recovers(tmp_path: Path):
-    assert killed_driver(tmp_path, 60, "local") > 0
+    assert killed_driver(tmp_path, 40, "local") > 0
 
 
-@pytest.mark.parametrize(
-    ("function", "txids"),
-    [("recovery:coordinator", 300), ("long:memory", 200), ("long:written", 24)],
-    ids=["coordinator", "memory", "written"],
-)
-def test_measurements_end_exactly(function: str, txids: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    if function == "recovery:coordinator":
-        monkeypatch.setenv("TXSTORM_FAULT", "p6.before:raise:2")
-    options = {"txids": txids, "directory": str(tmp_path), "engine": "local"}
-    result = measure(Side("side", f"benchmarks.suite.{function}", ""), options, tmp_path).result
-    if function == "recovery:coordinator":
-        assert result > 0
-    elif function == "long:memory":
-        assert len(result["samples"]) == 100
-    else:
-        assert result["process"] > result["bytes"]["data"] > 0
-        assert result["changed"] > 24 * 500 * 8
+def no_mark(what: str, **values: object) -> None:
+    """Nobody listens."""
+
+
+def local(tmp_path: Path, txids: int, **more: object) -> dict[str, object]:
+    return {"txids": txids, "directory": str(tmp_path), "engine": "local", **more}
+
+
+def test_a_lost_coordinator_recovers(tmp_path: Path):
+    assert coordinator(local(tmp_path, 200, fault="p6.before:raise:2"), no_mark) > 0
+
+
+def test_a_coordinator_that_is_not_lost_measures_nothing(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="expected the coordinator to be lost in the middle of 3 transactions"):
+        coordinator(local(tmp_path, 3, fault="p6.before:raise:99"), no_mark)
+
+
+def test_memory_is_sampled_over_a_run(tmp_path: Path):
+    result = memory(local(tmp_path, 200), no_mark)
+    assert len(result["samples"]) == 100
+    assert min(result["samples"]) > 10
+    assert len(result["commit p99 ms"]) == 10
+
+
+def test_bytes_are_counted_by_kind(tmp_path: Path):
+    result = written(local(tmp_path, 16), no_mark)
+    assert result["process"] > result["bytes"]["data"] > 0
+    assert result["bytes"]["log"] > 0
+    assert result["changed"] > 16 * 300 * 12
 
 
 def test_files_are_told_apart():
