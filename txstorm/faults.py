@@ -1,10 +1,10 @@
 """Named fault points in the shipped code, so that crash tests test what ships.
 
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
-where *action* is ``kill`` (SIGKILL to this process), ``raise`` (`InjectedFault`) or ``hang`` (sleep for an hour)
-and *nth* counts the passages of that point from 1. ``*`` for the point matches every point. A number in the name of
-a point counts tables from 1, maps and outlets after them. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every
-passed point to FILE.
+where *action* is ``kill`` (SIGKILL to this process), ``freeze`` (SIGSTOP: SIGCONT wakes it up), ``raise``
+(`InjectedFault`) or ``hang`` (sleep for an hour), and *nth* counts the passages of that point from 1. ``*`` for the
+point matches every point. A number in the name of a point counts tables from 1, maps and outlets after them.
+``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from txstorm.errors import InputError
 
-ACTIONS = ("kill", "raise", "hang")
+ACTIONS = ("kill", "freeze", "raise", "hang")
 POINTS = {
     "p0.before": "the lease is taken, nothing is written",
     "p0.epoch": "the ledger's epoch is raised",
@@ -56,6 +56,7 @@ POINTS = {
     "compact.after": "it is up to date",
     "sweep.before": "files that nothing refers to are about to be removed",
     "sweep.after": "they are removed",
+    "sweep.values": "files of long ledger values that nothing in the ledger names are about to be removed",
     "kafka.created": "a Kafka sink's topic of marks is made",
     "kafka.fenced": "older producers of a Kafka sink are fenced, what they had begun has ended",
     "kafka.begun": "a Kafka transaction is begun, nothing is sent",
@@ -121,6 +122,9 @@ def _pass(name: str) -> None:
 def _act(action: str, name: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if action == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
     if action == "hang":
         time.sleep(3600)
     msg = f"injected at {name}"

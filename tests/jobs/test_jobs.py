@@ -170,7 +170,7 @@ def test_a_job_is_found_by_the_command_line(path: Path, tmp_path: Path):
 @pytest.mark.spark
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.parametrize("job", ["reach", "transactional_words"])
+@pytest.mark.parametrize("job", [pytest.param("reach", marks=pytest.mark.long), "transactional_words"])
 def test_a_job_is_a_program_for_spark_submit(job: str, tmp_path: Path):
     """Its own classes and functions belong to the main program then, which workers cannot import."""
     submit = Path(sys.executable).with_name("spark-submit")

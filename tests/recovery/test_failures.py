@@ -289,7 +289,7 @@ def test_a_worker_that_dies_once_costs_a_replay_of_its_pack(spark, place, diary)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["exit", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("exit", marks=pytest.mark.long), "kill"])
 def test_the_txid_whose_worker_always_dies_is_found_by_halving_and_named(spark, place, diary, how):
     def trouble(txid, nth):
         if txid == 6:

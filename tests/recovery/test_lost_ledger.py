@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
 import pytest
-from crash_job import SPOUTS, TXIDS
+from crash_job import SPOUTS, TXIDS, lines
+from map_cases import counted, of_spout
 from recovery_cases import KILLED, Forks, check, content, open_books
+from servers.kafka_reading import committed_records
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
 from txstorm.runtime.recover import recover
@@ -21,6 +24,11 @@ FAULTS = (
     *("p0.2.created:1", "p4.after:2", "p5.staged.after:5", "p6.after:2", "p7.1.written:2", "p7.2.before:3"),
     *("p7.3.written:3", "p8.after:3", "history.written:1", "sweep.before:1"),
 )
+
+
+def one_published(group: int) -> str:
+    """The crash after which the first table holds that group, and the other two, published at the same time, do not."""
+    return f"p7.2.before:hang:{group},p7.3.before:hang:{group},p7.1.after:kill:{group}"
 
 
 def lose(data_dir: Path) -> None:
@@ -53,9 +61,9 @@ def test_killed_and_its_ledger_is_lost(forks, undisturbed, place, fault, spout):
 
 
 def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
-    """A group that two tables of three hold, lost before the next start has published it in the third."""
+    """A group that not all three tables hold, lost before the next start has published it in the third."""
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", "p7.3.before:kill:2")
+    killed(forks, data_dir, "memory", "p7.3.before:hang:2,p7.2.after:kill:2")
     for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
         lose(data_dir)
         found = recover(data_dir)
@@ -71,7 +79,7 @@ def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
 
 def test_a_dry_run_writes_nothing_and_shows_what_it_would(forks, place):
     data_dir = place / "data"
-    killed(forks, data_dir, "file", "p7.2.before:kill:2")
+    killed(forks, data_dir, "file", one_published(2))
     lose(data_dir)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
 
@@ -100,6 +108,77 @@ def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(forks, 
     assert status == 0, output
     assert content(data_dir) == undisturbed("file")
     check(data_dir, TXIDS)
+
+
+# -- maps and outlets -------------------------------------------------------------------------------------------
+
+# Table 1 is ``changes/counts``, 2 and 3 are the maps.
+MAP_FAULTS = (
+    *("p5.staged.after:5", "p6.after:2", "p7.1.written:2", "p7.2.before:2", "p7.2.written:2", "p7.3.before:2"),
+    *("p7.3.written:2", "p8.before:2", "p8.after:3"),
+)
+
+
+@pytest.fixture
+def maps(place: Path) -> str:
+    return f"sqlite:///{place / 'own.db'}"
+
+
+def ends_with_maps(forks: Forks, data_dir: Path, spout: str, maps: str) -> None:
+    status, output = forks.run([data_dir, "--spout", spout, "--tables", 1, "--maps", maps])
+    assert status == 0, output
+    assert counted(maps) == of_spout(spout)
+    check(data_dir, TXIDS)
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip(MAP_FAULTS, cycle(SPOUTS))))
+def test_killed_around_the_puts_into_maps_and_its_ledger_is_lost(forks, place, maps, fault, spout):
+    data_dir = place / "data"
+    killed(forks, data_dir, spout, fault.replace(":", ":kill:"), "--tables", 1, "--maps", maps)
+    lose(data_dir)
+    recover(data_dir)
+    ends_with_maps(forks, data_dir, spout, maps)
+
+
+def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(forks, place, maps):
+    data_dir = place / "data"
+    options = ["--tables", 1, "--maps", maps]
+    killed(forks, data_dir, "opaque", "p7.2.before:kill:2", *options)
+    for fault in ("p0.before:kill:1", "p7.2.written:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
+        lose(data_dir)
+        assert recover(data_dir)["rolled_forward"] is not None
+        killed(forks, data_dir, "opaque", fault, *options)
+    lose(data_dir)
+    recover(data_dir)
+    ends_with_maps(forks, data_dir, "opaque", maps)
+
+
+@pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.3.before:kill:2"])
+def test_where_a_map_was_is_asked_of_its_mark_when_no_file_tells_it(forks, place, maps, fault):
+    """The staged rows of groups that were put long ago are removed, and perhaps none has come since."""
+    data_dir = place / "data"
+    killed(forks, data_dir, "memory", fault, "--tables", 1, "--maps", maps)
+    lose(data_dir)
+    last = recover(data_dir, dry_run=True)["rolled_forward"][1]
+    old = [file for file in data_dir.glob(f"maps/*/{STAGED}/*") if int(file.name.split("-")[1]) < last]
+    assert old
+    for file in old:
+        file.unlink()
+    recover(data_dir)
+    ends_with_maps(forks, data_dir, "memory", maps)
+
+
+@pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.2.written:kill:2"])
+def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(forks, place, kafka_broker, fault):
+    data_dir, topic = place / "data", kafka_broker.make_topic(partitions=2)
+    options = ["--tables", 1, "--kafka", kafka_broker.bootstrap, topic]
+    killed(forks, data_dir, "memory", fault, *options)
+    lose(data_dir)
+    recover(data_dir)
+    status, output = forks.run([data_dir, "--spout", "memory", *options])
+    assert status == 0, output
+    sent = Counter(record.key for record in committed_records(kafka_broker.bootstrap, topic))
+    assert sent == Counter(word for line in lines(TXIDS) for word in line.split())
 
 
 # -- what is refused --------------------------------------------------------------------------------------------
@@ -153,7 +232,7 @@ def test_tables_of_which_one_lacks_its_other_half(ended):
 def test_tables_that_disagree_on_what_a_txid_was(forks, ended, place):
     """Two runs of a copy from before: the same txids, other attempts; then one table of the one beside those of the other."""
     shutil.copytree(ended, place / "twin")
-    for data_dir, fault in ((ended, "p7.2.before:kill:1"), (place / "twin", "p5.after:kill:1")):
+    for data_dir, fault in ((ended, one_published(1)), (place / "twin", "p5.after:kill:1")):
         killed(forks, data_dir, "memory", fault)
     killed(forks, place / "twin", "memory", "p8.after:kill:1")
     lose(ended)
@@ -174,7 +253,7 @@ def test_a_table_from_an_older_copy(forks, place):
 
 def test_a_damaged_staged_file_of_the_last_group(forks, place):
     data_dir = place / "data"
-    killed(forks, data_dir, "memory", "p7.2.before:kill:2")
+    killed(forks, data_dir, "memory", one_published(2))
     lose(data_dir)
     found = recover(data_dir, dry_run=True)
     last = found["rolled_forward"][1]

@@ -6,7 +6,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from crash_job import SPOUTS, TXIDS, lines
+from crash_job import SPOUTS, TXIDS
+from map_cases import counted, of_spout
 from recovery_cases import HERE, KILLED, Content, check, content, eventually, finish, open_books, start
 
 from txstorm import MapState
@@ -18,44 +19,8 @@ from txstorm.state.table import Owner
 
 pytestmark = pytest.mark.integration
 
-KEYS = ["the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra"]
 # Table 1 is ``changes/counts``, tables 2 and 3 are maps; in P0 they come after ``state/counts``.
 PUTS = ["p7.2.before", "p7.2.written", "p7.3.before", "p7.3.written"]
-
-
-def counted(url: str) -> dict[str, dict[object, object]]:
-    """What the maps hold."""
-    found = {}
-    for table, keys in (("words", [f'"{word}"' for word in KEYS]), ("lengths", [str(n) for n in range(1, 9)])):
-        backend = SqlAlchemyBackend(url, table)
-        rows = backend.multi_get(keys)
-        found[table] = {key: row.value for key, row in zip(keys, rows, strict=True) if row and row.value is not None}
-        backend.dispose()
-    return found
-
-
-def expected(batches: list[list[str]]) -> dict[str, dict[str, int]]:
-    """What they must hold after `batches` of words."""
-    words: dict[str, int] = {}
-    lengths: dict[str, int] = {}
-    for txid, batch in enumerate(batches, start=1):
-        for word in batch:
-            words[f'"{word}"'] = words.get(f'"{word}"', 0) + 1
-            lengths[str(len(word))] = lengths.get(str(len(word)), 0) + 1
-        if txid % 2 == 0:
-            words = {word: n for word, n in words.items() if not (word.startswith('"z') and word.strip('"') in batch)}
-    return {"words": words, "lengths": lengths}
-
-
-def of_spout(spout: str) -> dict[str, dict[str, int]]:
-    """The same after an undisturbed run of the crash job."""
-    rows = lines(TXIDS)
-    if spout == "file":
-        taken = [rows[i : i + 4] for i in range(0, len(rows), 4)]
-    else:
-        one, two = rows[::2], rows[1::2]
-        taken = [one[i : i + 2] + two[i : i + 2] for i in range(0, len(one), 2)]
-    return expected([" ".join(batch).split() for batch in taken])
 
 
 def killed_and_started_again(forks, place: Path, spout: str, url: str, *crashes: str) -> Content:

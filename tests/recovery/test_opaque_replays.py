@@ -44,7 +44,7 @@ def staged(data_dir: Path) -> set[str]:
 
 @both_kinds
 @pytest.mark.integration
-@pytest.mark.parametrize("fault", ["p6.before:kill:2", "p5.staged.after:kill:5", "p5.staged.before:kill:6"])
+@pytest.mark.parametrize("fault", ["p6.before:kill:2", "p5.staged.after:kill:4", "p5.staged.after:kill:5"])
 def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, fault):
     shelf.write([1, 2, 2, 666, 4, 5])
     argv = [JOB, place / "data", shelf.path, diary.path, kind, 3]

@@ -45,14 +45,15 @@ def undisturbed(forks, tmp_path_factory):
 @pytest.mark.parametrize(
     ("fault", "spout", "again"),
     [
-        ("p1.after:kill:2", "memory", "local"),
-        ("p2.after:kill:3", "opaque", "local"),
+        # Each starts Spark once or twice; the local engine passes all points in test_crash_grid.
+        pytest.param("p1.after:kill:2", "memory", "local", marks=pytest.mark.long),
+        pytest.param("p2.after:kill:3", "opaque", "local", marks=pytest.mark.long),
         ("p4.before:kill:2", "file", "local"),
-        ("p5.staged.after:kill:5", "memory", "spark"),
-        ("p6.before:kill:2", "opaque", "local"),
+        pytest.param("p5.staged.after:kill:5", "memory", "spark", marks=pytest.mark.long),
+        pytest.param("p6.before:kill:2", "opaque", "local", marks=pytest.mark.long),
         ("p6.after:kill:3", "file", "spark"),
         ("p7.2.written:kill:2", "memory", "local"),
-        ("p8.before:kill:3", "file", "local"),
+        pytest.param("p8.before:kill:3", "file", "local", marks=pytest.mark.long),
     ],
 )
 def test_killed_on_spark_and_started_again(forks, undisturbed, place, fault, spout, again):
@@ -95,7 +96,7 @@ def go_on(data_dir, diary):
     assert sums(data_dir) == dict.fromkeys(range(1, 2 * until + 1), 1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
     diary = Diary(place / "diary")
     child = start(HERE / "endless_job.py", place / "data", diary.path, "spark")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 from drivers import Drive, assert_as_undisturbed, committed, published
+from frozen_sweep import LONG, lead
 from kazoo.client import KazooClient
 from life_job import life
-from recovery_cases import eventually, open_books
+from recovery_cases import HERE, eventually, finish, open_books, start
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from watched import Diary
@@ -87,6 +89,24 @@ def test_a_driver_that_was_frozen_never_commits_again_and_says_so(driving, place
     assert epochs == sorted(epochs)
     assert set(epochs) == {1, 2}
     assert_as_undisturbed(place / "data", told["committed_txid"])
+
+
+def test_one_that_is_frozen_while_it_sweeps_takes_nothing_away_from_the_next(place, zookeeper_server):
+    ledger = f"zookeeper:{zookeeper_server.new_chroot()}"
+    child = start(HERE / "frozen_sweep.py", place / "data", ledger)
+    try:
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        left = {path.name for path in (place / "data/intents").iterdir()}
+        books = lead(place / "data", ledger)  # once the other one's session is over
+        books.write_metas({1: LONG})  # the very value whose file the other one is about to remove
+        child.send_signal(signal.SIGCONT)
+        finish(child)
+        assert not left & {path.name for path in (place / "data/intents").iterdir()}
+        assert books.metas() == {1: LONG}
+        books.ledger.close()
+    finally:
+        child.kill()
 
 
 # --- sessions, in this process ----------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ _ENDED = (
     KafkaError.PRODUCER_FENCED,
 )
 _TAIL = 8
+OPENING = 5.0
+"""Seconds for the first answer at a start: an address that is wrong is told within ten."""
 _PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
 
 Settings = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
@@ -122,7 +124,7 @@ class KafkaWriter:
         self._headers = [("txstorm.topology", topology.encode())]
         try:
             cluster, admin = Cluster(self._settings()), AdminClient(self._settings())
-            found = cluster.topics([self.topic, self._marks], self._timeout)
+            found = cluster.topics([self.topic, self._marks], min(OPENING, self._timeout))
             self._check_topic(admin, found)
             if self._marks in found:
                 self._check_progress_topic(admin)

@@ -1,6 +1,8 @@
 """How values are kept: as versioned JSON, in the ledger while short, in a file of their own when long.
 
-A long value is an immutable file named with its digest; the ledger then holds the digest and the size.
+A long value is an immutable file named with its digest and the epoch of the coordinator that wrote it; the ledger then
+holds both and the size. A coordinator uses and writes files of its own epoch only, and removes none of a later one:
+however long it was frozen in the middle of that, it takes nothing away from the one that leads now.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from txstorm.ledger.durable import sync_file, write_durably
 from txstorm.ledger.store import MAX_VALUE
 
 VALUE_FORMAT = 1
+EPOCH_FORMAT = 2
+"""Of what the ledger holds for a long value, where its file is named with an epoch."""
 _SCALARS = (str, int, bool, type(None))
-_OURS = re.compile(r"[0-9a-f]{64}\.json(\..*\.tmp)?")
+_OURS = re.compile(r"(?:([1-9][0-9]*)-)?[0-9a-f]{64}\.json(\..*\.tmp)?")
 
 
-def encode_value(blob_dir: Path | None, value: Any, what: str = "value") -> bytes:
+def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoch: int = 0) -> bytes:
     """The bytes to put into the ledger for `value`; a long one is first written durably to `blob_dir`.
 
     Equal values give equal bytes. Tuples come back as lists.
@@ -31,6 +35,7 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value") -> byte
         blob_dir: an existing directory on a local disk, or None where long values are not expected.
         value: None, bool, int, float, str, and lists, tuples and dicts with string keys of them.
         what: names the value in errors.
+        epoch: of the coordinator that writes it; 0 where none leads.
 
     Raises:
         MetadataError: `value` is not JSON, or would come back as something else; or is too long without `blob_dir`.
@@ -42,13 +47,14 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value") -> byte
         msg = f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
         raise MetadataError(msg)
     digest = _digest(document)
-    path = _blob_path(blob_dir, digest)
+    path = _blob_path(blob_dir, digest, epoch)
     if path.is_file() and path.read_bytes() == document:
         # The one who wrote it may have died before the directory was synced.
         sync_file(blob_dir)
     else:
         write_durably(path, document)
-    return _dumps({"format": VALUE_FORMAT, "blob": digest, "size": len(document)}, what)
+    named = {"format": EPOCH_FORMAT, "epoch": epoch} if epoch else {"format": VALUE_FORMAT}
+    return _dumps({**named, "blob": digest, "size": len(document)}, what)
 
 
 def decode_value(blob_dir: Path | None, data: bytes, what: str = "value") -> Any:
@@ -66,15 +72,16 @@ def decode_value(blob_dir: Path | None, data: bytes, what: str = "value") -> Any
     return document["value"]
 
 
-def sweep_blobs(blob_dir: Path, kept: Iterable[bytes]) -> list[str]:
-    """Remove the blob files that none of the encoded values `kept` names; returns the names of the removed.
+def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> list[str]:
+    """Remove the blob files of epochs up to `epoch` that none of the encoded values `kept` names; returns their names.
 
-    Called while nobody encodes into `blob_dir`, with *every* value of the ledger that was encoded with it: what is
-    written but not yet in the ledger would be taken for an orphan.
+    Called while nobody encodes into `blob_dir` in these epochs, with *every* value of the ledger that was encoded with
+    it: what is written but not yet in the ledger would be taken for an orphan. Who writes in later epochs is safe.
     """
     documents = (_loads(data, "kept value") for data in kept)
-    named = {f"{document['blob']}.json" for document in documents if "blob" in document}
-    orphans = sorted(p.name for p in blob_dir.iterdir() if _OURS.fullmatch(p.name) and p.name not in named)
+    named = {_blob_name(one["blob"], one.get("epoch", 0)) for one in documents if "blob" in one}
+    ours = ((path.name, _OURS.fullmatch(path.name)) for path in blob_dir.iterdir())
+    orphans = sorted(name for name, found in ours if found and int(found[1] or 0) <= epoch and name not in named)
     for name in orphans:
         (blob_dir / name).unlink()
     return orphans
@@ -139,17 +146,18 @@ def _loads(data: bytes, what: str) -> dict[str, Any]:
         raise _corrupt(what, f"{len(data)} bytes that are not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("format"), int):
         raise _corrupt(what, "JSON without a format")
-    if document["format"] > VALUE_FORMAT:
-        msg = f"{what}: expected format {VALUE_FORMAT}, got {document['format']}; use the txstorm that wrote it"
+    newest = EPOCH_FORMAT if "blob" in document else VALUE_FORMAT
+    if document["format"] > newest:
+        msg = f"{what}: expected format {newest}, got {document['format']}; use the txstorm that wrote it"
         raise DataDirectoryError(msg)
     return document
 
 
 def _read_blob(blob_dir: Path | None, document: dict[str, Any], what: str) -> bytes:
-    digest, size = document["blob"], document.get("size")
-    if blob_dir is None or not isinstance(digest, str) or not _OURS.fullmatch(f"{digest}.json"):
-        raise _corrupt(what, f"the name of a file {digest!r} and no directory {blob_dir}")
-    path = _blob_path(blob_dir, digest)
+    digest, size, epoch = document["blob"], document.get("size"), document.get("epoch", 0)
+    if blob_dir is None or type(epoch) is not int or not _OURS.fullmatch(_blob_name(digest, epoch)):
+        raise _corrupt(what, f"the name of a file {digest!r}, epoch {epoch!r} and the directory {blob_dir}")
+    path = _blob_path(blob_dir, digest, epoch)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -159,8 +167,12 @@ def _read_blob(blob_dir: Path | None, document: dict[str, Any], what: str) -> by
     return data
 
 
-def _blob_path(blob_dir: Path, digest: str) -> Path:
-    return blob_dir / f"{digest}.json"
+def _blob_path(blob_dir: Path, digest: str, epoch: int) -> Path:
+    return blob_dir / _blob_name(digest, epoch)
+
+
+def _blob_name(digest: str, epoch: int) -> str:
+    return f"{epoch}-{digest}.json" if epoch else f"{digest}.json"
 
 
 def _digest(data: bytes) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from txstorm import faults
@@ -66,6 +67,8 @@ class Books:
         self._blobs = blob_dir
         self._guard: Check | None = None
         self._partitions: PartitionEntries | None = None
+        self._late: dict[int, Meta] = {}
+        self._late_lock = Lock()
         self.epoch = 0
 
     def check(self) -> None:
@@ -145,6 +148,14 @@ class Books:
         for ops in in_commits([*(self._meta_ops(*one) for one in metas.items()), removed, *beside]):
             self._commit(ops)
 
+    def note_metas(self, metas: Mapping[int, Meta]) -> None:
+        """Store metadata of several txids with whatever is written next, so at P6 of these txids at the latest.
+
+        For what a later start can do without: metadata that P1 has stored already, and that a batch was read.
+        """
+        with self._late_lock:
+            self._late.update(metas)
+
     def keep_partitions(self) -> None:
         """Keep Storm's ``user/<partition>/<txid>`` from here on, for a ledger that is at Storm's paths."""
         self._partitions = PartitionEntries(self.ledger, self._put)
@@ -175,7 +186,7 @@ class Books:
         """P6, the commit point: from here on recovery only rolls the intent forward."""
         self.check_lease()
         path = names.intent_path(intent.last)
-        value = encode_value(self._blobs, intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
+        value = self._encoded(intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
         faults.point("p6.before")
         self._commit([Put(path, value, ABSENT)])
         faults.point("p6.after")
@@ -261,7 +272,8 @@ class Books:
             for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES, *self._partition_paths())
             for entry in self.ledger.scan(path).values()
         ]
-        sweep_blobs(self._blobs, kept)
+        faults.point("sweep.values")
+        sweep_blobs(self._blobs, kept, epoch=self.epoch)
 
     def _partition_paths(self) -> list[str]:
         return [f"{names.USER}/{partition}" for partition in self.ledger.children(names.USER)]
@@ -270,9 +282,19 @@ class Books:
 
     def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
-            self.ledger.commit([*self._guards, *ops], durable=durable)
+            for some in in_commits([*self._take_late(ops), ops]):
+                self.ledger.commit([*self._guards, *some], durable=durable)
         except ConflictError as error:
             raise self._fenced(error) from error
+
+    def _take_late(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+        """What `note_metas` was given and `ops` do not write or remove themselves."""
+        with self._late_lock:
+            late, self._late = self._late, {}
+        written = {op.path for op in ops} if late else set()
+        for txid, meta in late.items():
+            if names.meta_path(txid) not in written:
+                yield self._meta_ops(txid, meta)
 
     @property
     def _guards(self) -> list[Op]:
@@ -289,7 +311,10 @@ class Books:
         return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})")
 
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
-        return Put(path, encode_value(self._blobs, value, path), expect)
+        return Put(path, self._encoded(value, path), expect)
+
+    def _encoded(self, value: Any, what: str) -> bytes:
+        return encode_value(self._blobs, value, what, epoch=self.epoch)
 
     def _read(self, path: str) -> Any:
         entry = self.ledger.get(path)

@@ -367,7 +367,8 @@ class Driver:
         sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.committed(last.txid)
         spout = self._session.program.spout
-        self._monitor.committed(progress_list(outcome, spout, self._monitor.failures_of))
+        notices = self._planning.planner.notices()
+        self._monitor.committed(progress_list(outcome, spout, self._monitor.failures_of, notices))
         self._uncompacted_since = self._session.monotonic()
         self._feed(ev.Committed(*last))
         self._session.after_commit()

@@ -280,10 +280,10 @@ def _assemble(
     if topology.external:  # one txid is decided before the next one's effects begin
         settings = settings.updated({"max_group_txids": 1})
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
-    planning = Planning(books, planner(topology.spout.object, context), options.clock.now)
-    window = Window(
-        None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
-    )
+    source = planner(topology.spout.object, context)
+    planning = Planning(books, source, options.clock.now, external=topology.external)
+    pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
+    window = Window(pending, settings.max_pack_txids)
     committer = Committer(
         program,
         store,

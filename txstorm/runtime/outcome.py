@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -71,10 +71,15 @@ def batch_digest(digests: Mapping[str, str]) -> str:
 
 
 def progress_list(
-    outcome: Outcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]]
+    outcome: Outcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]], notices: Sequence[str] = ()
 ) -> list[TransactionProgress]:
-    """What is reported of the committed transactions; `failures_of` tells how often one had failed before, and why."""
-    return [_progress(one, outcome, spout, *failures_of(one.ready.attempt.txid)) for one in outcome.committed]
+    """What is reported of the committed transactions; `failures_of` tells how often one had failed before, and why.
+
+    What the spout had to say since the last group, its `notices`, stands with the last transaction. It is no part of a
+    batch: what is processed may be discarded yet.
+    """
+    made = [_progress(one, outcome, spout, *failures_of(one.ready.attempt.txid)) for one in outcome.committed]
+    return [*made[:-1], *(replace(one, reported=(*one.reported, *notices)) for one in made[-1:])]
 
 
 def _progress(

@@ -27,13 +27,15 @@ class Planning:
 
     Args:
         clock: now, in UTC microseconds.
+        external: whether the commit phase has effects outside the tables.
 
     Attributes:
         pinned: asked with (txid, the document before it) for a document that is settled, whatever the spout says.
     """
 
-    def __init__(self, books: Books, source: SpoutPlanner, clock: Callable[[], int]) -> None:
+    def __init__(self, books: Books, source: SpoutPlanner, clock: Callable[[], int], *, external: bool = False) -> None:
         self._books = books
+        self._external = external
         self.planner = source
         self._clock = clock
         self.metas: dict[int, Meta] = books.metas()
@@ -103,6 +105,9 @@ class Planning:
     def processed(self, outcomes: Iterable[Processed]) -> None:
         """Store the real extents and digests of processed txids, in one write (P4).
 
+        What only adds digests to a plan goes with the next write: it is stored when the txid is decided, and until
+        then nobody has seen anything of the batch that a replay would have to be held to.
+
         Raises `SpoutError` when a transactional spout emitted something else than the first time.
         """
         changed = {}
@@ -111,11 +116,13 @@ class Planning:
             meta = self.metas[txid]
             self._check(txid, meta, outcome)
             document = self.planner.finish(meta.document, outcome.parts) if self.planner.task_planned else meta.document
-            outcome.reported += self.planner.notices()
             changed[txid] = self.metas[txid] = with_digests(meta, document, outcome.digests)
         if changed:
             faults.point("p4.before")
-            self._books.write_metas(changed)
+            if self.planner.task_planned or self._external:
+                self._books.write_metas(changed)
+            else:
+                self._books.note_metas(changed)
             faults.point("p4.after")
 
     def emitted(self, outcome: Processed) -> None:

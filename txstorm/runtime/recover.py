@@ -188,7 +188,9 @@ def _write(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt) -> None:
             msg = f"ledger {chosen}: expected it to be empty, got one that somebody has written meanwhile; look again"
             raise DataDirectoryError(msg)
         blobs = directory / "intents"
-        puts = [[Put(path, encode_value(blobs, one, path))] for path, one in rebuilt.values().items()]
+        # As the next coordinator: who was frozen when the ledger was lost must not take its files away.
+        epoch = rebuilt.epoch + 1
+        puts = [[Put(path, encode_value(blobs, one, path, epoch=epoch))] for path, one in rebuilt.values().items()]
         for ops in in_commits(puts):
             ledger.commit(ops)
         record_ledger(directory, chosen)

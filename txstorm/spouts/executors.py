@@ -35,6 +35,7 @@ from txstorm.api.spout import (
 )
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
+from txstorm.spouts.notices import Notices
 from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter
 from txstorm.spouts.port import SpoutPlanner as SpoutPlanner
 from txstorm.spouts.port import SpoutTask as SpoutTask
@@ -192,9 +193,8 @@ class _OpaquePlanner(_TaskPlanner):
 
     def __init__(self, coordinator: OpaquePartitionedCoordinator, component: str) -> None:
         self._coordinator = coordinator
-        self._component = component
         self._away: set[str] = set()
-        self._notices: list[str] = []
+        self._notices = Notices(component, log)
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         ready = replay or self._coordinator.is_ready()
@@ -214,18 +214,12 @@ class _OpaquePlanner(_TaskPlanner):
         self._away = away
         if lost:
             kept = {partition: parts[partition]["kept"] for partition in lost}
-            self._say(f"away: {_partitions(lost)}; positions are kept ({kept}), the others go on")
+            self._notices.say(f"away: {_partitions(lost)}; positions are kept ({kept}), the others go on")
         if found:
-            self._say(f"back: {_partitions(found)}")
-
-    def _say(self, what: str) -> None:
-        notice = f"spout {self._component!r}: {what}"
-        log.warning("%s", notice)
-        self._notices.append(notice)
+            self._notices.say(f"back: {_partitions(found)}")
 
     def notices(self) -> list[str]:
-        notices, self._notices = self._notices, []
-        return notices
+        return self._notices.take()
 
     def close(self) -> None:
         self._coordinator.close()

@@ -12,16 +12,21 @@ from txstorm.api.spout import NOT_READY, SpoutCoordinator
 from txstorm.clients.kafka import Cluster, GroupPositions, Partition, Range
 from txstorm.clients.kafka_reader import RangeReader
 from txstorm.errors import SpoutError
+from txstorm.spouts.kafka_aside import PENDING, Aside
 from txstorm.spouts.kafka_offsets import Asked
 from txstorm.spouts.kafka_ranges import Batch, Lost, Positions, named, plan_ranges
 from txstorm.spouts.kafka_sizes import Sampled, Sizes, sampling
 from txstorm.spouts.kafka_source import KafkaSource
-from txstorm.spouts.kafka_view import ASK, KafkaView
+from txstorm.spouts.kafka_view import ASK, KafkaView, WouldAskError
+from txstorm.spouts.notices import Notices
 
 log = logging.getLogger("txstorm.kafka")
 
 GROUP_EVERY = 1.0
 """Seconds between two writes to the consumer group."""
+
+PATIENCE = 0.2
+"""Seconds: brokers that are well answer within milliseconds, and an answer that comes later waits to be asked for."""
 
 _SAMPLING = {"queued.min.messages": 1, "queued.max.messages.kbytes": 2048, "max.partition.fetch.bytes": 1 << 18}
 
@@ -34,6 +39,7 @@ class KafkaCoordinator(SpoutCoordinator):
         component: the spout's id.
         cluster: whom to ask; by default the brokers.
         monotonic: seconds.
+        patience: seconds that the driver is kept waiting for brokers, at most.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class KafkaCoordinator(SpoutCoordinator):
         component: str,
         cluster: Asked | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
     ) -> None:
         self._source = source
         self._component = component
@@ -49,28 +56,52 @@ class KafkaCoordinator(SpoutCoordinator):
         self._view = KafkaView(source, cluster or Cluster(source.settings, source.isolation), monotonic)
         self._reader: RangeReader | None = None
         self._sizes = Sizes(source.rows, source.size, sampling(self._sampler, ASK), monotonic)
+        self._aside = Aside(patience)
         self._last = self._highest = 0
         self._found: dict[tuple[str, Partition], int] = {}
         self._away: set[Partition] = set()
         self._trouble = ""
-        self._notices: list[str] = []
+        self._notices = Notices(component, log)
         self._lag: _LagTools | None = None if source.group is None else _LagTools(source, monotonic)
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        """The next ranges; `NOT_READY` when there is nothing to read, or nobody to ask."""
+        """The next ranges; `NOT_READY` when there is nothing to read, nobody to ask, or no answer yet."""
         # First in this run, or planned again after a failure: what was known may have been the fault.
         again = self._last == 0 or txid <= self._last
-        there = self._view.look(now=again)
-        self._say_trouble()
-        if not there:
+        batch = self._planned(txid, prev_metadata, again=again)
+        if batch is PENDING:
             return NOT_READY
-        batch = self._batch(Positions.after(prev_metadata), first=prev_metadata is None, again=again)
+        self._say_trouble()
+        self._say_away()
         # What was started once and failed is planned, also when there is nothing left for it.
-        if txid > self._highest and not self._worth(batch, first=prev_metadata is None):
+        if batch is None or (txid > self._highest and not self._worth(batch, first=prev_metadata is None)):
             return NOT_READY
         self._last, self._highest = txid, max(txid, self._highest)
         self._say_news(txid, batch, first=prev_metadata is None)
         return batch.to_json()
+
+    def _planned(self, txid: int, before: Any, *, again: bool) -> Any:
+        """The next `Batch`; None where nobody can say what there is, `PENDING` where nobody has said it yet."""
+        if not again and not self._aside.busy:
+            try:
+                return self._plan_mute(before)
+            except WouldAskError:
+                pass
+        return self._aside.ask((txid, before), lambda: self._plan(before, again=again))
+
+    def _plan_mute(self, before: Any) -> Batch | None:
+        """Plan with what is known: a backlog needs nobody, and another thread would cost more than the planning."""
+        self._view.mute = True
+        try:
+            return self._plan(before, again=False)
+        finally:
+            self._view.mute = False
+
+    def _plan(self, before: Any, *, again: bool) -> Batch | None:
+        """What the brokers have for a batch after the one with metadata `before`; None when they cannot be asked."""
+        if not self._view.look(now=again):
+            return None
+        return self._batch(Positions.after(before), first=before is None, again=again)
 
     def _worth(self, batch: Batch, *, first: bool) -> bool:
         """Whether there is a transaction to start. The first one also pins where reading began, where that moves."""
@@ -89,7 +120,6 @@ class KafkaCoordinator(SpoutCoordinator):
                 # It ends before what was read of it: perhaps it is another topic of the same name.
                 self._view.look(now=True)
                 return self._batch(before, first=first, again=True)
-        self._say_away()
         return Batch(positions, self._ranges(positions), new=new, away=self._view.away, lost=lost)
 
     def _ranges(self, positions: Positions) -> dict[Partition, Range]:
@@ -180,38 +210,37 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def _say_news(self, txid: int, batch: Batch, *, first: bool) -> None:
         for one in batch.lost:
-            self._say(f"txid {txid}: lost: {one}; recorded with the txid")
+            self._notices.say(f"txid {txid}: lost: {one}; recorded with the txid")
         for partition in [] if first else sorted(batch.new):
-            self._say(f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}")
+            self._notices.say(
+                f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}"
+            )
 
     def _say_away(self) -> None:
         gone, back = sorted(self._view.away - self._away), sorted(self._away - self._view.away)
         self._away = set(self._view.away)
         if gone:
-            self._say(f"away: {', '.join(map(named, gone))}; positions are kept, the others go on")
+            self._notices.say(f"away: {', '.join(map(named, gone))}; positions are kept, the others go on")
         if back:
-            self._say(f"back: {', '.join(map(named, back))}")
+            self._notices.say(f"back: {', '.join(map(named, back))}")
 
     def _say_trouble(self) -> None:
         trouble = self._view.trouble
         if bool(trouble) != bool(self._trouble):
-            self._say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
+            self._notices.say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
         self._trouble = trouble
-
-    def _say(self, what: str) -> None:
-        notice = f"spout {self._component!r}: {what}"
-        log.warning("%s", notice)
-        self._notices.append(notice)
 
     def notices(self) -> list[str]:
         """See `SpoutCoordinator`."""
-        notices, self._notices = self._notices, []
-        return notices
+        return self._notices.take()
 
     # -- all that is there, and all that is committed -----------------------------------------------------------
 
     def latest(self) -> Any:
-        """Topic → its id, and the ends of those of its partitions that can be asked."""
+        """Topic → its id, and the ends of those of its partitions that can be asked; waits for the answers."""
+        return self._aside.wait(self._ends)
+
+    def _ends(self) -> Any:
         if not self._view.look(now=not self._view.topics):
             msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
             raise SpoutError(msg)
@@ -245,13 +274,17 @@ class KafkaCoordinator(SpoutCoordinator):
             self._lag.committed(Positions.after(metadata).next)
 
     def close(self) -> None:
-        """Close all clients."""
-        if self._reader is not None:
-            self._reader.close()
+        """Close all clients; one that waits for brokers which do not answer is closed when it has waited."""
         if self._lag is not None:
             self._lag.close()
+        self._aside.close(self._close_reader)
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
 
     def _sampler(self) -> Sampled:
+        self._view.check_mute()
         if self._reader is None:
             self._reader = RangeReader({**self._source.settings, **_SAMPLING}, self._source.isolation)
         return self._reader

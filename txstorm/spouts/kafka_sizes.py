@@ -53,10 +53,10 @@ class Sizes:
         if count * LARGEST <= self._size:
             return self._rows
         if self._monotonic() >= self._due.get(topic, 0.0):
-            self._due[topic] = self._monotonic() + AGE
             partition = max(waiting, key=lambda one: (waiting[one][1] - waiting[one][0], one))
             start, stop = waiting[partition]
             mean = self._sample(partition, (start, min(stop, start + SAMPLE)))
+            self._due[topic] = self._monotonic() + AGE
             self._known[topic] = self._known.get(topic, UNKNOWN) if mean is None else max(1.0, mean)
         return max(1, min(self._rows, int(self._size / self._known[topic])))
 

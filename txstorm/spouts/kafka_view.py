@@ -19,8 +19,12 @@ AWAY = 1.0
 """Seconds between two looks while a partition is away, or the last look failed, at most."""
 
 
+class WouldAskError(Exception):
+    """Only the brokers can tell, and they must not be asked here."""
+
+
 class KafkaView:
-    """Asks when it has to, and never waits for long.
+    """Asks when it has to, and waits some seconds where nobody answers.
 
     Args:
         source: which topics.
@@ -32,6 +36,7 @@ class KafkaView:
         ends: partition → its end, as of the last `ask_ends`; without those that could not be asked.
         away: partitions that could not be asked then.
         trouble: why the last look failed; empty when it did not.
+        mute: ask nobody: raise `WouldAskError` instead.
     """
 
     def __init__(self, source: KafkaSource, cluster: Asked, monotonic: Callable[[], float]) -> None:
@@ -44,6 +49,7 @@ class KafkaView:
         self.ends: dict[Partition, int] = {}
         self.away: set[Partition] = set()
         self.trouble = ""
+        self.mute = False
 
     @property
     def partitions(self) -> list[Partition]:
@@ -54,6 +60,7 @@ class KafkaView:
         """See which topics and partitions there are, if it is time to, or `now`; False when nobody can say."""
         if not (now or self._due()):
             return True
+        self.check_mute()
         self._asked = self._monotonic()
         try:
             self.topics = dict(self._cluster.topics(self._names(), LOOK))
@@ -101,4 +108,12 @@ class KafkaView:
         return {one: offset for one, offset in {**found, **ends}.items() if offset is not None}
 
     def _ask(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        return self._offsets.ask(self.topics, wanted) if wanted else {}
+        if not wanted:
+            return {}
+        self.check_mute()
+        return self._offsets.ask(self.topics, wanted)
+
+    def check_mute(self) -> None:
+        """Called before anybody is asked anything."""
+        if self.mute:
+            raise WouldAskError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -19,6 +19,7 @@ from txstorm.state.maps import MapGroup, TaskMap
 from txstorm.state.sink import SinkGroup, TaskSink
 from txstorm.state.staging import StagedName, stage
 from txstorm.state.table import TableRef
+from txstorm.state.together import together
 
 G = TypeVar("G")
 
@@ -86,13 +87,16 @@ class Member:
         self._lasts = Lasts(last)
         self._staged: dict[str, int] = {}
 
-    def stage(self, txids: Sequence[TxidRecord], epoch: int) -> IntentTable | None:
-        """Write the rows of `txids`, which follow each other, to a staged file; None when there are none."""
+    def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
+        """What writes the rows of `txids`, which follow each other, to a staged file; None when there are none."""
         first, last = txids[0], txids[-1]
         rows: pa.Table | None = self._take(first.txid, last.txid)
         if rows is None or not rows.num_rows:
             return None
         previous = self._lasts.before(first.txid)
+        return lambda: self._stage(rows, previous, last, epoch)
+
+    def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
         staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
         self._lasts.staged(last.txid)
         self._staged[staged.path] = last.txid
@@ -257,8 +261,8 @@ class CommitGroup:
 
     def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
         """Write the rows of `txids` durably beside their tables; returns the tables they touch, in a fixed order."""
-        staged = (member.stage(txids, epoch) for member in self._tables.members)
-        return [table for table in staged if table is not None]
+        staging = (member.staging(txids, epoch) for member in self._tables.members)
+        return together([one for one in staging if one is not None])
 
     def apply(self, last: int) -> None:
         """The txids up to `last` are published: they enter the index."""

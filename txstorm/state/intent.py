@@ -61,6 +61,10 @@ class TxidRecord:
         return cls(found["txid"], found["attempt"], found["digest"], found["extents"], found["stamp"])
 
 
+UNKNOWN = -1
+"""Of a map or outlet, in an intent that was made again from staged files: the txid before it, which its mark knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class IntentTable:
     """One table that an intent touches, or map or outlet in a system of the user's own.
@@ -70,7 +74,7 @@ class IntentTable:
         name: the state's, sink's, map's or outlet's name; empty for the one table of dead letters.
         uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
         schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
-        previous: the last txid of the table before this group.
+        previous: the last txid of the table before this group; `UNKNOWN` where the ledger was lost with it.
         staged: the rows.
     """
 

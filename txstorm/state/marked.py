@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from txstorm.api.marks import Mark
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
-from txstorm.state.intent import Intent, IntentTable
+from txstorm.state.intent import UNKNOWN, Intent, IntentTable
 from txstorm.state.table import TRIES, Owner
 
 R = TypeVar("R")
@@ -98,11 +98,13 @@ class Marked(Generic[R]):
             self._check_owner(found, epoch)
             if (found.timeline, found.txid, found.content) == (intent.timeline, intent.last, table.staged.digest):
                 return True
-            if (found.timeline, found.txid) == (intent.timeline, table.previous):
+            before = range(intent.first) if table.previous == UNKNOWN else (table.previous,)
+            if found.timeline == intent.timeline and found.txid in before:
                 return False
         where = "has no mark" if found is None else f"is at txid {found.txid} of timeline {found.timeline}"
+        expected = f"before txid {intent.first}" if table.previous == UNKNOWN else f"at txid {table.previous}"
         msg = (
-            f"{self.label}: expected to be at txid {table.previous} before txids {intent.first} to {intent.last} are "
+            f"{self.label}: expected to be {expected} before txids {intent.first} to {intent.last} are "
             f"put, but it {where}; restore data directory and {self.home} from the same moment"
         )
         raise TableCorrupt(msg)
@@ -116,9 +118,9 @@ class Marked(Generic[R]):
                 return self._mark(epoch, committed, "")
             raise TableCorrupt(self._unmarked(recorded))
         self._check_owner(found, epoch)
-        allowed = set(range(committed + 1)) if recorded is None else _allowed(self.uri, recorded, live)
+        allowed = _allowed(self.uri, committed, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
-            wanted = f"at most {committed}" if recorded is None else " or ".join(map(str, sorted(allowed)))
+            wanted = f"at most {max(allowed)}" if recorded is None else " or ".join(map(str, sorted(allowed)))
             msg = (
                 f"{self.label}: the ledger expects it at txid {wanted} of timeline {self.owner.timeline}, "
                 f"found {found.txid} of timeline {found.timeline}; data directory and {self.home} are not from the "
@@ -158,10 +160,11 @@ class Marked(Generic[R]):
         return BlockedError(f"{self.label}: cannot {what} in {TRIES} tries: another writer moves its mark")
 
 
-def _allowed(uri: str, recorded: int, live: Sequence[Intent]) -> set[int]:
-    allowed = {recorded}
+def _allowed(uri: str, committed: int, recorded: int | None, live: Sequence[Intent]) -> set[int]:
+    """The txids that a mark may be at; a rebuilt ledger has not recorded any, and its intent may be put already."""
+    allowed = set(range(committed + 1)) if recorded is None else {recorded}
     for intent in live:
         for table in intent.tables:
-            if table.uri == uri and table.previous in allowed:
+            if table.uri == uri and (table.previous in allowed or table.previous == UNKNOWN):
                 allowed.add(intent.last)
     return allowed

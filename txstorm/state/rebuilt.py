@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from txstorm.clients.delta_log import paths_of
 from txstorm.errors import TableCorrupt
-from txstorm.state.intent import MAP, Intent, IntentTable, encode_schema
-from txstorm.state.salvage import Found, Published, map_folders
+from txstorm.state.intent import MAP, UNKNOWN, Intent, IntentTable, encode_schema
+from txstorm.state.salvage import Found, Published, outside_folders
 from txstorm.state.staging import STAGED, Staged, digest
 from txstorm.state.table import TableRef
 
@@ -57,9 +57,9 @@ def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> 
     for uri, table in found.tables.items():
         if uri not in published and (file := _staged_file(data_dir / uri, prefix)) is not None:
             yield _table(table.ref, data_dir, file, table.last_txid())
-    for ref in map_folders(data_dir):
+    for ref in outside_folders(data_dir):
         if (file := _staged_file(data_dir / ref.uri, prefix)) is not None:
-            yield _table(ref, data_dir, file, _map_txid(data_dir / ref.uri, found))
+            yield _table(ref, data_dir, file, _outside_txid(data_dir / ref.uri, found))
 
 
 def _staged_file(table: Path, prefix: str) -> Path | None:
@@ -71,10 +71,10 @@ def _staged_file(table: Path, prefix: str) -> Path | None:
     return files[0] if files else None
 
 
-def _map_txid(path: Path, found: Found) -> int:
-    """Where a map was before the last group: the last group whose rows are still staged; its store says it better.
+def _outside_txid(path: Path, found: Found) -> int:
+    """Where a map or outlet was before the last group: the last group whose rows are still staged; `UNKNOWN` without.
 
-    The next start asks the store, and refuses to put anything where this is not so.
+    The next start asks its mark, and refuses to put anything where this is not so.
     """
     attempts: Mapping[int, int] = {
         **{row["txid"]: row["attempt"] for row in found.history},
@@ -83,7 +83,7 @@ def _map_txid(path: Path, found: Found) -> int:
     names = [file.name.split("-") for file in (path / STAGED).glob("*.parquet")]
     known = [int(one[1]) for one in names if len(one) > 3 and one[1].isdecimal() and one[2].isdecimal()]
     kept = [txid for txid, one in zip(known, names, strict=True) if attempts.get(txid) == int(one[2])]
-    return max((txid for txid in kept if txid < found.last), default=0)
+    return max((txid for txid in kept if txid < found.last), default=UNKNOWN)
 
 
 def _table(ref: TableRef, data_dir: Path, file: Path, previous: int) -> IntentTable:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from txstorm.clients.delta import is_table
 from txstorm.errors import DataDirectoryError, TableCorrupt
 from txstorm.state.history import read_history
-from txstorm.state.intent import CHANGES, DIRECTORIES, LETTERS, MAP, SINK, STATE, TxidRecord
+from txstorm.state.intent import CHANGES, DIRECTORIES, LETTERS, OUTSIDE, SINK, STATE, TxidRecord
 from txstorm.state.read import open_table
 from txstorm.state.table import DeltaTableState, TableRef
 
@@ -186,7 +186,7 @@ def _disagreed(last: int, table: str, found: object, other: str, expected: objec
     )
 
 
-def map_folders(data_dir: Path) -> list[TableRef]:
-    """The maps whose rows were staged in `data_dir`; their values are elsewhere."""
-    folder = data_dir / DIRECTORIES[MAP]
-    return [TableRef(MAP, one.name) for one in sorted(folder.iterdir())] if folder.is_dir() else []
+def outside_folders(data_dir: Path) -> list[TableRef]:
+    """The maps and outlets whose rows were staged in `data_dir`; what they hold is elsewhere."""
+    found = [(kind, data_dir / DIRECTORIES[kind]) for kind in OUTSIDE]
+    return [TableRef(kind, one.name) for kind, folder in found if folder.is_dir() for one in sorted(folder.iterdir())]

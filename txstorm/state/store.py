@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,16 +22,16 @@ from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.history import HISTORY
 from txstorm.state.index import MemoryIndex
-from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent
+from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.state.maps import MapGroup
 from txstorm.state.outside import OutsideStore
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
-from txstorm.state.recovery import table_ref
 from txstorm.state.sink import SinkGroup
 from txstorm.state.sweep import kept_by, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.state.together import together
 
 
 class StateStore:
@@ -171,7 +172,7 @@ class StateStore:
         return CommitGroup(first, self._tables)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to all its tables, maps and outlets in order; returns table → version.
+        """Publish a decided group to all its tables, at once, then to its maps and outlets; returns table → version.
 
         May be called again after any failure. Then call `CommitGroup.apply`.
 
@@ -180,18 +181,28 @@ class StateStore:
             TableCorrupt: a table holds something else than the intent expects.
             BlockedError: a commit cannot be made.
         """
-        versions = {}
-        for number, table in enumerate(intent.tables, start=1):
-            if table.kind in OUTSIDE:
-                self.outside.publish(number, table, intent, epoch)
-            else:
-                delta = self._delta[TableRef(table.kind, table.name)]
-                versions[table.uri] = delta.publish(number, table, intent, epoch)
-            if table.uri in self._members:  # else nothing is loaded yet
-                self._members[table.uri].published(intent.last)
-        for uri in versions:
-            self._delta[table_ref(uri)].tidy()
-        return versions
+        numbered = list(enumerate(intent.tables, start=1))
+        tables = [(number, one) for number, one in numbered if one.kind not in OUTSIDE]
+        outside = [(number, one) for number, one in numbered if one.kind in OUTSIDE]
+        for _, one in tables:  # while nothing of it is published, a decided group can still be abandoned
+            self._delta[TableRef(one.kind, one.name)].check_there()
+        made = together([partial(self._publish_table, *one, intent, epoch) for one in tables])
+        # One after the other, on this thread: connections of a user's own need not be for several.
+        for number, one in outside:
+            self.outside.publish(number, one, intent, epoch)
+            self._published(one.uri, intent.last)
+        return {one.uri: version for (_, one), version in zip(tables, made, strict=True)}
+
+    def _publish_table(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+        delta = self._delta[TableRef(table.kind, table.name)]
+        version = delta.publish(number, table, intent, epoch)
+        self._published(table.uri, intent.last)
+        delta.tidy()
+        return version
+
+    def _published(self, uri: str, last: int) -> None:
+        if uri in self._members:  # else nothing is loaded yet
+            self._members[uri].published(last)
 
     def compact(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,6 +172,21 @@ class DeltaTableState:
                 self.sync(version)
                 return
         raise self._blocked("raise the epoch", None)
+
+    def check_there(self) -> None:
+        """A look, without reading, whether the log can be written to; called before a group is published to any table.
+
+        Raises:
+            BlockedError: it is gone, or may not be written to.
+        """
+        log = self._handle.log_entry(0).parent
+        if os.access(log, os.W_OK):
+            return
+        try:
+            self._handle.reopen()
+        except TableCorrupt as gone:
+            raise self._blocked("commit to it", gone) from gone
+        raise self._blocked("commit to it", PermissionError(f"no right to write to {log}"))
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
         """Publish the staged rows of `intent` to this table, once; returns the version that holds them.

@@ -126,7 +126,8 @@ def test_encoding_again_mends_a_damaged_file(tmp_path: Path) -> None:
     "data",
     [
         b"", b"\xff", b"{", b"[]", b"{}", b'{"value":1}', b'{"format":1}', b'{"format":"1","value":1}', b"7",
-        b'{"format":1,"blob":"../x","size":1}', b'{"format":1,"blob":7,"size":1}', b"[" * 100_000,
+        b'{"format":1,"blob":"../x","size":1}', b'{"format":1,"blob":7,"size":1}',
+        b'{"format":2,"blob":"%s","epoch":"../1","size":1}' % (b"0" * 64), b"[" * 100_000,
     ],
 )  # fmt: skip
 def test_other_bytes_are_corrupt(tmp_path: Path, data: bytes) -> None:
@@ -135,9 +136,10 @@ def test_other_bytes_are_corrupt(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataDirectoryError, match="expected format 1, got 2") as caught:
-        decode_value(tmp_path, b'{"format":2,"value":1}')
-    assert not isinstance(caught.value, LedgerCorrupt)
+    for document in (b'{"format":2,"value":1}', b'{"format":3,"blob":"","size":1}'):
+        with pytest.raises(DataDirectoryError, match=r"expected format [12], got [23]") as caught:
+            decode_value(tmp_path, document)
+        assert not isinstance(caught.value, LedgerCorrupt)
 
 
 def test_random_damage_never_comes_back_as_a_value_of_a_file(tmp_path: Path) -> None:
@@ -164,3 +166,20 @@ def test_the_sweeper_removes_what_no_value_names_and_only_its_own_kind(tmp_path:
     assert len(sweep_blobs(tmp_path, kept)) == 2
     assert {path.name for path in tmp_path.iterdir()} == mine | foreign
     assert decode_value(tmp_path, kept[0]) == LONG
+
+
+def test_a_file_belongs_to_the_epoch_that_wrote_it(tmp_path: Path) -> None:
+    before, now = encode_value(tmp_path, LONG, epoch=3), encode_value(tmp_path, LONG, epoch=4)
+    assert json.loads(now) == {**json.loads(before), "epoch": 4}
+    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["3-", "4-"]
+    # Whoever led in epoch 3 knows nothing of what is written in epoch 4.
+    assert len(sweep_blobs(tmp_path, [], epoch=3)) == 1
+    assert decode_value(tmp_path, now) == LONG
+    with pytest.raises(LedgerCorrupt, match="3-"):
+        decode_value(tmp_path, before)
+
+
+def test_files_without_an_epoch_can_be_read_and_are_swept_by_any(tmp_path: Path) -> None:
+    kept, _ = encode_value(tmp_path, LONG), encode_value(tmp_path, [LONG])
+    assert len(sweep_blobs(tmp_path, [kept], epoch=7)) == 1
+    assert decode_value(tmp_path, kept) == LONG

@@ -93,6 +93,17 @@ def test_metas_come_back_as_they_were(books: Books) -> None:
     assert books.metas()[10] == Meta({"real": 1}, 5, {"0": "aa"})
 
 
+def test_noted_metas_go_with_the_next_write(books: Books) -> None:
+    books.write_metas({txid: Meta({}, 1) for txid in (1, 2, 3)})
+    read = {txid: Meta({}, 1, {"0": "aa"}) for txid in (1, 2, 3)}
+    books.note_metas(read)
+    assert books.metas()[2] == Meta({}, 1)
+    books.write_metas({3: Meta({"later": 1}, 1)}, remove=[1])
+    assert books.metas() == {2: read[2], 3: Meta({"later": 1}, 1)}
+    books.decide(intent(2))
+    assert books.metas()[2] == read[2]
+
+
 def test_a_decision_is_made_once(books: Books) -> None:
     books.decide(intent(1, 2))
     assert books.live_intents() == [intent(1, 2)]

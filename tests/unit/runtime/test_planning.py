@@ -120,9 +120,20 @@ def test_a_transactional_spout_that_replays_something_else_is_refused(desk: Desk
     planning.processed([outcome(1, digests={"p": "aa", "q": "bb"})])
     with pytest.raises(SpoutError, match=r"txid 1: .* another batch for q .*digest cc, expected bb"):
         planning.processed([outcome(1, digests={"p": "aa", "q": "cc"})])
+    assert desk.books.metas()[1].digests == {}
+    desk.books.write_status({})  # whatever is written next takes the digests along
     again = desk.planning(Source(2))
     with pytest.raises(SpoutError, match="must replay exactly"):
         again.processed([outcome(1, digests={"p": "xx"})])
+
+
+def test_what_was_read_is_stored_at_once_where_committers_have_effects_of_their_own(desk: Desk) -> None:
+    desk.planning(Source(2))
+    planning = Planning(desk.books, Source(2), lambda: desk.now, external=True)
+    planning.plan(1, replay=False)
+    planning.save()
+    planning.processed([outcome(1, digests={"p": "aa"})])
+    assert desk.books.metas()[1].digests == {"p": "aa"}
 
 
 def test_an_opaque_spout_may_replay_something_else(desk: Desk) -> None:
@@ -130,6 +141,7 @@ def test_an_opaque_spout_may_replay_something_else(desk: Desk) -> None:
     planning.plan(1, replay=False)
     for digest in ("aa", "cc"):
         planning.processed([outcome(1, digests={"p": digest})])
+    desk.books.write_status({})
     assert desk.books.metas()[1].digests == {"p": "cc"}
 
 

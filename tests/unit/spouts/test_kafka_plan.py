@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from kafka_fake import Brokers, source
 
@@ -19,8 +21,8 @@ class Clock:
         return self.now
 
 
-def coordinator(brokers: Brokers, *, clock: Clock | None = None, **options) -> KafkaCoordinator:
-    return KafkaCoordinator(source(**options), "spout", brokers, clock or Clock())
+def coordinator(brokers: Brokers, *, clock: Clock | None = None, patience: float = 60, **options) -> KafkaCoordinator:
+    return KafkaCoordinator(source(**options), "spout", brokers, clock or Clock(), patience)
 
 
 def plans(planner: KafkaCoordinator, count: int, first: int = 1, meta=None) -> list:
@@ -214,6 +216,60 @@ def test_brokers_that_do_not_answer_are_waited_for_and_said_once():
         "nobody is there",
         "the brokers answer again",
     ]
+
+
+class Slow(Brokers):
+    """Does not say which topics there are before `answers` is set."""
+
+    def __init__(self, **bounds):
+        super().__init__(**bounds)
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def topics(self, names, seconds):
+        self.asked.set()
+        assert self.answers.wait(60)
+        return super().topics(names, seconds)
+
+
+def answered(planner: KafkaCoordinator, txid: int, before):
+    """What it plans when it is asked until it knows."""
+    while (made := planner.initialize_transaction(txid, before)) is NOT_READY:
+        threading.Event().wait(0.001)
+    return made
+
+
+def test_brokers_that_take_long_keep_nobody_waiting():
+    brokers = Slow(t={0: [0, 150]})
+    planner = coordinator(brokers, patience=0.01, opaque=True)
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    assert brokers.asked.wait(60) and not brokers.answers.is_set()
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    assert brokers.requests == []  # asked once, without an answer yet
+    brokers.answers.set()
+    first = answered(planner, 1, None)
+    assert ranges_of(first) == {("t", 0): (0, 100)}
+
+    # What nobody asks for any more when it is answered is thrown away.
+    second = answered(planner, 2, first)
+    brokers.answers.clear()
+    assert planner.initialize_transaction(2, first) is NOT_READY
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    brokers.answers.set()
+    assert answered(planner, 1, None) == first
+    assert answered(planner, 2, first) == second
+
+
+def test_a_coordinator_that_is_closed_while_it_waits_leaves_no_thread():
+    brokers = Slow(t={0: [0, 150]})
+    planner = coordinator(brokers, patience=0.01)
+    before = set(threading.enumerate())
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    [started] = set(threading.enumerate()) - before
+    planner.close()
+    assert started.is_alive()
+    brokers.answers.set()
+    started.join(60)
+    assert not started.is_alive()
 
 
 def test_all_that_is_there_is_reached_when_every_partition_is_read():

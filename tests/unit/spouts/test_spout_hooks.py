@@ -8,6 +8,8 @@ import pytest
 
 from txstorm import (
     NOT_READY,
+    BatchBolt,
+    Committer,
     CompositeSpout,
     Emitter,
     SpoutCoordinator,
@@ -15,7 +17,7 @@ from txstorm import (
     TransactionalTopologyBuilder,
     run,
 )
-from txstorm.errors import SpoutError
+from txstorm.errors import FailedException, SpoutError
 from txstorm.sinks import DeltaSink
 
 HEARD: list = []
@@ -39,9 +41,10 @@ class Numbers(TransactionalSpout):
 class Coordinator(SpoutCoordinator):
     def __init__(self, deaf):
         self.deaf = deaf
+        self.told = []
 
     def initialize_transaction(self, txid, prev_metadata):
-        self.told = [f"planned {txid}"]
+        self.told = [*self.told, f"planned {txid}"]
         return {"txid": txid} if txid < 4 else NOT_READY
 
     def notices(self):
@@ -86,6 +89,30 @@ def test_a_coordinator_hears_of_commits_and_what_it_raises_then_changes_nothing(
 def test_notices_are_in_the_progress(tmp_path):
     handle = ran(Numbers(), tmp_path)
     assert [one.reported for one in handle.recentProgress] == [(f"planned {txid}",) for txid in (1, 2, 3)]
+
+
+class FailsOnce(BatchBolt, Committer):
+    """Its first turn fails, when all that is planned may have been processed."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def execute(self, tuple):
+        pass
+
+    def finish_batch(self):
+        if not self.mark.exists():
+            self.mark.touch()
+            raise FailedException
+
+
+def test_notices_of_transactions_that_are_processed_again_are_not_lost(tmp_path):
+    builder = TransactionalTopologyBuilder("hooks", "spout", Numbers())
+    builder.set_bolt("fails", FailsOnce(tmp_path / "failed")).global_grouping("spout")
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", until_txid=3)
+    handle.awaitTermination(60)
+    assert handle.snapshot.replays == 1
+    assert "planned 3" in [notice for one in handle.recentProgress for notice in one.reported]
 
 
 def test_a_refused_record_fails_the_batch(tmp_path):

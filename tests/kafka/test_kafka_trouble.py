@@ -1,0 +1,68 @@
+"""Everything that can happen to a topology between Kafka and Delta, in one run; who says it is right is independent.
+
+The seed is printed; ``TXSTORM_TROUBLE_SEED`` runs another one, ``TXSTORM_TROUBLE_MINUTES`` sets how long the long ones
+take together. Threads and processes are not bound to a seed: it gives the same troubles, not the same run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from servers.proxy import LossyProxy
+from servers.running import Kafka, ZooKeeper, start_kafka
+from trouble import HARMLESS, LOSSY, Servers, World
+
+pytestmark = pytest.mark.integration
+
+MINUTES = float(os.environ.get("TXSTORM_TROUBLE_MINUTES", "5"))
+
+
+def seed(default: int) -> int:
+    return int(os.environ.get("TXSTORM_TROUBLE_SEED", default))
+
+
+@contextmanager
+def world(kafka: Kafka, zookeeper: ZooKeeper, place: Path, **options) -> Iterator[World]:
+    with LossyProxy("127.0.0.1", zookeeper.ports[0]) as before_zookeeper:
+        proxies = [kafka.proxy(i) for i in range(len(kafka.ports))]
+        made = World(Servers(kafka, zookeeper, proxies, before_zookeeper), place, **options)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.slow
+def test_some_trouble(
+    kafka_broker: Kafka, zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None]
+):
+    chosen = seed(337)  # what it draws is a good part of all there is
+    progress(f"TXSTORM_TROUBLE_SEED={chosen}")
+    with world(kafka_broker, zookeeper_server, tmp_path, seed=chosen, say=progress, longest=1.0) as made:
+        made.torment(made.rng.sample([*HARMLESS, *LOSSY], 6), at_once=3)
+        found = made.end()
+    assert found["records"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lossy", [True, False], ids=["opaque", "transactional"])
+@pytest.mark.timeout(0)
+def test_all_trouble(zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None], lossy: bool):
+    chosen = seed(random.randrange(1 << 30))
+    progress(f"TXSTORM_TROUBLE_SEED={chosen}")
+    with start_kafka(tmp_path / "kafka", brokers=3) as kafka:
+        options = {"seed": chosen, "say": progress, "lossy": lossy, "longest": 8.0}
+        with world(kafka, zookeeper_server, tmp_path, **options) as made:
+            until = time.monotonic() + MINUTES * 30
+            while time.monotonic() < until:
+                some = made.rng.sample([*HARMLESS, *LOSSY] if lossy else HARMLESS, 3)
+                made.torment(some, at_once=made.rng.randint(1, 3))
+            found = made.end()
+    assert found["records"]

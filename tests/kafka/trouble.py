@@ -1,0 +1,300 @@
+"""Makes trouble for a topology that reads Kafka with its ledger in ZooKeeper: what, when and how bad, a seed decides."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import NewPartitions
+from servers.kafka import is_transaction_end
+from servers.proxy import LossyProxy
+from servers.running import Kafka, ZooKeeper
+from servers.zookeeper import is_write
+from trouble_parties import Drivers, Lease, Writer, wait_until
+from trouble_verifier import Ended, Known, committed_values, verify
+
+SESSION = 2.0
+PARTITIONS = 8
+PATIENCE = 90.0
+"""Seconds in which something must be committed once a trouble is over."""
+
+POINTS = [
+    "p0.epoch", "p0.2.raised", "p0.raised", "p1.before", "p1.after", "p2.after", "p3.after", "p4.before", "p4.after",
+    "p5.before", "p5.staged.after", "p6.before", "p6.after", "p7.1.written", "p7.2.before", "p7.2.written",
+    "p7.3.before", "p7.3.written", "p8.before", "p8.after", "ledger.before", "ledger.written", "kafka.fenced",
+    "kafka.begun", "kafka.sent", "kafka.committed",
+]  # fmt: skip
+
+FENCED = 3
+EXCUSED = ["the brokers cannot be asked", "has no topic", "expected an answer"]
+"""What a driver may say that ends otherwise than by a signal or because another one leads."""
+
+Trouble = Callable[[random.Random], None]
+
+
+@dataclass
+class Servers:
+    """Whom the drivers talk to, through proxies."""
+
+    kafka: Kafka
+    zookeeper: ZooKeeper
+    proxies: list[LossyProxy]
+    before_zookeeper: LossyProxy
+
+
+@dataclass
+class World:
+    """One topology and all it needs.
+
+    Attributes:
+        lossy: whether records may be deleted: only where the spout is an opaque one.
+        longest: seconds that servers are away, at most.
+    """
+
+    servers: Servers
+    place: Path
+    seed: int
+    say: Callable[[str], None]
+    lossy: bool = True
+    longest: float = 2.0
+    known: Known = field(default_factory=Known)
+
+    def __post_init__(self) -> None:
+        rng = random.Random(self.seed)
+        kafka = self.servers.kafka
+        self.topic = kafka.make_topic(partitions=PARTITIONS)
+        self.target = kafka.make_topic(partitions=4)
+        self._admin = kafka.admin()
+        self._changing = threading.Lock()  # one at a time changes the topic
+        self.writer = Writer(kafka.bootstrap, self.topic, PARTITIONS, random.Random(rng.random()))
+        chroot = f"trouble-{self.topic}"
+        self.lease = Lease(self.servers.zookeeper.hosts, f"/{chroot}")
+        brokers = ",".join(proxy.address for proxy in self.servers.proxies)
+        job = f"trouble_job:topology({brokers!r}, {self.topic!r}, {self.target!r}, opaque={self.lossy})"
+        options = ["--ledger", f"zookeeper:{self.servers.before_zookeeper.address}/{chroot}"]
+        for name, value in {"session_timeout": SESSION, "connect_timeout": 60, "patience": 120}.items():
+            options += ["--set", f"zookeeper_{name}={value}"]
+        self.drivers = Drivers(self.place, job, options)
+        self.rng = rng
+
+    # -- from the beginning to the end --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Records are written, and read."""
+        self.writer.start()
+        self.drivers.start()
+        self.goes_on()
+
+    def torment(self, troubles: list[str], *, at_once: int = 1) -> None:
+        """Make these troubles, so many at once; after each the topology must go on."""
+        with ThreadPoolExecutor(at_once) as threads:
+            while troubles:
+                some, troubles = troubles[:at_once], troubles[at_once:]
+                made = [threads.submit(self._make, name, random.Random(self.rng.random())) for name in some]
+                for one in made:
+                    one.result()
+                self.goes_on()
+                time.sleep(self.rng.uniform(0, 0.5))
+
+    def _make(self, name: str, rng: random.Random) -> None:
+        self.say(name)
+        trouble: Trouble = getattr(self, name)
+        trouble(rng)
+
+    def goes_on(self) -> None:
+        """Wait until something is committed that was not before."""
+        before = self.drivers.committed()
+        try:
+            wait_until(lambda: self.drivers.committed() > before, "a commit", PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def end(self) -> dict[str, int]:
+        """All is well again: read the rest, and verify."""
+        self.writer.end()
+        self.say(self.drivers.finish(PATIENCE).splitlines()[-1][:200])
+        kafka = self.servers.kafka
+        found = verify(self.drivers.data_dir, self.topic, self._id(), self.known, self.target, kafka.bootstrap)
+        codes = Counter(code for code, _ in self.drivers.ended)
+        self.say(f"{found}; ended with: {dict(codes)}")
+        for code, said in self.drivers.ended:
+            assert code in (-signal.SIGKILL, FENCED) or any(one in said for one in EXCUSED), (code, said)
+        return found
+
+    def close(self) -> None:
+        """Leave nothing behind but servers that run."""
+        self.drivers.close()
+        if self.writer.is_alive():
+            self.writer.end()
+
+    def logs(self) -> str:
+        """What the drivers said last."""
+        logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
+        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
+
+    # -- servers ------------------------------------------------------------------------------------------------
+
+    def broker_killed(self, rng: random.Random) -> None:
+        """SIGKILL to one broker, and its restart."""
+        number = rng.randrange(len(self.servers.kafka.servers))
+        with self._changing:
+            self.servers.kafka.kill(number)
+            time.sleep(rng.uniform(0.2, self.longest))
+            self.servers.kafka.restart(number)
+
+    def zookeeper_killed(self, rng: random.Random) -> None:
+        """The same for ZooKeeper."""
+        self.servers.zookeeper.kill()
+        time.sleep(rng.uniform(0.5, self.longest))
+        self.servers.zookeeper.restart()
+
+    def zookeeper_answer_lost(self, rng: random.Random) -> None:
+        """A write happens, and nobody is told so."""
+        self._lose(self.servers.before_zookeeper, rng.randint(1, 3), is_write)
+
+    def kafka_answer_lost(self, rng: random.Random) -> None:
+        """An answer of a broker is lost: of any request, or of the end of a transaction."""
+        proxy = rng.choice(self.servers.proxies)
+        self._lose(proxy, rng.randint(1, 4), rng.choice([None, is_transaction_end]))
+
+    def _lose(self, proxy: LossyProxy, count: int, matching: Callable[[bytes], bool] | None) -> None:
+        expected, until = proxy.dropped + count, time.monotonic() + 3
+        proxy.drop_answers(count, matching)
+        while proxy.dropped < expected and time.monotonic() < until:
+            time.sleep(0.05)
+        proxy.heal()
+
+    def zookeeper_cut_off(self, rng: random.Random) -> None:
+        """The drivers cannot reach ZooKeeper, for less or more than a session."""
+        self.servers.before_zookeeper.cut()
+        time.sleep(rng.uniform(0.1, self.longest))
+        self.servers.before_zookeeper.heal()
+
+    # -- drivers ------------------------------------------------------------------------------------------------
+
+    def driver_killed(self, rng: random.Random) -> None:
+        """SIGKILL to the one who leads."""
+        self._to_leader(signal.SIGKILL)
+
+    def driver_killed_at_a_point(self, rng: random.Random) -> None:
+        """Both are killed; the next one dies at a fault point."""
+        point = f"{rng.choice(POINTS)}:kill:{rng.randint(1, 3)}"
+        self.say(f"  {point}")
+        driver, until = self.drivers.replace_all(point), time.monotonic() + 10
+        while driver.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def driver_frozen(self, rng: random.Random) -> None:
+        """SIGSTOP to the one who leads, for less or more than a session."""
+        seconds = rng.uniform(0.5, 2 * SESSION + 1)
+        with self._frozen():
+            time.sleep(seconds)
+
+    def session_expired(self, rng: random.Random) -> None:
+        """A second client ends the session of the one who leads."""
+        found = self.lease.holder()
+        if found is not None:
+            self.lease.expire(found[1])
+
+    def _to_leader(self, number: int) -> int | None:
+        found = self.lease.holder()
+        driver = self.drivers.of(found[0]) if found is not None else None
+        if found is None or driver is None:
+            return None
+        driver.signal(number)
+        return found[0]
+
+    @contextmanager
+    def _frozen(self):
+        pid = self._to_leader(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            driver = self.drivers.of(pid) if pid is not None else None
+            if driver is not None:
+                driver.signal(signal.SIGCONT)
+
+    # -- the topic ----------------------------------------------------------------------------------------------
+
+    def partitions_added(self, rng: random.Random) -> None:
+        """One or two partitions more, up to twice as many."""
+        with self._changing:
+            count = min(self.writer.partitions + rng.randint(1, 2), 2 * PARTITIONS)
+            if count > self.writer.partitions:
+                done = self._admin.create_partitions([NewPartitions(self.topic, count)])[self.topic]
+                done.result(30)
+                self._wait_for_partitions(count)
+                self.writer.partitions = count
+
+    def records_deleted(self, rng: random.Random) -> None:
+        """The first records of some partitions are deleted, some of them while nobody reads them."""
+        with self._changing, self._frozen():
+            time.sleep(rng.uniform(0.2, 1))
+            id, ends = self._archive(), {}
+            for (place, offset), _ in self.known.values.items():
+                if place[0] == id:
+                    ends[place[1]] = max(offset + 1, ends.get(place[1], 0))
+            chosen = rng.sample(sorted(ends), min(len(ends), rng.randint(1, 4)))
+            # Mostly all there is: what nobody has read yet stands at the end.
+            before = {number: ends[number] - rng.choice([0, 0, 5]) for number in chosen}
+            done = self._admin.delete_records([TopicPartition(self.topic, n, max(end, 0)) for n, end in before.items()])
+            for place, answer in done.items():
+                low = answer.result().low_watermark
+                self.known.deleted[id, place.partition] = Ended(low)
+
+    def topic_made_anew(self, rng: random.Random) -> None:
+        """The topic is deleted with all that is in it, and another one gets its name."""
+        unread = self._frozen() if rng.random() < 0.5 else nullcontext()
+        with self._changing, unread:
+            time.sleep(rng.uniform(0, 0.5))
+            self._make_anew(rng)
+
+    def _make_anew(self, rng: random.Random) -> None:
+        with self.writer.quiet():
+            id = self._archive()
+            count = self.writer.partitions
+            self._admin.delete_topics([self.topic])[self.topic].result(30)
+            for number in range(count):
+                self.known.deleted[id, number] = Ended(None)
+            time.sleep(rng.uniform(0, 1.5))
+            wait_until(lambda: self.topic not in self._admin.list_topics(timeout=10).topics, "the topic to go", 30)
+            self.servers.kafka.make_topic(self.topic, partitions=PARTITIONS)
+            self.writer.partitions = PARTITIONS
+
+    def _archive(self) -> str:
+        """Remember all that can be read now; returns the topic's id."""
+        id = self._id()
+        for partition, offset, value in committed_values(self.servers.kafka.bootstrap, self.topic):
+            self.known.values[(id, partition), offset] = value
+        return id
+
+    def _id(self) -> str:
+        found = self._admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(30)
+        return str(found.topic_id)
+
+    def _wait_for_partitions(self, count: int) -> None:
+        def led() -> bool:
+            try:
+                leaders = self.servers.kafka.leaders(self.topic)
+            except KafkaException:
+                return False
+            return len(leaders) == count and None not in leaders.values()
+
+        wait_until(led, f"{count} partitions", 30)
+
+
+HARMLESS = [
+    "broker_killed", "zookeeper_killed", "zookeeper_answer_lost", "kafka_answer_lost", "zookeeper_cut_off",
+    "driver_killed", "driver_killed_at_a_point", "driver_frozen", "session_expired", "partitions_added",
+]  # fmt: skip
+LOSSY = ["records_deleted", "topic_made_anew"]
+"""After these an exact replay is impossible."""

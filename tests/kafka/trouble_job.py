@@ -1,0 +1,38 @@
+"""The topology that trouble is made for: records of a topic kept as they are, counted by word, and sent on to a topic."""
+
+from __future__ import annotations
+
+from kafka_cases import COLUMNS
+
+from txstorm import BasicBolt, TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey
+from txstorm.sinks import DeltaSink, KafkaSink
+from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
+from txstorm.topology.graph import Topology
+
+SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 4, "min_interval": 0.02}
+
+
+class Words(BasicBolt):
+    """The first word of each record."""
+
+    fields = ("word",)
+
+    def execute(self, tuple, collector):
+        collector.emit(tuple["value"].partition(" ")[0])
+
+
+def topology(brokers: str, source: str, target: str, *, opaque: bool, rows: int = 300) -> Topology:
+    """For ``txstorm run "trouble_job:topology(…)"``."""
+    kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
+    options = {"max_batch_rows": rows, "patience": 1.0, "discover_seconds": 1.0}
+    builder = TransactionalTopologyBuilder(
+        "trouble", "records", kind(source, brokers, fields=tuple(COLUMNS), **options), 2
+    )
+    builder.set_bolt("words", Words(), 2).local_or_shuffle_grouping("records")
+    builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("words", ["word"])
+    builder.set_bolt("rows", DeltaSink("rows", COLUMNS)).global_grouping("records")
+    # A driver that dies in the middle of a transaction must not hold up readers for longer than the test lasts.
+    sink = KafkaSink("sent", target, brokers, value="value", settings={"transaction.timeout.ms": 10_000})
+    builder.set_bolt("sent", sink, 2).local_or_shuffle_grouping("records")
+    return builder.set_settings(SETTINGS).build_topology()

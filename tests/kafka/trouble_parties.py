@@ -1,0 +1,279 @@
+"""Who takes part in the trouble: one who writes records in transactions, and two drivers of which one leads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from confluent_kafka import KafkaException, Producer
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+
+log = logging.getLogger("trouble.writer")
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = [f"word-{number}" for number in range(40)]
+
+
+class Writer(threading.Thread):
+    """Writes transactions of up to 60 records to all partitions of a topic, three of ten aborted, until it is ended.
+
+    Every value is another one. What becomes of a transaction while the brokers are away it does not need to know: the
+    next producer with its transactional id ends it one way or the other.
+    """
+
+    def __init__(self, brokers: str, topic: str, partitions: int, rng: random.Random) -> None:
+        super().__init__(daemon=True, name="writer")
+        self.partitions = partitions
+        self.written = 0
+        self.failure: BaseException | None = None
+        self._settings = {
+            "bootstrap.servers": brokers,
+            "transactional.id": f"writer-{topic}",
+            "linger.ms": 0,
+            "message.timeout.ms": 5000,
+            "transaction.timeout.ms": 10_000,
+            "log_level": 0,
+        }
+        self._topic = topic
+        self._rng = rng
+        self._quiet = threading.Lock()
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """The thread's body."""
+        producer = None
+        try:
+            while not self._ended.wait(self._rng.uniform(0, 0.05)):
+                with self._quiet:
+                    producer = self._transaction(producer)
+        except BaseException as error:  # noqa: BLE001 - the test tells of it
+            self.failure = error
+
+    def end(self) -> None:
+        """Write no more; nothing is left open."""
+        self._ended.set()
+        self.join(60)
+        assert self.failure is None, self.failure
+        assert not self.is_alive()
+        self._settle()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nothing is written meanwhile, and no transaction is open."""
+        with self._quiet:
+            self._settle()
+            yield
+
+    def _settle(self) -> None:
+        """A commit is answered before all readers see it; who opens the transactional id again waits for that."""
+        for _ in range(10):
+            with suppress(KafkaException):
+                self._opened()
+                return
+        msg = "the writer's transactions cannot be brought to an end"
+        raise AssertionError(msg)
+
+    def _transaction(self, producer: Producer | None) -> Producer | None:
+        try:
+            producer = producer or self._opened()
+            self._write(producer)
+        except (KafkaException, BufferError):
+            # Another one has the transactional id now, or only another one finds out how this transaction ended.
+            return None
+        return producer
+
+    def _opened(self) -> Producer:
+        producer = Producer(self._settings, logger=log)
+        producer.init_transactions(5)
+        return producer
+
+    def _write(self, producer: Producer) -> None:
+        aborted, count = self._rng.random() < 0.3, self._rng.randint(1, 60)
+        producer.begin_transaction()
+        for _ in range(count):
+            self.written += 1
+            word = "aborted" if aborted else self._rng.choice(WORDS)
+            producer.produce(self._topic, f"{word} {self.written}", partition=self._rng.randrange(self.partitions))
+        if aborted:
+            producer.flush(5)
+            producer.abort_transaction(10)
+        else:
+            producer.commit_transaction(10)
+
+
+@dataclass
+class Driver:
+    """One ``txstorm run``."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    fault: str
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it is there."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    @property
+    def said(self) -> str:
+        """The end of what it wrote."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+
+
+class Drivers:
+    """Keeps two drivers running, each standing by for the other.
+
+    Attributes:
+        ended: the exit code of each that has ended, with the end of its log.
+    """
+
+    def __init__(self, place: Path, target: str, options: list[str]) -> None:
+        self.data_dir = place / "data"
+        self.ended: list[tuple[int, str]] = []
+        self._place = place
+        self._argv = [sys.executable, "-m", "txstorm", "run", target, "--engine", "local", "--json"]
+        self._argv += ["--data-dir", str(self.data_dir), *options]
+        self._running: list[Driver] = []
+        self._started = 0
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True, name="drivers")
+
+    def start(self) -> None:
+        """Start both."""
+        self._running = [self._new(), self._new()]
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        while not self._over.wait(0.1):
+            with self._lock:
+                for number, driver in enumerate(self._running):
+                    code = driver.process.poll()
+                    if code is not None:
+                        self.ended.append((code, driver.said))
+                        self._running[number] = self._new()
+
+    def _new(self, *options: str, fault: str = "") -> Driver:
+        self._started += 1
+        log = self._place / f"driver-{self._started}.log"
+        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")])
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [*self._argv, *(options or ("--standby",))],
+                env={**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        return Driver(process, log, fault)
+
+    def of(self, pid: int) -> Driver | None:
+        """The one with that pid, if it is running."""
+        with self._lock:
+            return next((one for one in self._running if one.process.pid == pid), None)
+
+    def replace_all(self, fault: str) -> Driver:
+        """SIGKILL to both; the first of the next two dies at the fault point."""
+        with self._lock:
+            self._kill()
+            self._running = [self._new(fault=fault), self._new()]
+            return self._running[0]
+
+    def finish(self, seconds: float) -> str:
+        """SIGKILL to both; then one reads all there is. What it said; fails if it does not end well."""
+        self._over.set()
+        self._keeper.join()
+        self._kill()
+        last = self._new("--available-now")
+        try:
+            code = last.process.wait(seconds)
+        finally:
+            last.process.kill()
+        assert code == 0, last.said
+        return last.said
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._over.set()
+        self._keeper.join()
+        self._kill(note=False)
+
+    def _kill(self, *, note: bool = True) -> None:
+        for driver in self._running:
+            driver.signal(signal.SIGKILL)
+            code = driver.process.wait()
+            if note:
+                self.ended.append((code, driver.said))
+        self._running = []
+
+    def committed(self) -> int:
+        """The last txid of a table that nearly every transaction changes; 0 before the first."""
+        try:
+            files = DeltaTable(self.data_dir / "sinks" / "rows").get_add_actions(flatten=True)
+        except TableNotFoundError:
+            return 0
+        return max(pa.table(files).to_pydict().get("max._txid", []), default=0)
+
+
+class Lease:
+    """The lease of a ledger in ZooKeeper, seen and ended from outside."""
+
+    def __init__(self, hosts: str, root: str) -> None:
+        self._hosts = hosts
+        self._path = f"{root}/%lease"
+
+    def holder(self) -> tuple[int, int] | None:
+        """Pid and session of the one who leads; None when nobody does, or nobody can be asked."""
+        client = KazooClient(self._hosts)
+        try:
+            client.start(timeout=5)
+            data, stat = client.get(self._path)
+            return int(json.loads(data)["pid"]), stat.ephemeralOwner
+        except (KazooException, client.handler.timeout_exception):
+            return None
+        finally:
+            client.stop()
+            client.close()
+
+    def expire(self, session: int) -> None:
+        """End a session: a second client with its number and password takes it over and closes it."""
+        client = KazooClient(self._hosts, client_id=(session, password_of(session)))
+        try:
+            client.start(timeout=5)
+        except client.handler.timeout_exception:  # it has ended, or nobody can be asked
+            pass
+        finally:
+            client.stop()
+            client.close()
+
+
+def password_of(session: int) -> bytes:
+    """What ZooKeeper gives a session as its password: the first bytes of Java's Random with a seed everybody knows."""
+    mask, factor = (1 << 48) - 1, 0x5DEECE66D
+    state, password = ((session ^ 0xB3415C00) ^ factor) & mask, b""
+    for _ in range(4):
+        state = (state * factor + 0xB) & mask
+        password += (state >> 16).to_bytes(4, "little")
+    return password
+
+
+def wait_until(condition, what: str, seconds: float) -> None:
+    """Return when it holds; fail, saying what was waited for, after `seconds`."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.05)
