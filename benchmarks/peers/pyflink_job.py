@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +36,7 @@ TUNED = {
     "state.backend.type": "hashmap",
     "execution.checkpointing.interval": "1 s",
     "rest.port": "0",
+    "restart-strategy.type": "none",  # what fails is to be told, not tried for ever
 }
 
 
@@ -45,7 +49,7 @@ class Count(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.n = runtime_context.get_state(ValueStateDescriptor("n", Types.LONG()))
-        self.note = Path(self.notes) / str(runtime_context.get_index_of_this_subtask())
+        self.note = Path(self.notes) / uuid.uuid4().hex  # thread mode cannot tell the task's number
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
         n = self.n.value()
@@ -122,4 +126,6 @@ def _watched(job: Job, notes: Path, meter: Meter) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    # The interpreter inside the JVM, in thread mode, does not know this environment by itself.
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), sysconfig.get_path("purelib")])
     serve(worker(sys.argv[1]))
