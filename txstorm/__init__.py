@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.plan.explain import explain
+    from txstorm.runtime.restoring import restore_savepoint
+    from txstorm.runtime.rewind import rewind
     from txstorm.runtime.run import run
+    from txstorm.runtime.savepoints import create_savepoint, delete_savepoint, list_savepoints
+    from txstorm.runtime.snapshot import snapshot
+    from txstorm.runtime.views import register_views
     from txstorm.state.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
@@ -82,7 +87,14 @@ _HOME = {
     "ReportedFailedException": "txstorm.errors",
     "TxstormError": "txstorm.errors",
     "explain": "txstorm.plan.explain",
+    "restore_savepoint": "txstorm.runtime.restoring",
+    "rewind": "txstorm.runtime.rewind",
     "run": "txstorm.runtime.run",
+    "create_savepoint": "txstorm.runtime.savepoints",
+    "delete_savepoint": "txstorm.runtime.savepoints",
+    "list_savepoints": "txstorm.runtime.savepoints",
+    "snapshot": "txstorm.runtime.snapshot",
+    "register_views": "txstorm.runtime.views",
     "MemoryBackend": "txstorm.state.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",

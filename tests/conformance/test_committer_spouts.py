@@ -147,7 +147,7 @@ def test_item_46_56_a_failure_before_or_after_the_emitters_commit_is_replayed(
     assert handle.awaitTermination(120)
     expected = {1: ["a", "b", "A", "B"], 2: ["c", "d", "C", "D"], 3: ["e", "f", "E", "F"]}
     assert lines_of(tmp_path / "data") == expected
-    assert handle.snapshot.replays == 1
+    assert handle.progress.replays == 1
     check_told(world, tmp_path / "data")
     times = [note[1] for note in world.notes("commit") if note[3] == 0].count(2)
     assert times == (1 if place in ("emit-2", "watch-finish-2") else 2)

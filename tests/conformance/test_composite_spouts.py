@@ -101,7 +101,7 @@ def test_a_failure_replays_the_batches_of_all_sources(place, start_on_threads, w
     worlds["bolts"].ticket(f"{place}-failed", times=2)
     handle = start_on_threads(sources(worlds, "parted", "plain"), available_now=True)
     finished(handle)
-    assert handle.snapshot.replays == 2
+    assert handle.progress.replays == 2
     assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abgh", 2: "cdij", 3: "efkl"}
     assert [note[1] for note in worlds["plain"].notes("initialize")][:3] == [1, 2, 3]
 

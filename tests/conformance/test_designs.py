@@ -115,7 +115,7 @@ def test_a_failure_ahead_of_its_turn_replays_at_once(world, tmp_path) -> None:
     assert not world.notes("kept")
     world.ticket("go-1")
     assert handle.awaitTermination(60)
-    assert handle.snapshot.replays == 1
+    assert handle.progress.replays == 1
     assert [note[1] for note in world.notes("kept")] == [1, 2, 3, 4]
     assert {row["line"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()} == dict.fromkeys(
         "abcd", 1

@@ -120,7 +120,7 @@ def test_item_43_44_45_46_a_failed_exception_fails_at_once_and_is_replayed(kind,
     handle = start(kind, available_now=True)
     finished(handle)
     assert batches() == {1: {0: ["0", "1"]}, 2: {0: ["2", "3"]}, 3: {0: ["4", "5"]}, 4: {0: ["6", "7"]}}
-    assert handle.snapshot.replays == 2
+    assert handle.progress.replays == 2
     kept = [note[1:] for note in world.notes("kept")]
     assert [txid for txid, _ in kept if txid != 2] == sorted(txid for txid, _ in kept if txid != 2)
     attempts = {row["_txid"]: row["attempt"] for row in read_sink(handle.data_dir, "rows").to_pylist()}

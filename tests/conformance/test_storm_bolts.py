@@ -196,7 +196,7 @@ def test_item_45_a_failed_exception_in_execute_fails_at_once(net: Net) -> None:
     net.world.ticket("each-execute-2-failed")
     net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
     handle = net.finish(settings={"batch_timeout": 3600, "max_spout_pending": 1})
-    assert handle.snapshot.replays == 2
+    assert handle.progress.replays == 2
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
@@ -223,7 +223,7 @@ def test_item_47_any_other_exception_ends_the_topology_and_a_restart_replays(pla
 def test_item_48_retries_are_not_limited(net: Net) -> None:
     net.world.ticket("watch-finish-1-failed", times=15)
     handle = net.bolt("watch", "log").bolt("keep", "watch", kind=Keep).finish(settings={"retry_backoff_max": 0.002})
-    assert handle.snapshot.replays == 15
+    assert handle.progress.replays == 15
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 

@@ -108,6 +108,7 @@ def test_every_storm_name_of_the_builder_is_described():
 
 COMMANDS = ["run", "describe", "explain", "validate", "state", "history", "replay", "settings", "doctor"]
 COMMANDS += ["list", "status", "inspect", "deactivate", "activate", "rebalance", "kill", "repair", "recover", "ledger"]
+COMMANDS += ["snapshot", "changes", "views", "savepoint", "rewind"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

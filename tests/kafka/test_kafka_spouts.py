@@ -287,12 +287,18 @@ def test_a_topic_made_anew_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
         finished(keeping(spout), tmp_path / "data")
 
 
-def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker: Kafka, tmp_path):
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker: Kafka, tmp_path, restarted):
+    """A restart raises the epoch of the leaders; a topic made anew begins at 0 again, which old readers do not believe."""
     topic = kafka_broker.make_topic()
-    produce(kafka_broker, topic, range(100))
+    produce(kafka_broker, topic, range(50 if restarted else 100))
     spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)
     handle = run(keeping(spout), engine="local", data_dir=tmp_path / "data")
     handle.processAllAvailable()
+    if restarted:
+        kafka_broker.restart()
+        produce(kafka_broker, topic, range(50, 100))
+        eventually(lambda: kept(tmp_path / "data").total() == 100, "the records after the restart")
     made_anew(kafka_broker, topic)
     produce(kafka_broker, topic, range(1000, 1150))
     eventually(lambda: kept(tmp_path / "data").total() == 250, "the records of the new topic")

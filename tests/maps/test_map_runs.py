@@ -48,7 +48,7 @@ def test_a_batch_that_fails_after_its_writes_counts_once(backend, tmp_path, opaq
     TROUBLE[2] = 2
     source = Source(ROWS, CHANGED, opaque=opaque)
     handle = ends(topology(source, MapState("sums", backend, kind, opaque), group=group), tmp_path / "data")
-    assert handle.snapshot.replays >= 2
+    assert handle.progress.replays >= 2
     assert values(backend) == (AS_CHANGED if opaque else AS_PLANNED)
 
 
@@ -161,12 +161,12 @@ def test_a_database_that_is_killed_in_the_middle_of_a_put_blocks_until_it_is_bac
         available_now=True,
     )
     try:
-        waits_for(lambda: handle.snapshot.blocked)
-        assert "map 'sums': cannot put txids 1-1: ConnectionError: table 'cut_kill'" in handle.snapshot.blocked
+        waits_for(lambda: handle.progress.blocked)
+        assert "map 'sums': cannot put txids 1-1: ConnectionError: table 'cut_kill'" in handle.progress.blocked
     finally:
         postgres.start()
     handle.awaitTermination()
-    assert handle.snapshot.blocked is None
+    assert handle.progress.blocked is None
     assert values(backend) == AS_PLANNED
     backend.dispose()
 
@@ -205,8 +205,8 @@ def test_a_database_that_is_away_when_it_is_read_fails_the_batch_quietly_until_i
     backend.multi_get = cut
     handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
     try:
-        waits_for(lambda: handle.snapshot.last_failure)
-        assert "map 'sums' (sums[0], txid 2): the store cannot be read" in handle.snapshot.last_failure
+        waits_for(lambda: handle.progress.last_failure)
+        assert "map 'sums' (sums[0], txid 2): the store cannot be read" in handle.progress.last_failure
     finally:
         postgres.start()
     handle.awaitTermination()
@@ -263,8 +263,8 @@ def test_a_store_that_refuses_the_rows_blocks_and_the_next_start_goes_on(tmp_pat
     backend = Broken()
     built = topology(Source(ROWS), MapState("sums", backend))
     handle = run(built, engine="local", data_dir=tmp_path / "data", available_now=True)
-    waits_for(lambda: handle.snapshot.blocked)
-    assert "ValueError: value too long" in handle.snapshot.blocked
+    waits_for(lambda: handle.progress.blocked)
+    assert "ValueError: value too long" in handle.progress.blocked
     handle.stop()
     mended = MemoryBackend()
     mended._mark = backend.mark()
@@ -280,7 +280,7 @@ def stuck(backend, data_dir):
     handle = run(
         topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=data_dir, available_now=True
     )
-    waits_for(lambda: handle.snapshot.blocked)
+    waits_for(lambda: handle.progress.blocked)
     handle.stop()
 
 

@@ -30,6 +30,7 @@ from txstorm import (
     run,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
+from txstorm.runtime.rewind import rewind
 from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
@@ -150,8 +151,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--txids", type=int, default=TXIDS)
     parser.add_argument("--poison")
+    parser.add_argument("--rewind", type=int, metavar="TXID")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
+    if options.rewind is not None:
+        return rewind(options.data_dir, options.rewind)
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
     settings |= dict(one.split("=", 1) for one in options.set)
     source = spout(options.spout, options.txids, options.data_dir)
@@ -163,7 +167,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         available_now=True,
     )
     handle.awaitTermination()
-    now = handle.snapshot
+    now = handle.progress
     return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
 
 

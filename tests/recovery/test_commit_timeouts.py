@@ -40,7 +40,7 @@ def test_a_commit_that_hangs_once_is_replayed_and_what_was_before_it_is_decided(
     handle = run(topology, engine=make_engine(), data_dir=place / "data", available_now=True)
     handle.awaitTermination()
 
-    assert handle.snapshot.replays >= 1  # a slow job may have been too late as well
+    assert handle.progress.replays >= 1  # a slow job may have been too late as well
     times = [txid for txid, _ in diary.of("commit")]
     assert {txid: times.count(txid) for txid in times} == {**dict.fromkeys(range(1, 11), 1), 5: 2}
     assert sums(place / "data") == dict.fromkeys(NUMBERS, 1)

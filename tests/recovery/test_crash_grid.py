@@ -18,8 +18,9 @@ pytestmark = pytest.mark.integration
 # Passed once a start; a later passage of them is one of a later start, and tested as such below.
 ONCE = ("p0.", "history.", "sweep.")
 CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
-# Passed elsewhere: ledgers in a Delta table (test_delta_ledger_crashes.py), Kafka sinks (test_kafka_sink_crashes.py).
-ELSEWHERE = {name for name in faults.POINTS if name.startswith(("ledger.", "kafka."))}
+# Passed elsewhere: ledgers in a Delta table (test_delta_ledger_crashes.py), Kafka sinks (test_kafka_sink_crashes.py),
+# what takes more commits than there are here (test_upkeep_crashes.py), rewinds (test_rewind.py).
+ELSEWHERE = {name for name in faults.POINTS if name.startswith(("ledger.", "kafka.", "gather.", "rewind."))}
 DELTA_TABLES = {1: 2, 3: 5}  # a state has two
 
 

@@ -103,9 +103,9 @@ def test_what_raises_is_left_out_and_the_rest_goes_on(place, marks, rows):
     assert numbers(place / "data", "kept") == kept
     assert sums(place / "data") == dict.fromkeys(sorted(kept), 1)
     assert numbers(place / "data", "ended") == kept - {17} - {19} - {21, 22}
-    assert handle.snapshot.dead_letters == handle.status["deadLetters"] == len(found)
+    assert handle.progress.dead_letters == handle.status["deadLetters"] == len(found)
     assert sum(one.dead_letters for one in handle.recentProgress) == len(found)
-    assert handle.snapshot.replays == len(POISON)
+    assert handle.progress.replays == len(POISON)
     assert handle.dead_letters().to_arrow().num_rows == len(found)
     check(place / "data", LAST)
 

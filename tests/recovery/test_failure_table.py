@@ -56,7 +56,7 @@ def test_what_fails_once_is_replayed_wherever_it_fails(place, marks, errors, set
     handle = run(failing_net(trouble, rows=rows, **settings), engine="local", data_dir=place / "data", until_txid=LAST)
     handle.awaitTermination()
     assert {mark.name for mark in marks.iterdir()} == set(PLACES)
-    assert handle.snapshot.failures == ()
+    assert handle.progress.failures == ()
     assert_everything_once(place / "data")
 
 

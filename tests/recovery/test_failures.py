@@ -101,7 +101,7 @@ def test_a_failed_batch_is_replayed_without_limit(place, diary, phase, error):
     handle.awaitTermination()
 
     assert calls(diary, phase)[3] == 13
-    assert handle.snapshot.replays == 12
+    assert handle.progress.replays == 12
     assert_everything_once(place / "data")
 
 
@@ -202,7 +202,7 @@ def test_a_batch_beyond_its_timeout_is_cancelled_and_replayed(make_engine, place
     handle = run(topology, engine=make_engine(), data_dir=place / "data", available_now=True)
     handle.awaitTermination()
 
-    assert handle.snapshot.replays >= 1
+    assert handle.progress.replays >= 1
     assert_everything_once(place / "data")
 
 
@@ -266,7 +266,7 @@ def test_files_with_input_of_committers_do_not_outlive_their_txid(place, diary, 
     handle = run(topology, engine="local", data_dir=place / "data", available_now=True)
     handle.awaitTermination()
 
-    assert handle.snapshot.replays >= 3  # some fail in packs that were given up already, and nobody counts those
+    assert handle.progress.replays >= 3  # some fail in packs that were given up already, and nobody counts those
     assert max(count for (count,) in diary.of("files")) >= 8
     assert_everything_once(place / "data")  # which says that no file is left
 
@@ -284,7 +284,7 @@ def test_a_worker_that_dies_once_costs_a_replay_of_its_pack(spark, place, diary)
         watched_topology(source(), diary, process=trouble), spark=spark, data_dir=place / "data", available_now=True
     )
     handle.awaitTermination()
-    assert handle.snapshot.replays >= 1
+    assert handle.progress.replays >= 1
     assert_everything_once(place / "data")
 
 

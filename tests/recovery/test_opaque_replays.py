@@ -187,7 +187,7 @@ def test_item_81_a_stale_failure_changes_nothing(place, shelf, diary):
     assert (found[1], found[2], found[3]) == (list(range(1, 11)), list(range(11, 21)), list(range(21, 31)))
     everything = [number for txid in sorted(found) for number in found[txid]]
     assert everything == list(range(1, len(everything) + 1))
-    assert handle.snapshot.replays == 1
+    assert handle.progress.replays == 1
     check(place / "data", 5)
 
 

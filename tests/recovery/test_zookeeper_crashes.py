@@ -133,7 +133,7 @@ def test_answers_that_are_lost_and_connections_that_break_cost_pauses(
         handle.stop()
         assert handle.exception() is None
         check_totals(handle, read_status(place / "data")["committed_txid"])
-        assert handle.snapshot.replays == 0
+        assert handle.progress.replays == 0
 
 
 def test_servers_that_are_away_cost_a_pause(place: Path, ledger: str, zookeeper_server: ZooKeeper) -> None:

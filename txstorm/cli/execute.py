@@ -106,7 +106,7 @@ def _follow(handle: RunHandle, screen: Screen, interrupts: Interrupts, moment: W
 
 def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
     """What ``--json`` prints: where the topology stands, what this process did, and where the tables are."""
-    now = handle.snapshot
+    now = handle.progress
     states = sorted(one.name for found in handle.topology.states.values() for one in found)
     sinks = sorted(one.name for found in handle.topology.sinks.values() for one in found)
     return {

@@ -45,7 +45,7 @@ def state(
         return
     shown = rows.slice(0, limit)
     cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
-    stdout().print(grid(rows.column_names, cells, right=_numbers(rows.schema)))
+    stdout().print(grid(rows.column_names, cells, right=numbers(rows.schema)))
     more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
     stderr().print(f"state {name} as of txid {txid_of(rows)}: {rows.num_rows:,} rows{more}", style="dim")
 
@@ -117,7 +117,8 @@ def _letter(row: dict[str, Any]) -> dict[str, Any]:
     return {"txid": row.pop("_txid"), **row, **record}
 
 
-def _numbers(schema: pa.Schema) -> list[str]:
+def numbers(schema: pa.Schema) -> list[str]:
+    """The columns that hold numbers, which are aligned to the right."""
     from pyarrow import types
 
     kinds = (types.is_integer, types.is_floating, types.is_decimal)
@@ -129,12 +130,13 @@ def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]
 
 
 def history_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The history as a table for people."""
+    """The history as a table for people; with the timelines where there was a rewind."""
     from txstorm.cli.output import grid
 
-    titles = ("txid", "time", "tuples", "group", "versions", "digest")
+    rewound = any(row["timeline"] for row in rows)
     cells = [
         [
+            *([str(row["timeline"])] if rewound else []),
             str(row["txid"]),
             f"{row['stamp']:%Y-%m-%d %H:%M:%S.%f}Z",
             "" if row["tuples"] is None else f"{row['tuples']:,}",
@@ -144,7 +146,8 @@ def history_table(rows: Sequence[dict[str, Any]]) -> Table:
         ]
         for row in rows
     ]
-    return grid(titles, cells, right=("txid", "tuples", "group"))
+    titles = (*(["timeline"] if rewound else []), "txid", "time", "tuples", "group", "versions", "digest")
+    return grid(titles, cells, right=("timeline", "txid", "tuples", "group"))
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:

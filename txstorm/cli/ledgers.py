@@ -65,7 +65,7 @@ def recover(
 
     The next start continues after the last transaction that any table holds; what was planned or processed, and is in
     no table, is planned again. Refused while the ledger is there, and where tables disagree. Lost for good: that the
-    topology was inactive, what txstorm rebalance chose, and counts of failures.
+    topology was inactive, what txstorm rebalance chose, savepoints, and counts of failures.
 
     Example: txstorm recover txstorm-data/word-count --dry-run
     """

@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
-from txstorm.cli import doctor, inspect, ledgers, life, replay, run, show
+from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -63,6 +63,9 @@ app.command("validate")(show.validate)
 app.command("settings")(show.settings)
 app.command("state")(inspect.state)
 app.command("history")(inspect.history)
+app.command("snapshot")(reading.snapshot)
+app.command("changes")(reading.changes)
+app.command("views")(reading.views)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
 app.command("dead-letters")(inspect.dead_letters)
 app.command("list")(life.list_)
@@ -73,7 +76,9 @@ app.command("activate", epilog=life.EXIT_CODES)(life.activate)
 app.command("rebalance", epilog=life.EXIT_CODES)(life.rebalance)
 app.command("kill", epilog=life.EXIT_CODES)(life.kill)
 app.command("repair")(life.repair)
+app.command("rewind")(rewind.rewind)
 app.command("recover")(ledgers.recover)
+app.add_typer(savepoints.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
 app.command("doctor")(doctor.doctor)
 

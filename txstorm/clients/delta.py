@@ -8,91 +8,45 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
+from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta_log import (
     CHECK,
     INFO,
     LOG,
+    archive_entries,
+    archived_entries,
     check_checkpoint,
     checksum,
+    copy_archived,
     entries_since_checkpoint,
     note_checkpoint,
     own_info,
     paths_of,
+    version_of,
 )
+from txstorm.clients.delta_values import Commit as Commit
+from txstorm.clients.delta_values import DataFile as DataFile
+from txstorm.clients.delta_values import LogEntry as LogEntry
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 _PLAIN = {"delta.enableDeletionVectors": "false"}
-_PARQUET = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
+KEPT_VERSIONS = 100
+"""Versions that stay in a table's log at least: every commit lists it. Older ones are read from the archive."""
 _BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file of a table.
-
-    Attributes:
-        path: relative to the table.
-        size: bytes.
-        modified: milliseconds since 1970.
-        stats: Delta's statistics of the file, as JSON.
-    """
-
-    path: str
-    size: int
-    modified: int = 0
-    stats: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """What one version of a table says about itself.
-
-    Attributes:
-        version: the version it made.
-        info: what txstorm wrote into its commit info; empty for a commit of somebody else.
-    """
-
-    version: int
-    info: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One commit to make.
-
-    Attributes:
-        transactions: app id → version, all written with the commit.
-        info: goes into the commit info under ``txstorm``.
-        adds: files that become part of the table.
-        removes: files that leave it.
-        removed_at: milliseconds since 1970 that removed files are marked with.
-        label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
-    """
-
-    transactions: Mapping[str, int]
-    info: Mapping[str, Any]
-    adds: Sequence[DataFile] = ()
-    removes: Sequence[DataFile] = ()
-    removed_at: int = 0
-    label: str = ""
 
 
 class DeltaHandle:
@@ -112,7 +66,9 @@ class DeltaHandle:
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
         """
-        return cls(path, _opened(path, version))
+        with TemporaryDirectory(prefix="txstorm-log-") as place:
+            archived = version is not None and copy_archived(path, version, Path(place))
+            return cls(path, _opened(Path(place) if archived else path, version))
 
     @classmethod
     def create(cls, path: Path, schema: pa.Schema, properties: Mapping[str, str], commit: Commit) -> DeltaHandle:
@@ -199,8 +155,9 @@ class DeltaHandle:
             ConflictError: the table is at another version than this handle.
             TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
         """
-        adds = [AddAction(one.path, one.size, {}, one.modified, True, one.stats) for one in commit.adds]
-        removes = [RemoveAction(one.path, True, commit.removed_at, one.size, {}) for one in commit.removes]
+        change = commit.data_change
+        adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
+        removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
         try:
             self._table.create_write_transaction(
                 [*adds, *removes],
@@ -233,9 +190,11 @@ class DeltaHandle:
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
         faults.point("checkpoint.after")
+        noted = note_checkpoint(self.path)
+        archive_entries(self.path, KEPT_VERSIONS)
         self.reopen()
         self._checkpointed = version
-        return note_checkpoint(self.path)
+        return noted
 
     def history(self) -> Iterator[LogEntry]:
         """The kept versions, newest first."""
@@ -247,8 +206,16 @@ class DeltaHandle:
                     _checked(entry)
                 yield one
             if len(found) < step:
-                return
+                break
             step, seen = step * 8, len(found)
+
+        yield from self._archived_history()
+
+    def _archived_history(self) -> Iterator[LogEntry]:
+        for path in archived_entries(self.path):
+            version = version_of(path.name)
+            if version is not None and version < self.version:
+                yield LogEntry(version, _checked(path))
 
     def _history(self, limit: int) -> list[LogEntry]:
         with _reading(self.path, "the history"):
@@ -257,14 +224,14 @@ class DeltaHandle:
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
-        actions = self._actions()
+        actions = self.actions()
         sizes = actions["size_bytes"].to_pylist()
         return [DataFile(unquote(path), size) for path, size in zip(actions["path"].to_pylist(), sizes, strict=True)]
 
     def logged_paths(self) -> set[str]:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
         paths = {file.path for file in self.files()}
-        for entry in sorted((self.path / LOG).glob("*.json")):
+        for entry in [*(self.path / LOG).glob("*.json"), *archived_entries(self.path)]:
             _checked(entry)
             paths.update(paths_of(entry))
         return paths
@@ -272,38 +239,43 @@ class DeltaHandle:
     def read(
         self,
         columns: Sequence[str] | None = None,
-        low: tuple[str, int] | None = None,
-        high: tuple[str, int] | None = None,
+        low: Bound | None = None,
+        high: Bound | None = None,
+        paths: Collection[str] | None = None,
+        within: tuple[str, int, int] | None = None,
     ) -> pa.Table:
-        """The rows of this version, in no particular order.
+        """The rows of this version, in no particular order; arguments as `Wanted`.
 
-        Args:
-            columns: which columns; all by default.
-            low: only rows whose column (name) is greater than (value); files known to have none are not opened.
-            high: only rows whose column is at most the value.
-
-        Raises:
-            TableCorrupt: a file is missing or damaged.
+        Files known to have no such rows are not opened. Raises `TableCorrupt` where one is missing or damaged.
         """
-        schema, condition = self.schema, _condition(low, high)
-        uris = self._uris(low, high)
+        selected = self._selected(Wanted(columns, low, high, within, paths))
         with _reading(self.path, f"a file of version {self.version}"):
-            found = ds.dataset(uris, schema=schema, format=_PARQUET) if uris else ds.dataset(schema.empty_table())
-            return found.to_table(columns=None if columns is None else list(columns), filter=condition)
+            return selected.table()
 
-    def _actions(self) -> pa.Table:
+    def batches(
+        self,
+        low: Bound | None = None,
+        high: Bound | None = None,
+        columns: Sequence[str] | None = None,
+        within: tuple[str, int, int] | None = None,
+        rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.Table]:
+        """As `read`, at most `rows` rows at a time; with `low` in the order of that column, file by file."""
+        selected = self._selected(Wanted(columns, low, high, within))
+        with _reading(self.path, f"a file of version {self.version}"):
+            yield from selected.batches(rows)
+
+    def row_count(self, low: Bound | None = None) -> int:
+        """How many rows the files have that `read` would open; files that do not say count as none."""
+        return self._selected(Wanted(low=low)).row_count()
+
+    def _selected(self, wanted: Wanted) -> Selected:
+        return Selected(self.path, self.schema, self.actions(), wanted)
+
+    def actions(self) -> pa.Table:
+        """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``."""
         with _reading(self.path, "the list of files"):
             return pa.table(self._table.get_add_actions(flatten=True))
-
-    def _uris(self, low: tuple[str, int] | None, high: tuple[str, int] | None) -> list[str]:
-        actions = self._actions()
-        if low is not None and f"max.{low[0]}" in actions.column_names:
-            bound = actions[f"max.{low[0]}"]
-            actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.greater(bound, low[1])))
-        if high is not None and f"min.{high[0]}" in actions.column_names:
-            bound = actions[f"min.{high[0]}"]
-            actions = actions.filter(pc.or_kleene(pc.is_null(bound), pc.less_equal(bound, high[1])))
-        return [str(self.path / unquote(path)) for path in actions["path"].to_pylist()]
 
 
 def _opened(path: Path, version: int | None) -> DeltaTable:
@@ -351,15 +323,6 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
             msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
             raise StateError(msg) from cause
     return pa.schema(Schema.from_arrow(schema).to_arrow())
-
-
-def _condition(low: tuple[str, int] | None, high: tuple[str, int] | None) -> Any:
-    conditions = []
-    if low is not None:
-        conditions.append(pc.field(low[0]) > low[1])
-    if high is not None:
-        conditions.append(pc.field(high[0]) <= high[1])
-    return None if not conditions else conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
 
 
 def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 LOG = "_delta_log"
 INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
+ARCHIVE = "_txstorm/log"
 CHECK = "check"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
@@ -69,6 +71,52 @@ def note_checkpoint(table: Path) -> list[Path]:
     return [*(table / LOG / name for name in files), table / LOG / "_last_checkpoint", note]
 
 
+def archive_entries(table: Path, keep: int) -> None:
+    """Move entries and checkpoints out of the log that only older versions are read from, once there are many.
+
+    The log then begins with a checkpoint at least `keep` versions back. A writer lists all of the log with every
+    commit; what is in the archive costs nothing until somebody asks for an old version.
+    """
+    names = [path.name for path in (table / LOG).iterdir()]
+    newest = _newest_checkpoint(names)
+    first = max((version for version in _checkpoints(names) if version <= newest - keep), default=0)
+    old = sorted((version, name) for name in names if (version := version_of(name)) is not None and version < first)
+    if len(old) < keep:
+        return
+    (table / ARCHIVE).mkdir(parents=True, exist_ok=True)
+    for _, name in old:
+        (table / LOG / name).rename(table / ARCHIVE / name)
+
+
+def archived_entries(table: Path) -> list[Path]:
+    """The archived entries, newest first."""
+    return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
+
+
+def copy_archived(table: Path, version: int, place: Path) -> bool:
+    """Make a log in `place` that ends with the archived `version`; False when that is not in the archive."""
+    archive = table / ARCHIVE
+    if not (archive / f"{version:020d}.json").exists():
+        return False
+    names = [path.name for path in archive.iterdir()]
+    first = max((found for found in _checkpoints(names) if found <= version), default=0)
+    (place / LOG).mkdir()
+    for name in names:
+        if (found := version_of(name)) is not None and first <= found <= version:
+            shutil.copyfile(archive / name, place / LOG / name)
+    return True
+
+
+def version_of(name: str) -> int | None:
+    """The version that a file of the log is of; None for files that are of none."""
+    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def _checkpoints(names: Iterable[str]) -> list[int]:
+    return [int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))]
+
+
 def check_checkpoint(table: Path) -> None:
     """Raise `ValueError` where the newest checkpoint is not what was noted; one of somebody else has no note."""
     version = _newest_checkpoint(path.name for path in (table / LOG).iterdir())
@@ -84,7 +132,7 @@ def check_checkpoint(table: Path) -> None:
 
 
 def _newest_checkpoint(names: Iterable[str]) -> int:
-    return max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+    return max(_checkpoints(names), default=-1)
 
 
 def _digest(path: Path) -> str:

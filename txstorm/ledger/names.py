@@ -47,6 +47,12 @@ MODE = "control/mode"
 MOVED = "moved"
 """Where all that stands here was copied to: from then on nobody works with this ledger."""
 
+REWIND = "rewind"
+"""Below it: a rewind that is decided and not carried out everywhere yet."""
+
+SAVEPOINTS = "savepoints"
+"""Named savepoints: where every table is at one txid, and what comes next in the source."""
+
 PARALLELISM = "control/parallelism"
 """What `rebalance` chose, and the numbers of the code it chose over."""
 
@@ -79,6 +85,11 @@ def history_path(txid: int) -> str:
 def answer_path(request: str) -> str:
     """Where the answer to the request with this id is."""
     return f"{ANSWERS}/{request}"
+
+
+def savepoint_path(name: str) -> str:
+    """Where the savepoint `name` is."""
+    return f"{SAVEPOINTS}/{name}"
 
 
 def failure_path(txid: int) -> str:

@@ -16,7 +16,11 @@ from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
 from txstorm.state.intent import Intent
+from txstorm.state.rewind import Rewind
+from txstorm.state.savepoint import Savepoint
 
+BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOINTS, names.REWIND)
+DECIDED = f"{names.REWIND}/decided"
 CAUSE = 4000
 """Characters that are kept of the cause of a failure."""
 
@@ -78,7 +82,7 @@ class Books:
             LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
             DataDirectoryError: one is in a newer format.
         """
-        for read in (self.currtx, self.tables, self.metas, self.intents, self.failures, self.history):
+        for read in (self.currtx, self.tables, self.metas, self.intents, self.failures, self.history, self.rewind):
             read()
 
     def check_lease(self) -> None:
@@ -132,6 +136,11 @@ class Books:
         """The next txid to commit."""
         value = self._read(names.CURRTX)
         return FIRST_TXID if value is None else int(value)
+
+    def committed(self) -> int:
+        """The last committed txid; what a decided rewind takes back counts no more, also before it is carried out."""
+        rewind = self.rewind()
+        return self.currtx() - 1 if rewind is None else rewind.txid
 
     def metas(self) -> dict[int, Meta]:
         """All stored metadata."""
@@ -254,6 +263,46 @@ class Books:
         """
         self._commit([Delete(names.intent_path(one.last)) for one in intents])
 
+    def savepoints(self) -> dict[str, Savepoint]:
+        """Named savepoints, sorted by name."""
+        entries = sorted(self.ledger.scan(names.SAVEPOINTS).items())
+        return {name: Savepoint.from_json(self._value(names.savepoint_path(name), one.value)) for name, one in entries}
+
+    # -- rewinds ------------------------------------------------------------------------------------------------
+
+    def rewind(self) -> Rewind | None:
+        """A rewind that is decided and not carried out everywhere yet."""
+        found = self._read(DECIDED)
+        return None if found is None else Rewind.from_json(found)
+
+    def decide_rewind(self, rewind: Rewind) -> None:
+        """From here on the rewind is only rolled forward."""
+        self._commit([self._put(DECIDED, rewind.to_json(), ABSENT)])
+
+    def rewound(self, rewind: Rewind, tables: Mapping[str, int]) -> None:
+        """The tables are where `rewind` wants them: the ledger follows, last of all.
+
+        What it holds of later transactions goes; of those that were committed the history table keeps the rows.
+        """
+        identity = self.identity()
+        assert identity is not None
+        for partition in self._partition_paths():
+            later = [txid for txid in self.ledger.children(partition) if int(txid) > rewind.txid]
+            for ops in in_commits([Delete(f"{partition}/{txid}")] for txid in later):
+                self._commit(ops)
+        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)
+        meta = Meta(rewind.row["extents"], rewind.row["stamp"]).to_json() if rewind.row else None
+        self._commit(
+            [
+                *(Delete(f"{path}/{name}") for path in old for name in self.ledger.children(path)),
+                *([self._put(names.meta_path(rewind.txid), meta)] if meta else []),
+                self._put(names.CURRTX, rewind.txid + 1),
+                self._put(names.TABLES, dict(tables)),
+                self._put(names.IDENTITY, asdict(replace(identity, timeline=rewind.timeline))),
+                Delete(DECIDED),
+            ]
+        )
+
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
@@ -267,11 +316,7 @@ class Books:
 
     def sweep(self) -> None:
         """Remove blob files nothing in the ledger names any more."""
-        kept = [
-            entry.value
-            for path in (names.META, names.INTENTS, names.HISTORY, names.FAILURES, *self._partition_paths())
-            for entry in self.ledger.scan(path).values()
-        ]
+        kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
         faults.point("sweep.values")
         sweep_blobs(self._blobs, kept, epoch=self.epoch)
 

@@ -27,10 +27,10 @@ from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
 from txstorm.runtime.outcome import Outcome, Ready, batch_digest, progress_list
 from txstorm.runtime.session import Session
+from txstorm.runtime.upkeep import Upkeep
 from txstorm.runtime.waiters import Waiters
 
 log = logging.getLogger("txstorm.driver")
-IDLE_COMPACT = 5.0
 
 
 class Driver:
@@ -51,7 +51,7 @@ class Driver:
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
         self._committing = 0
-        self._uncompacted_since: float | None = None
+        self._upkeep = Upkeep(session.store, self._commits.run, self._inbox.put, self._fail, session.monotonic)
         self._waiters = Waiters(session.planning)
         self.control = Control(session, monitor, lambda: self.state, self._feed, self.stop)
         self.stopping = stopping
@@ -82,9 +82,10 @@ class Driver:
                     self._look()
                     if not self._committing:
                         self._commits.execute(self._ready.values())
-                    self._maintain()
+                    self._upkeep.look(idle=self.state.idle)
         finally:
             self.jobs.give_up_all()
+            self._upkeep.end()
             self._commits.run(self._session.committer.close)
             self._commits.close()
             self._waiters.end(self._failure or sys.exception())
@@ -369,26 +370,11 @@ class Driver:
         spout = self._session.program.spout
         notices = self._planning.planner.notices()
         self._monitor.committed(progress_list(outcome, spout, self._monitor.failures_of, notices))
-        self._uncompacted_since = self._session.monotonic()
+        self._upkeep.committed()
         self._feed(ev.Committed(*last))
         self._session.after_commit()
         empty = [one.ready.attempt.txid for one in outcome.committed if one.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0))
-
-    def _maintain(self) -> None:
-        """After some seconds without work the state tables are brought up to date, on the commit thread."""
-        since = self._uncompacted_since
-        if self.state.idle and since is not None and self._session.monotonic() - since > IDLE_COMPACT:
-            self._uncompacted_since = None
-            self._committing += 1
-            future = self._commits.run(self._session.store.compact)
-            future.add_done_callback(lambda done: self._inbox.put(lambda: self._maintained(done)))
-
-    def _maintained(self, done: Future[Any]) -> None:
-        self._committing -= 1
-        error = done.exception()
-        if error is not None:
-            self._fail(error)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

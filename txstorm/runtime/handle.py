@@ -19,8 +19,12 @@ from txstorm.plan.explain import explain
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
+from txstorm.runtime.savepoints import create_savepoint
 from txstorm.runtime.session import Session
+from txstorm.runtime.snapshot import TopologySnapshot, snapshot
 from txstorm.runtime.standby import real_end
+from txstorm.runtime.views import register_views
+from txstorm.state.savepoint import Savepoint
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
@@ -116,7 +120,7 @@ class RunHandle:
     @property
     def status(self) -> dict[str, Any]:
         """What the run does now."""
-        now = self.snapshot
+        now = self.progress
         message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
         return {
             "message": message,
@@ -207,24 +211,24 @@ class RunHandle:
     # -- Storm's facts ------------------------------------------------------------------------------------------
 
     @property
-    def snapshot(self) -> Snapshot:
+    def progress(self) -> Snapshot:
         """The run at this moment."""
         return self._monitor.snapshot()
 
     @property
     def txid(self) -> int:
         """The transaction that commits next."""
-        return self.snapshot.committed + 1
+        return self.progress.committed + 1
 
     @property
     def committed(self) -> int:
         """The last committed transaction of the topology, 0 before the first."""
-        return self.snapshot.committed
+        return self.progress.committed
 
     @property
     def in_flight(self) -> tuple[tuple[int, int, str], ...]:
         """(txid, attempt id, phase) of the active transactions."""
-        return self.snapshot.in_flight
+        return self.progress.in_flight
 
     @property
     def engine(self) -> str:
@@ -254,6 +258,18 @@ class RunHandle:
         """The records that were left out of their transactions, where `on_error` says so."""
         return DeadLettersView(self.data_dir)
 
+    def snapshot(self, txid: int | None = None) -> TopologySnapshot:
+        """All tables right after transaction `txid`, the last committed one by default; see `txstorm.snapshot`."""
+        return snapshot(self.data_dir, txid)
+
+    def register_views(self, spark: Any, txid: int | None = None, name_prefix: str = "") -> list[str]:
+        """Make views of all tables in the session `spark`; see `txstorm.register_views`."""
+        return register_views(spark, self.data_dir, txid, name_prefix)
+
+    def savepoint(self, name: str, txid: int | None = None) -> Savepoint:
+        """Name what all tables hold right after `txid`, the last committed one by default; see `create_savepoint`."""
+        return create_savepoint(self.data_dir, name, txid)
+
     def history(self) -> Any:
         """One row per committed txid, as a `pyarrow.Table`."""
         return read_directory_history(self.data_dir)
@@ -266,13 +282,13 @@ class RunHandle:
         return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
-        now = self.snapshot
+        now = self.progress
         return (
             f"<txstorm run {self.name}: {self.phase}, committed txid {now.committed}, {len(now.in_flight)} in flight>"
         )
 
     def _repr_html_(self) -> str:
-        now = self.snapshot
+        now = self.progress
         rows = {
             "status": self.status["message"],
             "committed txid": now.committed,

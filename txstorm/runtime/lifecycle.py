@@ -121,7 +121,7 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
     # The holder first: a run that ends meanwhile has then told its end before we look.
     holder = books.ledger.holder()
     told, identity = books.status() or {}, books.identity()
-    running, committed = holder is not None, books.currtx() - 1
+    running, committed = holder is not None, books.committed()
     # What was told may be half a second old.
     in_flight = [one for one in told.get("in_flight", ()) if one[0] > committed] if running else []
     return {

@@ -34,6 +34,7 @@ from txstorm.runtime.origin import Origin
 from txstorm.runtime.outcome import history_rows
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import Failure, RetryPolicy
+from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, take_lease
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
@@ -175,9 +176,11 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
             "choose another --data-dir"
         )
         raise DataDirectoryError(msg)
+    if finish_rewind(data_dir, books) is not None:
+        identity = known = books.identity() or identity
     books.check()
-    _check(data_dir, books, identity, None)
-    _check_kept(data_dir, books)
+    check_together(data_dir, books, identity, None)
+    check_kept(data_dir, books)
     check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
     write_format(data_dir)
     books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
@@ -185,9 +188,9 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
     faults.point("p0.epoch")
     owner = Owner(identity.topology, identity.incarnation, identity.timeline)
     raise_epochs(data_dir, books.tables(), owner, epoch)
-    _check(data_dir, books, identity, epoch)
+    check_together(data_dir, books, identity, epoch)
     faults.point("p0.raised")
-    waiting = _roll_tables_forward(data_dir, books)
+    waiting = roll_tables_forward(data_dir, books)
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(
         data_dir,
@@ -202,6 +205,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         committed=committed,
         recorded=books.tables(),
         letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
+        cache_bytes=topology.settings.index_cache_bytes,
     )
     store.raise_epoch(epoch)
     _lead_outside(store, books, committed, waiting)
@@ -210,14 +214,15 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
     return store, identity
 
 
-def _check_kept(data_dir: Path, books: Books) -> None:
+def check_kept(data_dir: Path, books: Books) -> None:
     """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
     for intent in books.intents():
         for table in intent.tables:
             check_digest(data_dir / table.uri, table.staged)
 
 
-def _check(data_dir: Path, books: Books, identity: Identity, epoch: int | None) -> None:
+def check_together(data_dir: Path, books: Books, identity: Identity, epoch: int | None) -> None:
+    """Check that ledger and tables belong together; see `txstorm.state.recovery.check_tables`."""
     check_tables(
         data_dir,
         books.tables(),
@@ -239,7 +244,7 @@ def _lead_outside(store: StateStore, books: Books, committed: int, waiting: Sequ
         _complete(books, intent, versions)
 
 
-def _roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
+def roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
     """Publish decided groups: no spout, no bolt, no second look at the source (R1).
 
     Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of

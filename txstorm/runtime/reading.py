@@ -17,6 +17,7 @@ from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
 from txstorm.runtime.origin import Origin
 from txstorm.state.history import history_table, read_history
 from txstorm.state.read import (
+    check_txid,
     list_sinks,
     list_states,
     read_changes,
@@ -104,8 +105,11 @@ class StateView(TableView):
         """The changed rows of transactions `from_txid` to `to_txid`, both included.
 
         Beside keys and values: ``_txid``, ``_prev`` (the values before) and ``_op`` (``u`` put, ``d`` removed).
+
+        Raises:
+            StateError: no such state, `to_txid` is not committed, or the order is the other way round.
         """
-        return read_changes(self.data_dir, self.name, from_txid, to_txid)
+        return read_changes(self.data_dir, self.name, from_txid, to_txid, committed_txid(self.data_dir))
 
     def __str__(self) -> str:
         when = "the last committed txid" if self._txid is None else f"txid {self._txid}"
@@ -119,21 +123,48 @@ class StateView(TableView):
         return table_html(rows, f"state {self.name} as of txid {txid_of(rows)}")
 
 
-class SinkView(TableView):
-    """The rows of a sink with their ``_txid``, in the order they were committed."""
+class _AppendedView(TableView):
+    """Rows that are only ever appended, up to a transaction.
 
-    def to_arrow(self) -> pa.Table:
-        """The rows as a `pyarrow.Table`; raises `StateError` when there is no such sink."""
-        return read_sink(self.data_dir, self.name)
+    Args:
+        data_dir: the data directory of a topology.
+        name: the table.
+        txid: the last transaction that is shown; all that are published when None.
+    """
 
-    def __str__(self) -> str:
-        return f"sink {self.name}"
+    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
+        super().__init__(data_dir, name)
+        self._txid = txid
+
+    def _last(self) -> int | None:
+        if self._txid is not None:
+            check_txid(str(self), self._txid, committed_txid(self.data_dir))
+        return self._txid
+
+    @property
+    def _when(self) -> str:
+        return "" if self._txid is None else f" as of txid {self._txid}"
 
     def __repr__(self) -> str:
         return f"<{self} in {self.data_dir}>"
 
 
-class DeadLettersView(TableView):
+class SinkView(_AppendedView):
+    """The rows of a sink with their ``_txid``, in the order they were committed."""
+
+    def as_of(self, txid: int) -> SinkView:
+        """The rows up to transaction `txid`."""
+        return SinkView(self.data_dir, self.name, txid)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`; raises `StateError` when there is no such sink, or its txid not committed."""
+        return read_sink(self.data_dir, self.name, last=self._last())
+
+    def __str__(self) -> str:
+        return f"sink {self.name}{self._when}"
+
+
+class DeadLettersView(_AppendedView):
     """The records that were left out of their transactions, with ``_txid``, in the order they were committed.
 
     Columns: ``component`` and ``task`` that could not handle the record; ``source``, ``source_task`` and ``stream`` it
@@ -141,19 +172,20 @@ class DeadLettersView(TableView):
     ``type``, ``message`` and ``frame`` of the error; ``attempt`` and ``stamp`` of the transaction.
     """
 
-    def __init__(self, data_dir: str | Path) -> None:
-        super().__init__(data_dir, "dead_letters")
+    def __init__(self, data_dir: str | Path, txid: int | None = None) -> None:
+        super().__init__(data_dir, "dead_letters", txid)
+
+    def as_of(self, txid: int) -> DeadLettersView:
+        """The records that transactions up to `txid` left out."""
+        return DeadLettersView(self.data_dir, txid)
 
     def to_arrow(self) -> pa.Table:
         """The rows as a `pyarrow.Table`; empty when nothing was ever left out."""
-        rows = read_letters(self.data_dir)
+        rows = read_letters(self.data_dir, self._last())
         return pa.schema([*TABLE_SCHEMA, TXID]).empty_table() if rows is None else rows
 
     def __str__(self) -> str:
-        return "dead letters"
-
-    def __repr__(self) -> str:
-        return f"<{self} in {self.data_dir}>"
+        return f"dead letters{self._when}"
 
 
 def check_readable(data_dir: str | Path) -> Path:
@@ -169,7 +201,7 @@ def check_readable(data_dir: str | Path) -> Path:
 
 def committed_txid(data_dir: str | Path) -> int:
     """The last committed transaction of the topology in `data_dir`; 0 before the first, and without a ledger."""
-    return _ask(Path(data_dir), lambda books: books.currtx() - 1, 0)
+    return _ask(Path(data_dir), Books.committed, 0)
 
 
 def identity_of(data_dir: str | Path) -> Identity | None:

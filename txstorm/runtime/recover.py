@@ -66,7 +66,7 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
 
     The next start continues after the last transaction that any table holds. Transactions that were planned or
     processed, and groups that were decided without any table holding them yet, are planned again: nobody has seen them.
-    What only the ledger knew is gone: that the topology was inactive, what `rebalance` chose, failure counts.
+    What only the ledger knew is gone: that the topology was inactive, what `rebalance` chose, failures, savepoints.
 
     Returns:
         ``topology``, ``ledger``, ``written``, ``epoch``, ``currtx``, ``committed_txid``, ``metadata``, ``tables``,

@@ -17,7 +17,7 @@ from txstorm.runtime.replay_verdict import Rows
 from txstorm.state.declared import Declaration, declarations
 from txstorm.state.group import Resources, Tables
 from txstorm.state.handle import StateGroup
-from txstorm.state.index import MemoryIndex
+from txstorm.state.index import StateIndex
 from txstorm.state.intent import CHANGES, SINK
 from txstorm.state.read import key_names, list_sinks, list_states, open_table, read_changes, read_sink, read_state
 from txstorm.state.schema import PREV, TXID, value_fields
@@ -38,7 +38,7 @@ class ReplayTables:
 
     def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int) -> None:
         self._committed = Committed(data_dir)
-        self._indexes: dict[str, MemoryIndex] = {}
+        self._indexes: dict[str, StateIndex] = {}
         self._states: dict[str, StateGroup] = {}
         self._sinks: dict[str, SinkGroup] = {}
         states: dict[str, tuple[str, StateGroup]] = {}
@@ -60,8 +60,8 @@ class ReplayTables:
             if ref.uri in self._committed.kinds:
                 one.checked(open_table(data_dir, ref))
 
-    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> MemoryIndex:
-        index = self._indexes[state.name] = MemoryIndex(state)
+    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex:
+        index = self._indexes[state.name] = StateIndex(state)
         if TableRef(CHANGES, state.name).uri in self._committed.kinds:
             rows = read_state(data_dir, state.name, before, committed)
             rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))

@@ -28,6 +28,6 @@ class Watcher:
 
     def __call__(self) -> Moment:
         """The run now."""
-        handle, now, seconds = self._handle, self._handle.snapshot, self._monotonic() - self._since
+        handle, now, seconds = self._handle, self._handle.progress, self._monotonic() - self._since
         rate = self._rate.after(seconds, now.tuples)
         return Moment(handle.name, handle.engine, handle.status["phase"], now, handle.recentProgress, seconds, rate)

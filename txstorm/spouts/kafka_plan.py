@@ -99,6 +99,8 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def _plan(self, before: Any, *, again: bool) -> Batch | None:
         """What the brokers have for a batch after the one with metadata `before`; None when they cannot be asked."""
+        if again:
+            self._close_reader()  # it may be what was wrong: see `Readers.lend`
         if not self._view.look(now=again):
             return None
         return self._batch(Positions.after(before), first=before is None, again=again)
@@ -280,8 +282,9 @@ class KafkaCoordinator(SpoutCoordinator):
         self._aside.close(self._close_reader)
 
     def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _sampler(self) -> Sampled:
         self._view.check_mute()

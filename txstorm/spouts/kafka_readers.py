@@ -53,14 +53,27 @@ class Readers:
         ranges: Mapping[Partition, Range],
         ids: Mapping[str, str],
     ) -> Iterator[RangeReader]:
-        """A reader with these settings, if possible one that stands where `ranges` begin."""
+        """A reader with these settings, if possible one that stands where `ranges` begin.
+
+        One that failed is not lent again, nor are those that waited meanwhile: after a restart of its leader and then
+        a topic made anew, for one, librdkafka takes what is said of the new topic for old, and never reads it.
+        """
         key = _key(settings, isolation)
         reader = self._taken(key, ranges, ids) or self._make(settings, isolation)
         try:
             yield reader
-        finally:
-            reader.rest()
-            self._keep(key, reader)
+        except BaseException:
+            self._drop(key, reader)
+            raise
+        reader.rest()
+        self._keep(key, reader)
+
+    def _drop(self, key: str, reader: RangeReader) -> None:
+        with self._lock:
+            dropped = [one.reader for one in self._idle if one.key == key]
+            self._idle = [one for one in self._idle if one.key != key]
+        for one in (reader, *dropped):
+            one.close()
 
     def _taken(self, key: str, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> RangeReader | None:
         with self._lock:

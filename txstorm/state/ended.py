@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import cast
 
+from txstorm.state.cache import Gone, Stored
 from txstorm.state.form import Arrays, Key, Value
-from txstorm.state.index import Stored
-
-Gone = tuple[None, int, Value | None]
-"""As `Stored`, for a key that the txid has removed."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
+from txstorm.state.cache import Gone, Stored
 from txstorm.state.columns import shown
-from txstorm.state.ended import Bulk, Ended, Gone, newest, settled
+from txstorm.state.ended import Bulk, Ended, newest, settled
 from txstorm.state.form import Arrays, Key, KeyForm, Rows, Value, ValueForm, absences, joined, row_arrays
-from txstorm.state.index import KeyIndex, Stored
+from txstorm.state.index import KeyIndex
 from txstorm.state.merge import aggregated, check_how, combined
 from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.state.semantics import Row, base

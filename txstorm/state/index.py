@@ -1,19 +1,32 @@
-"""The key index: the published rows of a state by key, behind a port, and in memory."""
+"""The key index: the published rows of a state by key, behind a port; in memory as far as a bound allows, else on disk.
+
+What is written reaches the disk later, in the background, many rows at a time, and is found in memory until then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock, RLock
 from typing import Protocol
 
 import pyarrow as pa
 
 from txstorm.api.state import KeyedState
-from txstorm.state.form import Key, KeyForm, Rows, Value, ValueForm, row_arrays
+from txstorm.errors import BlockedError, StoppedError, TxstormError
+from txstorm.state.cache import Gone as Gone
+from txstorm.state.cache import RowCache
+from txstorm.state.cache import Stored as Stored
+from txstorm.state.form import Key, KeyForm, ValueForm
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, in_order
-from txstorm.state.semantics import Row
 
-Stored = tuple[Value, int, Value | None]
-"""The fields of a `semantics.Row` in a plain tuple: the garbage collector soon stops looking at those."""
+log = logging.getLogger("txstorm.index")
+
+_GONE: Gone = (None, 0, None)
+_MOST_BEHIND = 4
+_TRY_AGAIN = 1.0
 
 
 class KeyIndex(Protocol):
@@ -22,10 +35,6 @@ class KeyIndex(Protocol):
     `apply` may run while another thread reads: a reader sees each key before or after it, and looks first at the
     writes of its group, so it does not matter which.
     """
-
-    @property
-    def size(self) -> int:
-        """The number of keys."""
 
     @property
     def last_txid(self) -> int:
@@ -37,43 +46,98 @@ class KeyIndex(Protocol):
     def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
         """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
 
-    def scan(self) -> Iterable[tuple[Key, Row[Value]]]:
-        """All keys with their rows, in no particular order."""
+
+class DiskRows(Protocol):
+    """The rows of a state on disk, as `txstorm.state.rowstore.RowStore`; every method may raise `TxstormError`."""
+
+    def get(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none."""
+
+    def put(self, rows: Mapping[Key, Stored | Gone]) -> None:
+        """Take over the newest rows of keys."""
+
+    def put_table(self, table: pa.Table) -> None:
+        """Take over the rows of a state table, or of later changes over it."""
+
+    def note(self, last: int) -> None:
+        """All rows up to txid `last` are there."""
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+
+    def close(self) -> None:
+        """Make it durable and let go of it."""
+
+    def remove(self) -> None:
+        """Let go of it and of its files."""
 
 
-class MemoryIndex:
-    """A `KeyIndex` in a dictionary of this process."""
+@dataclass(frozen=True)
+class Bounds:
+    """What of a state is where.
 
-    def __init__(self, state: KeyedState) -> None:
-        self._keys = KeyForm(state)
-        self._values = ValueForm(state)
-        self._rows: dict[Key, Stored] = {}
+    Attributes:
+        memory: bytes of its rows in memory, about.
+        kept_from: keys from which on its rows are on disk too; a smaller state is read from its table as quickly.
+        behind: rows that wait for being written to disk, and `seconds` that they wait, at which that is begun.
+        sync_seconds: how often what was written is made durable; the rest is read from the tables after a crash.
+    """
+
+    memory: int = 256 << 20
+    kept_from: int = 20_000
+    behind: int = 50_000
+    seconds: float = 10.0
+    sync_seconds: float = 60.0
+
+
+class StateIndex:
+    """The `KeyIndex` of one state: filled with `load` and `loaded`, or resumed; then read, and added to.
+
+    Args:
+        make: gives an empty place on disk, when the state has become large enough for one; None: all is in memory.
+        refill: fills an empty place on disk from the tables, after one could not be read.
+        behind: has a call made, soon and elsewhere.
+        monotonic: seconds.
+    """
+
+    def __init__(
+        self,
+        state: KeyedState,
+        make: Callable[[], DiskRows] | None = None,
+        refill: Callable[[DiskRows], None] = lambda disk: None,
+        bounds: Bounds | None = None,
+        behind: Callable[[Callable[[], None]], None] = lambda call: call(),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = state.name
+        self._keys, self._values = KeyForm(state), ValueForm(state)
+        self._make, self._refill, self._call = make, refill, behind
+        self._bounds = bounds or Bounds()
+        self._monotonic = monotonic
+        self._disk: DiskRows | None = None
+        self._cache = RowCache(self._bounds.memory)
+        # What the disk has not got yet, and what is just being written to it: one value, so that it changes at once.
+        self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = ({}, {})
+        self._lock, self._writing = Lock(), RLock()
+        self._written_at = self._synced_at = monotonic()
+        self._make_at = self._bounds.kept_from
+        self._asked = self._closed = False
+        self._failure: TxstormError | None = None
+        self._applied = 0
         self._last_txid = 0
-
-    @property
-    def size(self) -> int:
-        """The number of keys."""
-        return len(self._rows)
 
     @property
     def last_txid(self) -> int:
         """The highest txid of a row that was ever loaded or applied; 0 at first."""
         return self._last_txid
 
-    def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none."""
-        return list(map(self._rows.get, keys))
+    # -- the start ----------------------------------------------------------------------------------------------
 
-    def scan(self) -> Iterable[tuple[Key, Row[Value]]]:
-        """All keys with their rows, as of the call."""
-        return [(key, Row._make(row)) for key, row in list(self._rows.items())]
-
-    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
-        """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
-        self._rows.update(changed)
-        for key in removed:
-            self._rows.pop(key, None)
-        self._last_txid = max(self._last_txid, last)
+    def resume(self, disk: DiskRows) -> None:
+        """Go on with rows on disk; those that came later are then loaded over them."""
+        self._disk = disk
+        self._cache.let_go()
+        self._cache.forget()
 
     def load(self, table: pa.Table) -> None:
         """Take over the rows of a state table, or of a changes table over it.
@@ -82,23 +146,188 @@ class MemoryIndex:
         """
         if OP.name in table.column_names:
             table = in_order(table, [TXID.name])
-            removed: Sequence[bool] = [op == REMOVED for op in table[OP.name].to_pylist()]
-        else:
-            removed = [False] * table.num_rows
-        txids = table[TXID.name].to_pylist()
-        values, before = self._values.of_table(table), self._values.of_struct(table[PREV])
-        rows: Iterable[Stored] = zip(values, txids, before, strict=True)
-        for key, row, gone in zip(self._keys.of_table(table), rows, removed, strict=True):
-            if gone:
-                self._rows.pop(key, None)
-            else:
-                self._rows[key] = row
-        self._last_txid = max(self._last_txid, max(txids, default=0))
+        if self._disk is not None:
+            self._disk.put_table(table)
+        if self._cache.complete:
+            self._keep(table)
+            if self._disk is None and self._begin_disk():
+                self._write()
+            if not self._cache.complete:
+                self._cache.forget()  # else what is loaded next would be older here than on disk
+        self._last_txid = max(self._last_txid, _last(table))
 
-    def to_table(self, schema: pa.Schema) -> pa.Table:
-        """All rows as a table of `schema` (that of the state table), sorted by key."""
-        items = list(self._rows.items())
-        values, txids, before = zip(*(row for _, row in items), strict=True) if items else ((), (), ())
-        rows = Rows([key for key, _ in items], values, txids, before)
-        columns = row_arrays(self._keys, self._values, rows)
-        return in_order(pa.table([columns[name] for name in schema.names], schema=schema), self._keys.names)
+    def loaded(self, last: int) -> None:
+        """Everything up to txid `last` has been loaded."""
+        self._last_txid = max(self._last_txid, last)
+        if self._disk is not None:
+            self._disk.note(self._last_txid)
+
+    def _keep(self, table: pa.Table) -> None:
+        values, before = self._values.of_table(table), self._values.of_struct(table[PREV])
+        rows = zip(
+            self._keys.of_table(table), zip(values, table[TXID.name].to_pylist(), before, strict=True), strict=True
+        )
+        ops = set(table[OP.name].unique().to_pylist()) if OP.name in table.column_names else set()
+        if REMOVED not in ops:
+            self._cache.put(rows)
+            return
+        newest = {
+            key: None if op == REMOVED else row for (key, row), op in zip(rows, table[OP.name].to_pylist(), strict=True)
+        }
+        self._cache.put({key: row for key, row in newest.items() if row is not None})
+        self._cache.remove(key for key, row in newest.items() if row is None)
+
+    # -- while it runs ------------------------------------------------------------------------------------------
+
+    def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none.
+
+        Raises:
+            TxstormError: the disk cannot be read, nor be filled again from the tables.
+        """
+        found = self._cache.get(keys)
+        if self._cache.complete or None not in found:
+            return found
+        return self._looked_up(keys, found)
+
+    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
+        """Take over published rows, those of keys that are gone too; `last` is the highest txid of them.
+
+        Raises:
+            BlockedError: what waits to be written to disk has become too much; the tables hold it.
+        """
+        rows, gone = dict(changed), list(removed)
+        with self._lock:
+            self._applied += 1
+            self._cache.put(rows)
+            self._cache.remove(gone)
+            if self._disk is not None:
+                self._behind[0].update(rows)
+                self._behind[0].update(dict.fromkeys(gone, _GONE))
+            self._last_txid = max(self._last_txid, last)
+        if self._disk is not None or self._begin_disk():
+            self._write_soon()
+
+    def flush(self) -> None:
+        """Write what waits, and make it durable; what fails goes on waiting."""
+        if self._disk is not None and not self._closed:
+            self._write(sync=True)
+
+    def close(self) -> None:
+        """Write what waits, and let go of the disk; what is not in memory cannot be looked up any more."""
+        with self._writing:
+            self.flush()
+            self._closed = True
+            if self._disk is not None:
+                self._disk.close()
+
+    def _looked_up(self, keys: Sequence[Key], found: list[Stored | None]) -> list[Stored | None]:
+        applied = self._applied
+        pending, writing = self._behind  # before the disk: what leaves these is there
+        absent: list[int] = []
+        for i in (i for i, row in enumerate(found) if row is None):
+            row = pending.get(keys[i]) or writing.get(keys[i])
+            if row is None:
+                absent.append(i)
+            elif row[0] is not None:
+                found[i] = row
+        if absent:
+            read = {keys[i]: row for i, row in zip(absent, self._read([keys[i] for i in absent]), strict=True) if row}
+            for i in absent:
+                found[i] = read.get(keys[i])
+            with self._lock:
+                if applied == self._applied:  # else a row may be older than what was applied and written meanwhile
+                    self._cache.put(read)
+        return found
+
+    def _read(self, keys: Sequence[Key]) -> list[Stored | None]:
+        disk = self._disk
+        assert disk is not None
+        try:
+            return disk.get(keys)
+        except TxstormError as cause:
+            if self._closed:
+                msg = f"state {self._name!r}: its index is closed; the run has ended"
+                raise StoppedError(msg) from cause
+            log.warning("%s; it is made again from the tables", cause)
+        with self._writing:
+            if self._disk is disk:  # else another reader was here before
+                self._disk = self._made_again(disk)
+            made = self._disk
+        assert made is not None
+        return made.get(keys)
+
+    def _made_again(self, disk: DiskRows) -> DiskRows:
+        disk.remove()
+        assert self._make is not None
+        made = self._make()
+        self._refill(made)
+        return made
+
+    # -- behind the commits -------------------------------------------------------------------------------------
+
+    def _begin_disk(self) -> bool:
+        """Keep the rows on disk too, once there are many; False when they are not."""
+        if self._make is None or len(self._cache) < self._make_at:
+            return False
+        try:
+            self._disk = self._make()
+        except TxstormError as error:
+            self._make_at = 2 * len(self._cache)
+            log.warning("%s; state %r stays in memory", error, self._name)
+            return False
+        with self._lock:
+            self._behind = dict(self._cache.rows()), {}
+            self._cache.let_go()
+        return True
+
+    def _write_soon(self) -> None:
+        waiting = len(self._behind[0])
+        if waiting > _MOST_BEHIND * self._bounds.behind:
+            self._write()
+            if self._failure is not None and len(self._behind[0]) >= waiting:
+                msg = (
+                    f"state {self._name!r}: {waiting} rows wait to be written to the index: {self._failure}; nothing "
+                    "is lost, as the tables hold them: mend the cause (free disk space) and start again"
+                )
+                raise BlockedError(msg) from self._failure
+        elif not self._asked and self._is_due(waiting):
+            self._asked = True
+            self._call(self._write)
+
+    def _is_due(self, waiting: int) -> bool:
+        waited = self._monotonic() - self._written_at
+        if self._failure is not None:
+            return waited >= _TRY_AGAIN
+        return waiting >= self._bounds.behind or waited >= self._bounds.seconds
+
+    def _write(self, sync: bool = False) -> None:
+        """Write what waits; what fails goes on waiting."""
+        with self._writing:
+            with self._lock:
+                writing, last = self._behind[0], self._last_txid
+                self._behind = {}, writing
+            try:
+                self._put(writing, last, sync)
+            except TxstormError as error:
+                log.warning("%s; tried again later", error)
+                with self._lock:
+                    self._behind, self._failure = ({**writing, **self._behind[0]}, {}), error
+            else:
+                with self._lock:
+                    self._behind, self._failure = (self._behind[0], {}), None
+            self._written_at, self._asked = self._monotonic(), False
+
+    def _put(self, rows: Mapping[Key, Stored | Gone], last: int, sync: bool) -> None:
+        assert self._disk is not None
+        if rows:
+            self._disk.put(rows)
+            self._disk.note(last)
+        if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:
+            self._disk.sync()
+            self._synced_at = self._monotonic()
+
+
+def _last(table: pa.Table) -> int:
+    txids = table[TXID.name]
+    return int(txids.to_numpy().max()) if len(txids) else 0

@@ -118,6 +118,9 @@ class Marked(Generic[R]):
                 return self._mark(epoch, committed, "")
             raise TableCorrupt(self._unmarked(recorded))
         self._check_owner(found, epoch)
+        if found.timeline < self.owner.timeline:
+            # A rewind, which is refused unless it is told to keep what is here as it is.
+            return self._mark(epoch, committed if recorded is None else recorded, "")
         allowed = _allowed(self.uri, committed, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
             wanted = f"at most {max(allowed)}" if recorded is None else " or ".join(map(str, sorted(allowed)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,10 +20,29 @@ from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
 from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
-from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, in_order
-from txstorm.state.table import COMPACTED, CREATED, DeltaTableState, Owner, TableRef
+from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
+from txstorm.state.table import COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
 
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
+
+
+@dataclass(frozen=True)
+class StateParts:
+    """A state as of one txid: a version of ``state/<name>``, with the changes after it over it.
+
+    Attributes:
+        base: the state table, at a version that is not ahead of `txid`.
+        as_of: the txid that `base` is as of.
+        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count.
+        keys, values: names of the columns.
+    """
+
+    base: DeltaHandle
+    as_of: int
+    changes: DeltaHandle
+    txid: int
+    keys: list[str]
+    values: list[str]
 
 
 def list_states(data_dir: Path) -> list[str]:
@@ -50,29 +70,52 @@ def read_state(data_dir: Path, name: str, txid: int | None = None, committed: in
         StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
         TableCorrupt: a table or file is damaged.
     """
+    parts = state_parts(data_dir, name, txid, committed)
+    later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
+    rows = folded(parts.base.read(), later, parts.keys, [*parts.keys, *parts.values])
+    return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
+
+
+def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> StateParts:
+    """What the state `name` is made of, as of `txid`; as `read_state`."""
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
     kept, changes = _open(data_dir, STATE, name), _open(data_dir, CHANGES, name)
     last = max(changes.last_txid(), committed)
     wanted = last if txid is None else txid
-    if wanted > last or wanted < 0:
-        msg = f"state {name!r}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}"
-        raise StateError(msg)
-    base, as_of = _as_of(kept, wanted)
-    later = changes.handle.read(low=(TXID.name, as_of), high=(TXID.name, wanted))
+    check_txid(f"state {name!r}", wanted, last)
+    base, as_of = version_as_of(kept, wanted)
     keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
-    rows = _folded(base.read(), later, keys, [*keys, *values])
-    return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(wanted).encode()})
+    return StateParts(base, as_of, changes.handle, wanted, keys, values)
 
 
-def read_changes(data_dir: Path, name: str, first: int, last: int) -> pa.Table:
+def check_txid(what: str, wanted: int, last: int) -> None:
+    """Raise `StateError` unless txid `wanted` is committed, where `last` is the last one that is."""
+    if not 0 <= wanted <= last:
+        msg = f"{what}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}"
+        raise StateError(msg)
+
+
+def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
     """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
 
+    Args:
+        data_dir: the data directory.
+        name: the state.
+        first: the first txid.
+        last: the last one, included.
+        committed: the topology's last committed txid; given, the range is checked against it.
+
     Raises:
-        StateError: no such state.
+        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1.
     """
-    handle = _open(data_dir, CHANGES, name).handle
-    keys, values = _columns(handle, KEYS), _columns(handle, VALUES)
-    rows = handle.read([*keys, *values, TXID.name, "_prev", OP.name], (TXID.name, first - 1), (TXID.name, last))
+    table = _open(data_dir, CHANGES, name)
+    if committed is not None:
+        check_txid(f"changes of state {name!r}", last, max(table.last_txid(), committed))
+        if not 1 <= first <= last:
+            msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
+            raise StateError(msg)
+    keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
+    rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
     return in_order(rows, [TXID.name, *keys])
 
 
@@ -87,16 +130,25 @@ def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None
     Raises:
         StateError: no such sink.
     """
+    return _appended(_open(data_dir, SINK, name), first, last)
+
+
+def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
+    """The dead letters up to txid `last` with their ``_txid``, by txid and then as they were added.
+
+    None when none were ever kept.
+    """
+    return _appended(open_table(data_dir, LETTERS_REF), 1, last) if has_letters(data_dir) else None
+
+
+def has_letters(data_dir: Path) -> bool:
+    """Whether there is a table of dead letters in a data directory."""
+    return is_table(data_dir / LETTERS_REF.uri)
+
+
+def _appended(table: DeltaTableState, first: int, last: int | None) -> pa.Table:
     high = None if last is None else (TXID.name, last)
-    rows = _open(data_dir, SINK, name).handle.read(low=(TXID.name, first - 1), high=high)
-    return rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
-
-
-def read_letters(data_dir: Path) -> pa.Table | None:
-    """The dead letters with their ``_txid``, by txid and then as they were added; None when none were ever kept."""
-    if not is_table(data_dir / LETTERS_REF.uri):
-        return None
-    rows = open_table(data_dir, LETTERS_REF).handle.read()
+    rows = table.handle.read(low=(TXID.name, first - 1), high=high)
     return rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
 
 
@@ -148,15 +200,21 @@ def _columns(handle: DeltaHandle, prop: str) -> list[str]:
     return list(json.loads(handle.properties.get(prop, "[]")))
 
 
-def _as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
-    """The newest version of a state table that is not ahead of `wanted`, and the txid it is as of."""
+def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
+    """The newest version of a state table that is not ahead of txid `wanted`, and the txid it is as of.
+
+    Versions of earlier timelines count too: before one that a rewind took back there is a newer one that it made.
+
+    Raises:
+        StateError: there is none, or none that is kept.
+    """
     if (last := table.last_txid()) <= wanted:
         return table.handle, last
     for entry in table.handle.history():
         info = entry.info
-        if info.get("timeline") != table.owner.timeline or info.get("kind") not in (COMPACTED, CREATED):
+        if info.get("kind") not in (COMPACTED, CREATED, RESTORED):
             continue
-        as_of = info["as_of"] if info["kind"] == COMPACTED else info["last"]
+        as_of = info["last"] if info["kind"] == CREATED else info["as_of"]
         if as_of <= wanted:
             return DeltaHandle.open(table.path, entry.version), as_of
     msg = (
@@ -166,10 +224,13 @@ def _as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
     raise StateError(msg)
 
 
-def _folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
-    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones."""
+def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
+    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones.
+
+    `columns` are those of the answer, which is sorted by `keys`, None first.
+    """
     ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
-    wanted = [*columns, TXID.name, OP.name]
+    wanted = list(dict.fromkeys([*columns, TXID.name, OP.name]))
     rows = pa.concat_tables([base.append_column(OP.name, ops).select(wanted), later.select(wanted)])
     rows = rows.take(pc.sort_indices(rows[TXID.name])).append_column("_row", pa.array(np.arange(rows.num_rows)))
     newest = rows.group_by(keys).aggregate([("_row", "max")])["_row_max"] if keys and rows else rows["_row"][-1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from txstorm.clients.delta_log import paths_of
 from txstorm.errors import TableCorrupt
 from txstorm.state.intent import MAP, UNKNOWN, Intent, IntentTable, encode_schema
 from txstorm.state.salvage import Found, Published, outside_folders
-from txstorm.state.staging import STAGED, Staged, digest
+from txstorm.state.staging import STAGED, Staged, digest, txid_stats
 from txstorm.state.table import TableRef
 
 
@@ -94,13 +93,7 @@ def _table(ref: TableRef, data_dir: Path, file: Path, previous: int) -> IntentTa
         msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"
         raise TableCorrupt(msg) from cause
     txids = pc.min_max(rows["_txid"]).as_py()
-    stats = {
-        "numRecords": rows.num_rows,
-        "minValues": {"_txid": txids["min"]},
-        "maxValues": {"_txid": txids["max"]},
-        "nullCount": {"_txid": 0},
-    }
     path = str(file.relative_to(data_dir / ref.uri))
-    staged = Staged(path, len(data), digest(data), rows.num_rows, json.dumps(stats), txids["min"], txids["max"])
+    staged = Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])
     schema = rows.schema.remove_metadata() if ref.kind != MAP else rows.schema
     return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged)

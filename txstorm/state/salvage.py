@@ -80,7 +80,7 @@ def find_tables(data_dir: Path) -> Found:
         DataDirectoryError: there are no tables, or they are of several topologies or timelines.
         TableCorrupt: one is missing, damaged, older than the history says, or they disagree on what a txid was.
     """
-    refs = list(_refs(data_dir))
+    refs = list(table_refs(data_dir))
     if not refs:
         msg = f"data directory {data_dir}: expected tables to rebuild its ledger from, found none; start in a new one"
         raise DataDirectoryError(msg)
@@ -102,7 +102,8 @@ def find_tables(data_dir: Path) -> Found:
     return Found(owner.topology, owner.incarnation, owner.timeline, epoch, tables, groups, history)
 
 
-def _refs(data_dir: Path) -> Iterator[TableRef]:
+def table_refs(data_dir: Path) -> Iterator[TableRef]:
+    """All tables that are in a data directory, whether a ledger knows them or not."""
     for kind in (CHANGES, SINK, STATE):
         folder = data_dir / DIRECTORIES[kind]
         names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []

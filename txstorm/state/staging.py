@@ -95,17 +95,28 @@ def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], st
     """
     faults.point("p5.staged.before")
     txids = pc.min_max(rows["_txid"]).as_py()
-    stats = {
-        "numRecords": rows.num_rows,
-        "minValues": {"_txid": txids["min"]},
-        "maxValues": {"_txid": txids["max"]},
-        "nullCount": {"_txid": 0},
-    }
     path = f"{STAGED}/{name.text(unique())}"
     data = encoded(rows)
     write_new(table / path, data)
     faults.point("p5.staged.after")
-    return Staged(path, len(data), digest(data), rows.num_rows, json.dumps(stats), txids["min"], txids["max"])
+    return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])
+
+
+def txid_stats(rows: pa.Table) -> str:
+    """Delta's statistics of a file with `rows` (with ``_txid``, at least one), as JSON."""
+    return column_stats(rows, "_txid")
+
+
+def column_stats(rows: pa.Table, column: str) -> str:
+    """Delta's statistics of a file with `rows` (at least one), of one column without nulls, as JSON."""
+    bounds = pc.min_max(rows[column]).as_py()
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {column: bounds["min"]},
+        "maxValues": {column: bounds["max"]},
+        "nullCount": {column: 0},
+    }
+    return json.dumps(stats)
 
 
 def encoded(rows: pa.Table) -> memoryview:

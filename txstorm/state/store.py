@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -15,19 +16,23 @@ from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
-from txstorm.state.compact import compact_state
-from txstorm.state.declared import Declaration, declarations, letters_declaration
+from txstorm.state.compact import Compaction, Growth
+from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
+from txstorm.state.gathering import Gathering, are_many, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.history import HISTORY
-from txstorm.state.index import MemoryIndex
+from txstorm.state.index import Bounds, StateIndex
+from txstorm.state.indexing import opened_index
 from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.state.maps import MapGroup
 from txstorm.state.outside import OutsideStore
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
+from txstorm.state.recovery import table_ref
+from txstorm.state.schema import TXID
 from txstorm.state.sink import SinkGroup
 from txstorm.state.sweep import kept_by, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
@@ -47,6 +52,7 @@ class StateStore:
         declared: Sequence[Declaration],
         tables: Mapping[TableRef, DeltaTableState],
         outside: OutsideStore,
+        bounds: Bounds | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.outside = outside
@@ -55,7 +61,11 @@ class StateStore:
         self._epoch = 0
         self._tables: Tables | None = None
         self._members: dict[str, Member] = {}
-        self._indexes: dict[str, MemoryIndex] = {}
+        self._indexes: dict[str, StateIndex] = {}
+        self._works: dict[str, Compaction | Gathering] = {}
+        self._loose: dict[str, int] = {}
+        self._growths: dict[str, Growth] = {}
+        self._bounds = bounds or Bounds()
 
     @classmethod
     def open(
@@ -73,6 +83,8 @@ class StateStore:
         committed: int = 0,
         recorded: Collection[str] = (),
         letters: pa.Schema | None = None,
+        cache_bytes: int | None = None,
+        bounds: Bounds | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -91,6 +103,8 @@ class StateStore:
             committed: the last committed txid; the range of a new table starts after it.
             recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
             letters: the columns of the table of dead letters, where the topology keeps any.
+            cache_bytes: of all states in memory, which share it evenly.
+            bounds: of every state's index, instead.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -114,7 +128,9 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
-        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets))
+        if cache_bytes is not None:
+            bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
+        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds)
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table; called in P0, and again for tables made by `open`.
@@ -154,6 +170,7 @@ class StateStore:
         self._members.update(self.outside.members(outside))
         states.update(self.outside.maps(outside))
         sinks.update(self.outside.outlets(outside))
+        self._loose = {ref.uri: small_files(self._delta[ref]) for ref in self._published_refs()}
         self._tables = Tables(states, sinks, list(self._members.values()), letters)
 
     def last_txids(self) -> dict[str, int]:
@@ -197,6 +214,9 @@ class StateStore:
         delta = self._delta[TableRef(table.kind, table.name)]
         version = delta.publish(number, table, intent, epoch)
         self._published(table.uri, intent.last)
+        self._loose[table.uri] = self._loose.get(table.uri, 0) + 1
+        if table.kind == CHANGES and table.name in self._growths:
+            self._growths[table.name].later += table.staged.rows
         delta.tidy()
         return version
 
@@ -221,12 +241,61 @@ class StateStore:
         self.load()
         until = None if limit_seconds is None else clock() + limit_seconds
         done = []
-        for name, index in self._indexes.items():
+        for name in self._indexes:
             if until is not None and clock() >= until:
                 break
-            if self._compact(name, index, int(now() * 1000)):
-                done.append(name)
+            work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000))
+            if work is not None and all(until is None or clock() < until for _ in work.steps()):
+                done += [name] * self.upkept(work)
         return done
+
+    def due(self) -> str | None:
+        """A table to look after: a state that has changed by as much as it holds, or one with many small files."""
+        grown = (TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.is_due)
+        return next(grown, None) or next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
+
+    def behind(self) -> str | None:
+        """A state table that is not up to date."""
+        return next((TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later), None)
+
+    def upkeep(self, uri: str, now: int) -> Compaction | Gathering | None:
+        """What is to be done for the table `uri`; None when there is nothing to.
+
+        Its steps may be made on another thread, beside commits; then `upkept` is called. Both in the committer's turn.
+        `now`: milliseconds since 1970.
+        """
+        ref = table_ref(uri)
+        if ref.kind == STATE:
+            work: Compaction | Gathering | None = self._compaction(ref.name, now)
+        else:
+            self._loose[uri] = 0
+            table = DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref)
+            work = Gathering(table, self._epoch, now) if are_many(small_files(table)) else None
+        if work is not None:
+            self._works[uri] = work
+        return work
+
+    def upkept(self, work: Compaction | Gathering) -> bool:
+        """Put the files that were written in their place; False when they are of no use."""
+        table = self._delta[table_ref(work.uri)]
+        done = work.finish(table)
+        if table.ref.kind == STATE:
+            self._growths[table.ref.name].end(table.handle.row_count())
+        return done
+
+    def _compaction(self, name: str, now: int) -> Compaction | None:
+        """What brings the table of state `name` to the last txid whose rows are applied; None where it is there."""
+        refs = TableRef(STATE, name), TableRef(CHANGES, name)
+        as_of = min(self._members[refs[1].uri].applied, self._delta[refs[1]].last_txid())
+        if self._delta[refs[0]].last_txid() >= as_of:
+            self._growths[name].later = 0
+            return None
+        kept, changes = (DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref) for ref in refs)
+        if kept.last_txid() >= as_of:
+            return None
+        self._growths[name].begin()
+        keys = json.loads(kept.handle.properties[KEYS])
+        return Compaction(kept, changes, keys, as_of, self._epoch, now)
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
@@ -239,6 +308,8 @@ class StateStore:
         for ref, table in self._delta.items():
             member = self._members.get(ref.uri)
             kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
+            if (work := self._works.get(ref.uri)) is not None:
+                kept |= work.written
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
         removed += self.outside.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY
@@ -251,6 +322,8 @@ class StateStore:
     def close(self) -> None:
         """Let go of tables, indexes and connections."""
         self.outside.close()
+        for index in self._indexes.values():
+            index.close()
         self._tables = None
         self._members.clear()
         self._indexes.clear()
@@ -260,20 +333,12 @@ class StateStore:
 
     def _load_state(self, one: Declaration, state: KeyedState) -> StateGroup:
         changes, kept = self._delta[TableRef(CHANGES, state.name)], self._delta[TableRef(STATE, state.name)]
-        as_of, last = kept.last_txid(), changes.last_txid()
-        if as_of > last:
-            msg = (
-                f"table {kept.ref.uri}: is as of txid {as_of}, but {changes.ref.uri} ends at {last}; "
-                "restore both from the same copy"
-            )
-            raise TableCorrupt(msg)
-        index = MemoryIndex(state)
-        index.load(kept.handle.read())
-        if as_of < last:
-            index.load(changes.handle.read(low=("_txid", as_of)))
+        index = opened_index(self.data_dir, state, kept, changes, self._bounds)
         group = StateGroup(state, index)
         self._indexes[state.name] = index
-        self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, last)
+        since = changes.handle.row_count((TXID.name, kept.last_txid()))
+        self._growths[state.name] = Growth(kept.handle.row_count(), since)
+        self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, changes.last_txid())
         return group
 
     def _load_sink(self, one: Declaration, sink: SinkTable) -> SinkGroup:
@@ -282,13 +347,6 @@ class StateStore:
         table = self._delta[ref]
         self._members[ref.uri] = Member(one.component, table.path, ref, group, table.last_txid())
         return group
-
-    def _compact(self, name: str, index: MemoryIndex, now: int) -> bool:
-        changes, kept = self._delta[TableRef(CHANGES, name)], self._delta[TableRef(STATE, name)]
-        as_of = changes.last_txid()
-        if kept.last_txid() == as_of or self._members[changes.ref.uri].applied < as_of:
-            return False
-        return compact_state(kept, index.to_table(kept.handle.schema), as_of, self._epoch, now)
 
 
 def _check_missing(data_dir: Path, missing: Sequence[TableRef], recorded: Collection[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from txstorm import faults
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
+from txstorm.state.exchange import Exchange
 from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
 from txstorm.state.schema import schema_differences
 from txstorm.state.staging import STAGED, data_file
@@ -26,6 +27,7 @@ FORMAT = "1"
 TRIES = 10
 CHECKPOINT_EVERY = 20
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
+REGROUPED, RESTORED = "regroup", "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,29 +214,28 @@ class DeltaTableState:
                 version = self._published(table, intent, epoch)
         raise self._blocked(f"publish txid {intent.last}", None)
 
-    def replace(self, files: list[DataFile], as_of: int, epoch: int, now: int) -> bool:
-        """Replace all files by `files`, which hold the table as of txid `as_of`; False when it is there already.
+    def exchange(self, files: Exchange, epoch: int) -> bool:
+        """Put files in the place of others; False when the table has changed so that they are of no use.
 
-        Called with what a compaction wrote. `now` (milliseconds since 1970) marks the files that leave.
+        Called in the committer's turn, with what a compaction wrote beside the commits.
 
         Raises:
             FencedError: a newer coordinator leads this table.
-            TableCorrupt: the table is ahead of `as_of`.
+            TableCorrupt: the table is ahead of the txid that the files are as of.
         """
         self._handle.refresh()
         for _ in range(TRIES):
             self._check_epoch(epoch)
-            if (last := self.last_txid()) >= as_of:
-                self._check_not_ahead(last, as_of)
+            last, leaves = self.last_txid(), set(files.removes)
+            leaving = [file for file in self._handle.files() if file.path in leaves]
+            if files.base not in (None, last) or len(leaving) < len(leaves):
+                self._check_not_ahead(last, files.as_of)
                 return False
-            info = {**_identity(self.owner), "kind": COMPACTED, "epoch": epoch, "as_of": as_of}
-            apps = {self._txid_app: as_of, self.owner.epoch_app: epoch}
-            commit = Commit(apps, info, files, self._handle.files(), now, f"txstorm state as of txid {as_of}")
-            version = self._try(commit)
+            version = self._try(self._exchanging(files, leaving, last, epoch))
             if version is not None:
                 self.sync(version)
                 return True
-        raise self._blocked(f"bring it up to txid {as_of}", None)
+        raise self._blocked("put rewritten files into it", None)
 
     def tidy(self) -> None:
         """Now and then, shorten what has to be read of the log; called when the published group is durable.
@@ -334,6 +335,16 @@ class DeltaTableState:
         apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
         return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
 
+    def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
+        info = {**_identity(self.owner), "kind": REGROUPED, "epoch": epoch}
+        txid, label = last, "txstorm small files gathered"
+        if files.as_of is not None:
+            info |= {"kind": COMPACTED, "as_of": files.as_of}
+            txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
+        apps = {self._txid_app: txid, self.owner.epoch_app: epoch}
+        change = files.as_of is not None
+        return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
+
     def _check_epoch(self, epoch: int) -> int:
         found = self.epoch()
         if found > epoch:
@@ -344,8 +355,8 @@ class DeltaTableState:
             raise FencedError(msg)
         return found
 
-    def _check_not_ahead(self, last: int, as_of: int) -> None:
-        if last > as_of:
+    def _check_not_ahead(self, last: int, as_of: int | None) -> None:
+        if as_of is not None and last > as_of:
             msg = (
                 f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
             )

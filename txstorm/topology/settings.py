@@ -106,6 +106,9 @@ class Settings(BaseModel):
     cargo_bytes: Annotated[Count, Field(le=16 * MIB)] = Field(
         16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
     )
+    index_cache_bytes: Count = Field(
+        256 * MIB, description="bytes of states in the driver's memory, about; what is more is looked up on disk"
+    )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
     ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None,

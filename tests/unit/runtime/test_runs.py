@@ -106,16 +106,16 @@ def test_available_now_commits_what_is_there_and_starts_no_empty_transaction(wor
     assert words.finish(available_now=True).committed == 2
     words.source.add(0, "c")
     again = words.finish(available_now=True)
-    assert (again.committed, again.snapshot.txids) == (3, 1)
+    assert (again.committed, again.progress.txids) == (3, 1)
     assert [row["n"] for row in again.sink("sizes").to_pylist()] == [2, 1, 1]
     words.source.add(0)
-    assert words.finish(available_now=True).snapshot.txids == 0
+    assert words.finish(available_now=True).progress.txids == 0
 
 
 def test_available_now_of_an_empty_source_ends_at_once(words: Words) -> None:
     words.source = MemoryTransactionalSpout([[]], ["word"], 2)
     handle = words.finish(available_now=True)
-    assert (handle.committed, handle.snapshot.txids) == (0, 0)
+    assert (handle.committed, handle.progress.txids) == (0, 0)
     assert handle.state("counts").to_pylist() == []
 
 
@@ -130,8 +130,8 @@ def test_until_txid_ends_there_also_where_nothing_is_left_to_do(words: Words) ->
     assert words.finish(until_txid=4).committed == 4
     assert words.finish(until_txid=4).committed == 4
     earlier = words.finish(until_txid=2)
-    assert (earlier.committed, earlier.snapshot.txids) == (4, 0)
-    assert words.finish(until_txid=5).snapshot.txids == 1
+    assert (earlier.committed, earlier.progress.txids) == (4, 0)
+    assert words.finish(until_txid=5).progress.txids == 1
 
 
 def test_process_all_available_covers_what_was_there_and_starts_no_empty_one_after_it(words: Words) -> None:
@@ -200,7 +200,7 @@ def test_packs_are_found_without_being_told(words: Words) -> None:
     words.source.add(0, *("x" for _ in range(400)))
     handle = words.finish(available_now=True)
     assert max(one.pack for one in handle.recentProgress) > 1
-    assert handle.snapshot.txids == handle.committed == 202
+    assert handle.progress.txids == handle.committed == 202
 
 
 def test_several_txids_wait_processed_while_one_commits(words: Words) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
+
 from txstorm.spouts.kafka_readers import IDLE, LONGEST_IDLE, Readers
 
 
@@ -55,6 +57,18 @@ def test_the_one_that_stands_where_the_ranges_begin_comes_first():
     for start, reader in [(9, two), (5, one), (9, two)]:
         with lend(readers, start) as lent:
             assert lent is reader
+
+
+def test_one_that_failed_is_not_lent_again_nor_those_that_waited_meanwhile():
+    readers = Readers(Reader)
+    with lend(readers), lend(readers) as waiting, lend(readers, settings={**A, "x": 1}) as other:
+        pass
+    waiting.at = (5, "id")
+    with pytest.raises(ValueError, match="nothing came"), lend(readers) as failed:
+        raise ValueError("nothing came")
+    assert failed.closed and waiting.closed and not other.closed
+    with lend(readers, 5) as lent:
+        assert lent not in (failed, waiting)
 
 
 def test_no_more_wait_than_are_allowed():

@@ -111,7 +111,7 @@ def test_notices_of_transactions_that_are_processed_again_are_not_lost(tmp_path)
     builder.set_bolt("fails", FailsOnce(tmp_path / "failed")).global_grouping("spout")
     handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", until_txid=3)
     handle.awaitTermination(60)
-    assert handle.snapshot.replays == 1
+    assert handle.progress.replays == 1
     assert "planned 3" in [notice for one in handle.recentProgress for notice in one.reported]
 
 

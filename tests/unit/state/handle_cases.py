@@ -1,16 +1,16 @@
-"""What the tests of handles share: a state over a memory index, driven txid by txid."""
+"""What the tests of handles share: a state over an index, driven txid by txid."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstorm.api.state import KeyedState
 from txstorm.state.handle import StateGroup, TaskState
-from txstorm.state.index import MemoryIndex
+from txstorm.state.index import StateIndex
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 
 
-def apply(index: MemoryIndex, rows: Mapping[Any, Any]) -> None:
+def apply(index: StateIndex, rows: Mapping[Any, Any]) -> None:
     """Have `index` take over published rows: key → row, None for a removal."""
     changed = [(key, row) for key, row in rows.items() if row is not None]
     index.apply(
@@ -21,9 +21,9 @@ def apply(index: MemoryIndex, rows: Mapping[Any, Any]) -> None:
 class Bench:
     """One state, its index and its group."""
 
-    def __init__(self, state: KeyedState = COUNTS) -> None:
+    def __init__(self, state: KeyedState = COUNTS, index: StateIndex | None = None) -> None:
         self.state = state
-        self.index = MemoryIndex(state)
+        self.index = StateIndex(state) if index is None else index
         self.group = StateGroup(state, self.index)
 
     def open(self, txid: int, task: int = 0) -> TaskState:

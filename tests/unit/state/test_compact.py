@@ -1,12 +1,24 @@
 """Compaction: the state table becomes what a plain reader should see, once, by the leader, or not at all."""
 
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
+import upkeep_cases
 from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
+from upkeep_cases import LAST, counts, expected, keep_up, small
 
 from txstorm import faults
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta import DataFile, DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.state.compact import compact_state
+from txstorm.state.exchange import Exchange
 from txstorm.state.read import read_state
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
@@ -61,7 +73,7 @@ def test_an_emptied_state_is_empty(tmp_path):
 def test_the_time_limit_leaves_the_rest_for_later(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
-    ticks = iter([0.0, 1.0, 6.0])
+    ticks = iter([0.0, 1.0, 2.0, 6.0])
     assert store.compact(5.0, clock=lambda: next(ticks)) == ["counts"]
     assert store.compact(0.0) == []
     assert store.compact() == ["totals"]
@@ -118,12 +130,14 @@ def test_two_compactions_do_not_double_the_rows(tmp_path):
 def test_a_race_in_the_last_moment_is_seen(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
+    late, later = store.upkeep("state/counts", 0), store.upkeep("state/counts", 0)
+    for one in (late, later):
+        assert len(list(one.steps())) == 1
+    assert store.upkept(late)
+    assert not store.upkept(later)
     table = DeltaTableState.open(tmp_path, Owner(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
-    store.compact()
-    rows = DeltaHandle.open(tmp_path / "state/counts").read()
-    assert compact_state(table, rows, 1, 1, 0) is False
     with pytest.raises(TableCorrupt, match="state/counts: expected at most txid 0, found 1"):
-        compact_state(table, rows, 0, 1, 0)
+        table.exchange(Exchange([], [], 0, 0, 0), 1)
     assert plain(tmp_path) == [("a", 1)]
 
 
@@ -140,3 +154,124 @@ def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, point):
     store.compact()
     assert plain(tmp_path) == [("a", 1)]
     assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 1}]
+
+
+# -- in ranges, beside commits -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    """A store after some txids, with bounds so small that its state has several files."""
+    small(monkeypatch.setattr)
+    store = open_store(tmp_path, create=True)
+    for txid in range(1, LAST + 1):
+        commit(store, txid, counts(txid))
+    assert "state/counts" in keep_up(store, ("state",))
+    return store
+
+
+def words_of(data_dir):
+    return {row["word"]: row["n"] for row in DeltaHandle.open(data_dir / "state/counts").read().to_pylist()}
+
+
+def test_the_table_is_in_files_by_key_group_and_only_changed_ones_are_written(tmp_path, many):
+    handle = DeltaHandle.open(tmp_path / "state/counts")
+    before = {file.path for file in handle.files()}
+    assert len(before) > 3
+    bounds = sorted(zip(*(handle.actions()[f"{side}._kg"].to_pylist() for side in ("min", "max")), strict=True))
+    assert all(one[1] < later[0] for one, later in pairwise(bounds))
+    assert words_of(tmp_path) == expected(LAST)
+    commit(many, LAST + 1, {"w7": 1, "new": 5})
+    keep_up(many, ("state",))
+    after = {file.path for file in DeltaHandle.open(tmp_path / "state/counts").files()}
+    assert 0 < len(before - after) < len(before)
+    assert words_of(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1, "new": 5}
+
+
+def test_it_is_as_of_the_txid_it_began_with_whatever_is_committed_beside_it(tmp_path, many):
+    for txid in range(LAST + 1, LAST + 4):
+        commit(many, txid, counts(txid))
+    work = many.upkeep("state/counts", 1)
+    for txid, _ in enumerate(work.steps(), start=LAST + 4):
+        commit(many, txid, counts(txid))
+        assert words_of(tmp_path) == expected(LAST)
+    assert many.upkept(work)
+    assert words_of(tmp_path) == expected(LAST + 3)
+    assert infos(tmp_path)[0]["as_of"] == LAST + 3
+    found = read_state(tmp_path, "counts").to_pylist()
+    assert {row["word"]: row["n"] for row in found} == expected(txid)
+
+
+def test_any_history_of_compactions_gives_the_state(tmp_path, monkeypatch):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    small(monkeypatch.setattr)
+    store = open_store(tmp_path, create=True)
+    for txid in range(1, 13):
+        commit(store, txid, counts(txid))
+        if draw.random() < 0.3:
+            keep_up(store)
+            assert words_of(tmp_path) == expected(txid)
+    for txid in (0, 4, 8, 12):
+        assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts", txid).to_pylist()} == expected(txid)
+
+
+def test_a_first_compaction_of_many_rows_is_cut_too(tmp_path, monkeypatch):
+    small(monkeypatch.setattr)
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {f"w{i}": i for i in range(100)})
+    work = store.upkeep("state/counts", 1)
+    assert len(list(work.steps())) == 13
+    assert store.upkept(work)
+    assert words_of(tmp_path) == {f"w{i}": i for i in range(100)}
+
+
+def test_a_table_whose_files_do_not_say_what_they_hold_is_rewritten_whole(tmp_path, many):
+    table = DeltaTableState.open(tmp_path, Owner(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
+    files = table.handle.files()
+    bare = [DataFile(file.path.replace("compact-", "compact-0"), file.size) for file in files]
+    for file, copy in zip(files, bare, strict=True):
+        shutil.copy(table.path / file.path, table.path / copy.path)
+    table.exchange(Exchange(bare, [file.path for file in files], 0), 1)
+    commit(many, LAST + 1, {"w7": 1})
+    keep_up(many, ("state",))
+    assert words_of(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1}
+    after = {file.path for file in DeltaHandle.open(tmp_path / "state/counts").files()}
+    assert after.isdisjoint(file.path for file in bare)
+
+
+def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, many):
+    commit(many, LAST + 1, counts(LAST + 1))
+    work = many.upkeep("state/counts", 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
+    try:
+        with pytest.raises(OSError, match="compact"):
+            list(work.steps())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    work.give_up()
+    assert words_of(tmp_path) == expected(LAST)
+    keep_up(many, ("state",))
+    assert words_of(tmp_path) == expected(LAST + 1)
+    assert many.sweep([]) == []
+
+
+@pytest.mark.parametrize("fault", ["compact.staged:kill:3", "compact.after:kill:5", "gather.staged:kill:2"])
+def test_killed_in_the_middle_of_upkeep_and_started_again(tmp_path, fault):
+    program = [sys.executable, upkeep_cases.__file__, str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault}
+    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
+    environment.pop("TXSTORM_FAULT")
+    subprocess.run(program, env=environment, check=True)
+    assert words_of(tmp_path) == expected(LAST)
+    assert sorted({txid for *_, txid in plain_changes(tmp_path)}) == list(range(1, LAST + 1))
+    open_store(tmp_path, epoch=9).sweep([])
+    kept = DeltaHandle.open(tmp_path / "state/counts").logged_paths()
+    assert {f"_txstorm/staged/{file.name}" for file in (tmp_path / "state/counts/_txstorm/staged").iterdir()} <= kept
+
+
+def plain_changes(data_dir):
+    return upkeep_cases.plain(data_dir, "changes/counts")

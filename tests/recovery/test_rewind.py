@@ -1,0 +1,242 @@
+"""Rewinds: to every txid, killed at every step, twice, with maps; then on as if the later ones had never been."""
+
+import json
+import random
+import shutil
+from itertools import cycle
+
+import pytest
+from crash_job import SPOUTS, TXIDS
+from recovery_cases import KILLED, content, open_books
+from watched import Diary, Shelf, ShelfSpout, watched_topology
+
+import txstorm
+from txstorm import faults, rewind, run
+from txstorm.cli.main import execute
+from txstorm.errors import DataDirectoryError, HeldError, InputError, StateError
+from txstorm.ledger.names import REWIND
+from txstorm.runtime.lifecycle import read_status
+from txstorm.runtime.recover import recover
+from txstorm.state.rewind import Rewind
+
+TABLES = 5
+
+
+@pytest.fixture(scope="module")
+def finished(forks, tmp_path_factory):
+    """Directories that ran to the end, by spout; made once, to be copied."""
+    known = {}
+
+    def get(spout, *options):
+        if (spout, *options) not in known:
+            known[spout, *options] = tmp_path_factory.mktemp("finished") / "data"
+            status, output = forks.run([known[spout, *options], "--spout", spout, *options])
+            assert status == 0, output
+        return known[spout, *options]
+
+    return get
+
+
+@pytest.fixture
+def copied(finished, forks, place):
+    """A directory that ran to the end, and its content."""
+
+    def copy(spout="memory", *options):
+        if spout == "file":  # which remembers the path of the file
+            assert forks.run([place / "data", "--spout", spout, *options])[0] == 0
+            return place / "data", content(place / "data")
+        source = finished(spout, *options)
+        shutil.copytree(source.parent, place, dirs_exist_ok=True)
+        return place / "data", content(source)
+
+    return copy
+
+
+def ends_like(forks, data_dir, spout, expected, *options):
+    """A start brings the tables to where they were, byte for byte."""
+    status, output = forks.run([data_dir, "--spout", spout, *options])
+    assert status == 0, output
+    found = content(data_dir)
+    assert (found.states, found.sinks, found.letters) == (expected.states, expected.sinks, expected.letters)
+    latest = dict(found.batches)  # rows come by timeline: of a txid that was committed twice the later one stays
+    assert tuple(sorted(latest.items())) == expected.batches
+
+
+def cut(data_dir, txid=None):
+    return {name: rows.to_pylist() for name, rows in txstorm.snapshot(data_dir, txid).to_arrow().items()}
+
+
+def timeline(data_dir):
+    with open_books(data_dir) as books:
+        assert books.rewind() is None
+        return books.identity().timeline
+
+
+@pytest.mark.parametrize(("txid", "spout"), list(zip((0, 3, 4, 6, 7), cycle(SPOUTS))))
+def test_to_any_txid(forks, copied, txid, spout):
+    """Inside groups and between them, for every kind of spout."""
+    data_dir, expected = copied(spout)
+    then = cut(data_dir, txid)
+    found = rewind(data_dir, to_txid=txid)
+    assert (found["taken_back"], found["timeline"], found["kept"]) == ([txid + 1, TXIDS], 1, [])
+    assert cut(data_dir) == then
+    ends_like(forks, data_dir, spout, expected)
+    assert cut(data_dir, txid) == then
+    assert timeline(data_dir) == 1
+
+
+def steps():
+    for name in faults.POINTS:
+        if name.startswith("rewind."):
+            yield from (
+                name.replace(".N.", f".{number}.") for number in (range(1, TABLES + 1) if ".N." in name else [0])
+            )
+
+
+@pytest.mark.parametrize(("point", "spout", "again"), list(zip(steps(), cycle(SPOUTS), cycle([False, True]))))
+def test_killed_at_every_step(forks, copied, point, spout, again):
+    """Then a normal start, or another rewind, further back."""
+    data_dir, expected = copied(spout)
+    then = {txid: cut(data_dir, txid) for txid in (2, 5)}
+    assert forks.run([data_dir, "--rewind", 5], f"{point}:kill:1")[0] == KILLED
+    decided = point.endswith(("decided", "restored", "history", "after"))
+    assert txstorm.snapshot(data_dir).txid == read_status(data_dir)["committed_txid"] == (5 if decided else TXIDS)
+    assert cut(data_dir, 5) == then[5]  # also in the middle of it
+    if again:
+        status, output = forks.run([data_dir, "--rewind", 2])
+        assert status == 0, output
+        assert cut(data_dir) == then[2]
+    ends_like(forks, data_dir, spout, expected)
+    assert timeline(data_dir) == decided + again
+
+
+@pytest.mark.parametrize("point", ["rewind.2.restored", "rewind.history"])
+def test_killed_again_while_the_next_start_carries_it_out(forks, copied, point):
+    data_dir, expected = copied()
+    assert forks.run([data_dir, "--rewind", 3], "rewind.decided:kill:1")[0] == KILLED
+    assert forks.run([data_dir], f"{point}:kill:1")[0] == KILLED
+    ends_like(forks, data_dir, "memory", expected)
+
+
+def test_decided_groups_are_published_first(forks, copied, place):
+    data_dir, expected = copied()
+    shutil.rmtree(data_dir)
+    assert forks.run([data_dir, "--set", "max_group_txids=1"], "p6.after:kill:4")[0] == KILLED
+    assert rewind(data_dir, to_txid=3)["taken_back"] == [4, 4]
+    ends_like(forks, data_dir, "memory", expected)
+
+
+def test_tables_that_a_killed_start_has_made_go_along(forks, place):
+    """The ledger does not know them yet."""
+    data_dir = place / "data"
+    assert forks.run([data_dir, "--tables", 1])[0] == 0
+    assert forks.run([data_dir, "--tables", 3], "p0.2.created:kill:1")[0] == KILLED
+    assert "changes/totals" in rewind(data_dir, to_txid=3)["tables"]
+    assert forks.run([data_dir, "--tables", 3])[0] == 0
+    assert [row["txid"] for row in cut(data_dir)["state/totals"]] == [TXIDS]
+    assert {row["_txid"] for row in cut(data_dir)["sinks/words"]} == set(range(4, TXIDS + 1))
+
+
+def test_what_comes_after_may_be_something_else(place):
+    """Random rewinds of an opaque source whose rows change meanwhile, against a model in plain Python."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    shelf, model = Shelf(place / "shelf.json"), []  # the rows of every txid
+    rows = [chance.randrange(10) for _ in range(10)]
+    for timeline_ in range(3):
+        shelf.write(rows, take=2)
+        topology = watched_topology(ShelfSpout(shelf), Diary(place / "diary"))
+        assert run(topology, engine="local", data_dir=place / "data", available_now=True).awaitTermination(60)
+        model = [rows[start : start + 2] for start in range(0, len(rows), 2)]
+        for txid in range(len(model) + 1):
+            found = [row["n"] for row in cut(place / "data", txid)["sinks/numbers"]]
+            assert sorted(found) == sorted(number for batch in model[:txid] for number in batch), (
+                seed,
+                timeline_,
+                txid,
+            )
+        assert cut(place / "data")["state/total"] == [{"n": sum(rows)}]
+        back = chance.randrange(len(model))
+        rewind(place / "data", to_txid=back)
+        rows = rows[: 2 * back] + [chance.randrange(10) for _ in range(2 * chance.randrange(1, 5))]
+
+
+def test_a_rewound_directory_whose_ledger_is_lost_can_be_recovered(forks, copied):
+    data_dir, expected = copied("file")
+    rewind(data_dir, to_txid=5)
+    (data_dir / "ledger.db").unlink()
+    found = recover(data_dir)
+    assert (found["committed_txid"], found["values"]["identity"]["timeline"]) == (5, 1)
+    ends_like(forks, data_dir, "file", expected)
+
+
+def test_savepoints_of_what_was_taken_back_stay(forks, copied, place):
+    data_dir, expected = copied()
+    then = cut(data_dir, 6)
+    txstorm.create_savepoint(data_dir, "six", txid=6)
+    rewind(data_dir, to_txid=2)
+    with pytest.raises(StateError, match="txid 3 is not committed; the last one is 2"):
+        txstorm.create_savepoint(data_dir, "three", txid=3)
+    assert txstorm.create_savepoint(data_dir, "one", txid=1).timeline == 1
+    ends_like(forks, data_dir, "memory", expected)
+    txstorm.restore_savepoint(data_dir, "six", place / "copy")
+    assert cut(place / "copy") == then
+    ends = txstorm.restore_savepoint(data_dir, "one", place / "other")
+    assert (ends["txid"], cut(place / "other")) == (1, cut(data_dir, 1))
+
+
+def test_maps_must_be_kept_by_name(forks, copied, place):
+    maps = ["--maps", f"sqlite:///{place / 'own.db'}"]
+    data_dir = place / "data"
+    assert forks.run([data_dir, *maps])[0] == 0
+    expected = content(data_dir)
+    for keep in ([], ["words"]):
+        with pytest.raises(InputError, match=r"maps/lengths.* cannot be taken back, being in another system"):
+            rewind(data_dir, 4, keep)
+    with pytest.raises(InputError, match="no map or outlet 'word' to keep; there are lengths, words"):
+        rewind(data_dir, 4, ["word"])
+    assert timeline(data_dir) == 0
+    assert rewind(data_dir, 4, ["words", "lengths"])["kept"] == ["maps/lengths", "maps/words"]
+    ends_like(forks, data_dir, "memory", expected, *maps)
+    assert forks.run([data_dir, *maps, "--txids", TXIDS + 2])[0] == 0
+
+
+def test_what_is_refused(copied, place):
+    data_dir, _ = copied()
+    for txid, message in ((TXIDS, "is the last committed one: there is nothing"), (99, "is not committed; expected")):
+        with pytest.raises(InputError, match=message):
+            rewind(data_dir, txid)
+    with open_books(data_dir, write=True) as books:
+        books.ledger.acquire("a run")
+        with pytest.raises(HeldError, match="a run"):
+            rewind(data_dir, 3)
+    txstorm.create_savepoint(data_dir, "four", txid=4)
+    txstorm.restore_savepoint(data_dir, "four", place / "copy")
+    with pytest.raises(DataDirectoryError, match="the history does not know what the source gave for txid 3"):
+        rewind(place / "copy", 3)
+    assert timeline(data_dir) == timeline(place / "copy") == 0
+
+
+def test_the_form_in_the_ledger(forks, copied):
+    data_dir, _ = copied()
+    assert forks.run([data_dir, "--rewind", 5], "rewind.decided:kill:1")[0] == KILLED
+    with open_books(data_dir, write=True) as books:
+        decided = books.rewind()
+        document = json.loads(json.dumps(decided.to_json()))
+        assert (document["format"], document["version"], document["txid"]) == ("txstorm-rewind", 1, 5)
+        assert Rewind.from_json(document) == decided
+        assert books.put_if([], {f"{REWIND}/decided": {**document, "version": 2}})
+    with pytest.raises(DataDirectoryError, match="format version 2 is newer than 1"):
+        rewind(data_dir, 3)
+
+
+def test_the_command(copied, capsys):
+    data_dir, _ = copied()
+    assert execute(["rewind", str(data_dir), "--to-txid", "5"]) == 2
+    assert "nothing is taken back; give --yes" in capsys.readouterr().err
+    assert execute(["rewind", str(data_dir), "--to-txid", "5", "--yes"]) == 0
+    assert capsys.readouterr().out == "crash: txids 6-8 are taken back; the next start goes on with 6\n"
+    assert execute(["rewind", str(data_dir), "--to-txid", "4", "--yes", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["taken_back"], found["timeline"], len(found["tables"])) == ([5, 5], 2, TABLES)

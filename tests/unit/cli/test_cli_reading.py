@@ -1,0 +1,77 @@
+"""``txstorm snapshot``, ``changes`` and ``views``."""
+
+import pytest
+
+DATA = "txstorm-data/words"
+
+
+@pytest.fixture
+def done(txstorm):
+    assert txstorm("run", "words", "--engine", "local", "--available-now")[0] == 0
+
+
+def test_a_snapshot_as_json(done, txstorm_json):
+    code, found = txstorm_json("snapshot", DATA, "--txid", "1")
+    assert (code, found) == (
+        0,
+        {
+            "txid": 1,
+            "tables": {
+                "state/counts": [{"word": "cat", "n": 1}, {"word": "dog", "n": 1}],
+                "sinks/log": [{"word": "cat", "_txid": 1}, {"word": "dog", "_txid": 1}],
+            },
+        },
+    )
+
+
+def test_a_snapshot_for_people(done, txstorm):
+    code, out, err = txstorm("snapshot", DATA, "--limit", "2")
+    assert code == 0
+    assert "word  n" in out
+    assert "state/counts: 3 rows; 2 shown, --limit shows more, --json all" in err
+    assert err.endswith(f"{DATA} as of txid 3\n")
+
+
+def test_changes(done, txstorm, txstorm_json):
+    assert txstorm_json("changes", DATA, "counts", "3", "3") == (
+        0,
+        {
+            "state": "counts",
+            "changes": [
+                {"word": "cat", "n": 3, "_txid": 3, "_prev": {"n": 2}, "_op": "u"},
+                {"word": "dog", "n": 2, "_txid": 3, "_prev": {"n": 1}, "_op": "u"},
+            ],
+        },
+    )
+    code, out, err = txstorm("changes", DATA, "counts", "1", "3")
+    assert (code, out.count("\n")) == (0, 7)
+    assert "changes/counts, txids 1 to 3: 6 rows" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            ("changes", DATA, "counts", "1", "4"),
+            "changes of state 'counts': txid 4 is not committed; the last one is 3",
+        ),
+        (("changes", DATA, "counts", "2", "1"), "expected 1 <= from <= to, got from txid 2 to 1"),
+        (("changes", DATA, "count", "1", "1"), "no state 'count' (did you mean 'counts'?)"),
+        (("snapshot", DATA, "--txid", "9"), "txid 9 is not committed; the last one is 3: ask for 0 to 3"),
+        (("views", DATA, "--txid", "9"), "txid 9 is not committed; the last one is 3: ask for 0 to 3"),
+        (("views", "nowhere"), "data directory nowhere does not exist"),
+    ],
+)
+def test_bad_input(done, txstorm, command, message):
+    code, _, err = txstorm(*command)
+    assert code == 2
+    assert message in " ".join(err.split())
+
+
+def test_views(done, txstorm, txstorm_json):
+    code, out, _ = txstorm("views", DATA, "--name-prefix", "words_")
+    lines = out.splitlines()
+    assert (code, len(lines)) == (0, 3)
+    assert lines[0].startswith("CREATE OR REPLACE TEMP VIEW `words_state_counts` AS SELECT `word`, `n` FROM (")
+    assert all(line.endswith(";") for line in lines)
+    assert list(txstorm_json("views", DATA)[1]["views"]) == ["state_counts", "changes_counts", "sink_log"]

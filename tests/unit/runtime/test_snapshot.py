@@ -1,0 +1,146 @@
+"""One cut over all tables, at any committed transaction, also while the topology runs."""
+
+import json
+import threading
+
+import pytest
+
+import txstorm
+from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.errors import DataDirectoryError, InputError, StateError
+from txstorm.runtime.views import register_views, sql_views
+from txstorm.spouts import MemoryTransactionalSpout
+
+
+class Keep(BatchBolt, Committer):
+    counts = KeyedState("counts", key={"word": str}, value={"n": int})
+    total = KeyedState("total", key={}, value={"n": int})
+    log = SinkTable("log", {"word": str})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.words, self.attempt = context, [], attempt
+
+    def execute(self, tuple):
+        self.words.append(tuple["word"])
+
+    def finish_batch(self):
+        if "poison" in self.words:
+            raise ValueError("poison")
+        for word in self.words:
+            self.context.state("counts").update(word, lambda old: (old or 0) + 1)
+            self.context.sink("log").append(word)
+        self.context.state("total").update((), lambda old: (old or 0) + len(self.words))
+
+
+def topology(words, take=2):
+    builder = TransactionalTopologyBuilder("words", "source", MemoryTransactionalSpout([words], "word", take=take))
+    builder.set_committer_bolt("keep", Keep()).fields_grouping("source", ["word"])
+    return builder.build_topology()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Three committed transactions: a b, a c, b a."""
+    data = tmp_path_factory.mktemp("snapshot") / "data"
+    handle = run(topology(list("abacba")), engine="local", data_dir=data, available_now=True)
+    assert handle.awaitTermination(60)
+    return handle
+
+
+def test_a_snapshot_is_every_table_as_of_one_txid(done):
+    cut = txstorm.snapshot(done.data_dir, txid=2)
+    assert (cut.txid, cut.states, cut.sinks) == (2, ("counts", "total"), ("log",))
+    assert cut.state("counts").to_pylist() == [{"word": w, "n": n} for w, n in (("a", 2), ("b", 1), ("c", 1))]
+    assert cut.state("total").to_pylist() == [{"n": 4}]
+    assert [row["_txid"] for row in cut.sink("log").to_pylist()] == [1, 1, 2, 2]
+    assert {name: rows.num_rows for name, rows in cut.to_arrow().items()} == {
+        "state/counts": 3,
+        "state/total": 1,
+        "sinks/log": 4,
+    }
+    assert json.loads(cut.to_json())["tables"]["state/total"] == [{"n": 4}]
+    assert repr(cut) == f"<snapshot of {done.data_dir} as of txid 2: 3 tables>"
+    assert "sink log as of txid 2: 4 rows" in cut._repr_html_()
+
+
+def test_the_last_committed_txid_by_default_and_nothing_before_the_first(done):
+    assert done.snapshot().txid == done.snapshot(3).txid == 3
+    assert {rows.num_rows for rows in done.snapshot(txid=0).to_arrow().values()} == {0}
+
+
+@pytest.mark.parametrize("txid", [4, -1])
+def test_a_txid_that_is_not_committed_is_named(done, txid):
+    wanted = f"txid {txid} is not committed; the last one is 3: ask for 0 to 3"
+    for ask in (
+        lambda: done.snapshot(txid),
+        lambda: done.state("counts").as_of(txid=txid).to_arrow(),
+        lambda: done.sink("log").as_of(txid=txid).to_arrow(),
+        lambda: done.dead_letters().as_of(txid=txid).to_arrow(),
+        lambda: done.state("counts").changes(1, txid),
+    ):
+        with pytest.raises(StateError, match=wanted):
+            ask()
+
+
+def test_a_directory_without_topology(tmp_path):
+    with pytest.raises(DataDirectoryError, match="does not exist"):
+        txstorm.snapshot(tmp_path / "data")
+
+
+def test_changes_by_position_and_by_name(done):
+    view = done.state("total")
+    assert view.changes(2, 3) == view.changes(from_txid=2, to_txid=3)
+    assert [(row["_txid"], row["n"]) for row in view.changes(2, 3).to_pylist()] == [(2, 4), (3, 6)]
+    for wrong in ((3, 2), (0, 2)):
+        with pytest.raises(StateError, match="expected 1 <= from <= to"):
+            view.changes(*wrong)
+
+
+def test_a_cut_stays_consistent_while_the_topology_runs(tmp_path):
+    """The total, the sum of the counts and the rows of the sink are one number in every cut."""
+    words = [f"w{i % 7}" for i in range(150)]
+    handle = run(topology(words, take=3), engine="local", data_dir=tmp_path / "data")
+    cuts, stopped = [], threading.Event()
+
+    def look():
+        while not stopped.is_set():
+            cut = handle.snapshot()
+            cuts.append((cut.txid, cut.to_arrow(), cut))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    handle.processAllAvailable()
+    stopped.set()
+    thread.join()
+    handle.stop()
+    for txid, tables, cut in cuts:
+        total = sum(tables["state/total"]["n"].to_pylist())
+        assert (sum(tables["state/counts"]["n"].to_pylist()), tables["sinks/log"].num_rows) == (total, 3 * txid)
+        assert total == 3 * txid
+        assert cut.to_arrow() == tables  # and it does not move
+    assert handle.snapshot().state("total").to_pylist() == [{"n": 150}]
+
+
+def test_views_name_every_table_and_keep_to_their_txid(done):
+    pinned = {view.name: view.statement for view in sql_views(done.data_dir, 2, "my-")}
+    assert list(pinned) == [
+        "my-state_counts",
+        "my-state_total",
+        "my-changes_counts",
+        "my-changes_total",
+        "my-sink_log",
+    ]
+    assert all("_txid <= 2" in statement for statement in pinned.values())
+    assert pinned["my-sink_log"] == (
+        f"CREATE OR REPLACE TEMP VIEW `my-sink_log` AS SELECT * FROM delta.`{done.data_dir}/sinks/log` WHERE _txid <= 2"
+    )
+    assert not any("<=" in view.statement for view in sql_views(done.data_dir))
+
+
+def test_a_session_that_refuses_a_view_is_told_what_it_lacks(done):
+    class Plain:
+        def sql(self, statement):
+            raise RuntimeError("[DATA_SOURCE_NOT_FOUND] delta\n\tat org.apache")
+
+    with pytest.raises(InputError, match=r"got \[DATA_SOURCE_NOT_FOUND\] delta; the session needs Delta"):
+        register_views(Plain(), done.data_dir)

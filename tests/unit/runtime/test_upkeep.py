@@ -1,0 +1,185 @@
+"""Upkeep: on a thread of its own, its log entry in the committer's turn, and never the end of a run."""
+
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import FencedError, TableCorrupt
+from txstorm.runtime import upkeep
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state import compact, gathering
+from txstorm.state.read import read_state
+
+
+class Work:
+    def __init__(self, steps=2, error=None):
+        self.count, self.error, self.thread, self.given_up = steps, error, None, False
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def steps(self):
+        self.thread = threading.current_thread().name
+        for _ in range(self.count):
+            self.begun.set()
+            self.go.wait()
+            yield
+            if self.error is not None:
+                raise self.error
+
+    def give_up(self):
+        self.given_up = True
+
+
+class Store:
+    def __init__(self, *works):
+        self.works, self.done, self.error = list(works), [], None
+
+    def due(self):
+        return "state/counts" if self.works else None
+
+    def behind(self):
+        return None
+
+    def upkeep(self, uri, now):
+        return self.works.pop(0)
+
+    def upkept(self, work):
+        if self.error is not None:
+            raise self.error
+        self.done.append(work)
+
+
+class Bench:
+    """An `Upkeep` whose driver thread is the test."""
+
+    def __init__(self, *works):
+        self.store, self.inbox, self.failures, self.now = Store(*works), [], [], 0.0
+        self.upkeep = upkeep.Upkeep(self.store, self.in_turn, self.inbox.append, self.failures.append, lambda: self.now)
+
+    def in_turn(self, call):
+        done = Future()
+        try:
+            done.set_result(call())
+        except Exception as error:  # noqa: BLE001 - as a future does
+            done.set_exception(error)
+        return done
+
+    def turn(self, steps=10):
+        """The loop of the driver, until nothing comes any more."""
+        for _ in range(steps):
+            self.upkeep.look(idle=False)
+            while self.inbox:
+                self.inbox.pop(0)()
+            if self.upkeep._thread is not None:
+                self.upkeep._thread.join()
+
+
+def test_it_works_on_its_own_thread_and_ends_in_turn():
+    first, second = Work(), Work()
+    bench = Bench(first, second)
+    bench.turn()
+    assert bench.store.done == [first, second]
+    assert {first.thread, second.thread} == {"txstorm-upkeep"}
+    assert bench.failures == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "no space left"), TableCorrupt("a file is missing")])
+def test_what_fails_is_tried_again_later(error, caplog):
+    first, second = Work(error=error), Work()
+    bench = Bench(first, second)
+    bench.turn()
+    assert first.given_up
+    assert (bench.store.done, bench.failures) == ([], [])
+    assert "tried again later" in caplog.text
+    bench.now = upkeep.PAUSE + 1
+    bench.turn()
+    assert bench.store.done == [second]
+
+
+def test_nothing_to_do_is_no_fault():
+    bench = Bench(None)
+    bench.turn()
+    assert bench.failures == []
+
+
+@pytest.mark.parametrize("error", [FencedError("taken over"), ValueError("ours")])
+def test_what_must_end_the_run_does(error):
+    bench = Bench(Work())
+    bench.store.error = error
+    bench.turn()
+    assert bench.failures == [error]
+
+
+def test_an_end_waits_for_the_file_at_hand_only():
+    work = Work(steps=1000)
+    work.go.clear()
+    bench = Bench(work)
+    bench.upkeep.look(idle=False)
+    bench.inbox.pop(0)()
+    work.begun.wait()
+    work.go.set()
+    bench.upkeep.end()
+    assert bench.store.done == []
+
+
+def kinds(data_dir, table):
+    return [entry.info.get("kind") for entry in DeltaHandle.open(data_dir / table).history()]
+
+
+def test_a_run_keeps_its_tables_up_beside_its_commits(tmp_path, monkeypatch):
+    for module, name, value in (
+        (upkeep, "IDLE_SECONDS", 0.01),
+        (gathering, "LEAST_FILES", 4),
+        (gathering, "NEWEST", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(compact, "LEAST_ROWS", 10)
+    words = [f"w{i % 7}" for i in range(60)]
+    builder = TransactionalTopologyBuilder("words", "words", MemoryTransactionalSpout([words], "word", take=5))
+    builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
+    settings = {"max_group_txids": 1, "compact_on_stop": False}
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", settings=settings)
+    handle.processAllAvailable()
+    expected = {word: words.count(word) for word in words}
+    last = handle.state("counts").to_arrow()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        rows = DeltaHandle.open(tmp_path / "data/state/counts").read().to_pylist()
+        if {row["word"]: row["n"] for row in rows} == expected and "regroup" in kinds(
+            tmp_path / "data", "changes/counts"
+        ):
+            break
+        time.sleep(0.02)
+    handle.stop()
+    handle.awaitTermination()
+    assert {row["word"]: row["n"] for row in rows} == expected
+    assert "compact" in kinds(tmp_path / "data", "state/counts")
+    assert "regroup" in kinds(tmp_path / "data", "changes/counts")
+    assert read_state(tmp_path / "data", "counts").to_pylist() == last.to_pylist()
+
+
+def test_a_state_larger_than_its_memory(tmp_path):
+    """Two runs over more keys than are held in memory; the second goes on with the index of the first."""
+    words = [f"w{i}" for i in range(30_000)]
+
+    def go(last, **settings):
+        spout = MemoryTransactionalSpout([words + words[:500] + words[:500]], "word", take=10_000)
+        builder = TransactionalTopologyBuilder("words", "words", spout)
+        builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
+        settings = {"index_cache_bytes": 1 << 20, "max_group_txids": 1, **settings}
+        run(
+            builder.build_topology(), engine="local", data_dir=tmp_path, until_txid=last, settings=settings
+        ).awaitTermination()
+
+    go(3)
+    assert len(list((tmp_path / "index/counts").iterdir())) == 1
+    go(4)
+    rows = {row["word"]: row["n"] for row in read_state(tmp_path, "counts").to_pylist()}
+    assert len(rows) == 30_000
+    assert {word for word, count in rows.items() if count == 3} == set(words[:500])
+    assert sum(rows.values()) == 31_000

@@ -1,0 +1,34 @@
+"""What the tests of the index share: small bounds, so that little is in memory and the rest on disk."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from store_cases import COUNTS, INCARNATION, commit, open_store
+
+from txstorm.api.state import KeyedState
+from txstorm.state.index import Bounds, StateIndex
+from txstorm.state.rowstore import RowStores, belonging
+
+TINY = Bounds(memory=2_000, kept_from=4, behind=6, seconds=1e9)
+
+
+def stores(path: Path, state: KeyedState = COUNTS, incarnation: str = INCARNATION, timeline: int = 0) -> RowStores:
+    return RowStores(path, state, belonging(state, incarnation, timeline))
+
+
+def disk_index(path: Path, state: KeyedState = COUNTS, bounds: Bounds = TINY, **arguments: Any) -> StateIndex:
+    return StateIndex(state, stores(path, state).make, bounds=bounds, **arguments)
+
+
+def words(first: int, last: int) -> dict[str, int]:
+    return {f"w{i}": i for i in range(first, last)}
+
+
+if __name__ == "__main__":  # counts words until it is killed
+    store = open_store(Path(sys.argv[1]), create=True, bounds=Bounds(2_000, 4, 3, 1e9, 0.0))
+    for txid in range(1, 1_000):
+        commit(store, txid, {f"w{(txid * 7 + i) % 50}": 1 for i in range(5)})
+        print(txid, flush=True)

@@ -1,0 +1,117 @@
+"""Small files of a table become few larger ones: same rows, in the same order, and no reader reads them again."""
+
+import json
+
+import pytest
+from store_cases import commit, open_store
+from upkeep_cases import LAST, counts, expected, keep_up, plain, small
+
+from txstorm import faults
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import FencedError
+from txstorm.state.read import read_changes, read_sink, read_state
+
+
+@pytest.fixture(autouse=True)
+def bounds(monkeypatch):
+    small(monkeypatch.setattr)
+    yield
+    faults.arm("")
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = open_store(tmp_path, create=True)
+    for txid in range(1, LAST + 1):
+        commit(made, txid, counts(txid))
+    return made
+
+
+def files(data_dir, table="changes/counts"):
+    return DeltaHandle.open(data_dir / table).files()
+
+
+def test_files_become_few_and_rows_stay(tmp_path, store):
+    sink = read_sink(tmp_path, "out").to_pylist()
+    changes = plain(tmp_path, "changes/counts")
+    assert (len(files(tmp_path)), len(files(tmp_path, "sinks/out"))) == (LAST, LAST)
+    assert keep_up(store, ("changes", "sinks")) == ["changes/counts", "changes/totals", "sinks/out"]
+    assert (len(files(tmp_path)), len(files(tmp_path, "sinks/out"))) == (2, 2)
+    assert plain(tmp_path, "changes/counts") == changes
+    assert read_sink(tmp_path, "out").to_pylist() == sink
+    for txid in (1, 5, LAST):
+        assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts", txid).to_pylist()} == expected(txid)
+    entry = DeltaHandle.open(tmp_path / "changes/counts").log_entry(LAST + 2)
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    flags = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
+    assert flags == [False] * LAST
+    assert keep_up(store, ("changes", "sinks")) == []
+
+
+def test_commits_and_starts_go_on_over_it(tmp_path, store):
+    work = store.upkeep("changes/counts", 1)
+    assert len(list(work.steps())) == 1
+    commit(store, LAST + 1, counts(LAST + 1))  # beside it
+    assert store.upkept(work)
+    commit(store, LAST + 2, counts(LAST + 2))
+    again = open_store(tmp_path, epoch=2)
+    commit(again, LAST + 3, counts(LAST + 3), epoch=2)
+    found = {row["word"]: row["n"] for row in read_state(tmp_path, "counts").to_pylist()}
+    assert found == expected(LAST + 3)
+    assert {row["_txid"] for row in read_changes(tmp_path, "counts", 2, 3).to_pylist()} == {2, 3}
+
+
+def test_two_of_them_do_not_double_rows(tmp_path, store):
+    changes = plain(tmp_path, "changes/counts")
+    one, other = store.upkeep("changes/counts", 1), store.upkeep("changes/counts", 1)
+    for work in (one, other):
+        list(work.steps())
+    assert store.upkept(one)
+    assert not store.upkept(other)
+    assert plain(tmp_path, "changes/counts") == changes
+
+
+def test_a_stale_coordinator_cannot(tmp_path, store):
+    work = store.upkeep("changes/counts", 1)
+    list(work.steps())
+    open_store(tmp_path, epoch=2)
+    with pytest.raises(FencedError, match="changes/counts"):
+        store.upkept(work)
+
+
+def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, store):
+    def staged():
+        return len(list((tmp_path / "changes/counts/_txstorm/staged").iterdir()))
+
+    work = store.upkeep("changes/counts", 1)
+    list(work.steps())
+    assert store.sweep([]) == []
+    assert staged() == LAST + 1
+    work.give_up()
+    assert staged() == LAST
+    work = store.upkeep("changes/counts", 1)
+    list(work.steps())
+    assert store.upkept(work)
+    assert store.sweep([]) == []  # the old files are those of versions that are kept
+
+
+def test_it_is_due_after_so_many_commits(tmp_path, store):
+    keep_up(store)
+    assert store.due() is None
+    commit(store, LAST + 1, counts(LAST + 1))
+    commit(store, LAST + 2, counts(LAST + 2))
+    assert store.due() in ("state/counts", "state/totals")
+    keep_up(store, ("state",))
+    commit(store, LAST + 3, {})
+    assert store.due() in ("changes/counts", "changes/totals", "sinks/out", "state/totals")
+
+
+@pytest.mark.parametrize("point", ["gather.before", "gather.staged", "gather.after"])
+def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, store, point):
+    changes = plain(tmp_path, "changes/counts")
+    faults.arm(f"{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        keep_up(store, ("changes",))
+    faults.arm("")
+    assert len(files(tmp_path)) == (2 if point == "gather.after" else LAST)
+    assert plain(tmp_path, "changes/counts") == changes

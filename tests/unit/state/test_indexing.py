@@ -1,0 +1,193 @@
+"""The index beside its tables: what is on disk is believed when it may be, and only what is missing is read."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import index_cases
+import pytest
+from index_cases import TINY, stores, words
+from store_cases import commit, open_store
+
+from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.rocks import KeyStore
+from txstorm.state.read import read_state
+from txstorm.state.rowstore import FORMAT
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """What is read of the tables: table → the lower bounds."""
+    seen = []
+    batches = DeltaHandle.batches
+
+    def noted(self, low=None, *arguments, **named):
+        seen.append((f"{self.path.parent.name}/{self.path.name}", low))
+        return batches(self, low, *arguments, **named)
+
+    monkeypatch.setattr(DeltaHandle, "batches", noted)
+    return lambda name="counts": [(table, low) for table, low in seen if table.endswith(f"/{name}")]
+
+
+def opened(path, **arguments):
+    store = open_store(path, bounds=TINY, **arguments)
+    store.load()
+    return store
+
+
+def rows_of(store, keys):
+    return store._indexes["counts"].rows(list(keys))
+
+
+def filled(path, txids=3):
+    store = opened(path, create=True)
+    for txid in range(1, txids + 1):
+        commit(store, txid, dict.fromkeys(words(0, 40), 1))
+    return store
+
+
+def test_a_start_with_an_index_reads_later_changes_only(tmp_path, reads):
+    store = filled(tmp_path)
+    store.close()
+    before = len(reads())
+    again = opened(tmp_path, epoch=2)
+    assert reads()[before:] == []
+    assert rows_of(again, ["w1", "x"]) == [((3,), 3, (2,)), None]
+    disk = again._indexes["counts"]._disk
+    commit(again, 4, {"w1": 1, "w2": None}, epoch=2)
+    disk._store.close()  # it dies: nothing of txid 4 has reached the disk
+    before = len(reads())
+    third = opened(tmp_path, epoch=3)
+    assert reads()[before:] == [("changes/counts", ("_txid", 3))]
+    assert rows_of(third, ["w1", "w2", "w3"]) == [((4,), 4, (3,)), None, ((3,), 3, (2,))]
+
+
+def test_a_small_state_has_no_index_on_disk(tmp_path):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, dict.fromkeys("abc", 1))
+    store.close()
+    assert not (tmp_path / "index").exists()
+
+
+def spoil_bytes(path):
+    largest = max(path.glob("*/*.sst"), key=os.path.getsize)
+    data = bytearray(largest.read_bytes())
+    data[: len(data) // 2] = os.urandom(len(data) // 2)
+    largest.write_bytes(data)
+
+
+def spoil_current(path):
+    for file in path.glob("*/CURRENT"):
+        file.write_bytes(b"nonsense")
+
+
+def spoil_note(path):
+    (directory,) = path.iterdir()
+    store = KeyStore.open(directory)
+    (note,) = store.get([b"\xff\xffnote"])
+    store.write([(b"\xff\xffnote", note.replace(b'"format": %d' % FORMAT, b'"format": 99'))])
+    store.sync()
+    store.close()
+
+
+def spoil_end(path):
+    (directory,) = path.iterdir()
+    store = KeyStore.open(directory)
+    store.write([], [b"\xff\xffnote"])
+    store.sync()
+    store.close()
+
+
+def lose(path):
+    for file in path.glob("*/*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (spoil_current, "CURRENT"),
+        (spoil_bytes, "orrupt|checksum|magic|note"),
+        (spoil_note, "has format 99, this txstorm reads 1"),
+        (spoil_end, "was not finished"),
+        (lose, "was not finished"),
+    ],
+)
+def test_a_damaged_index_is_made_again(tmp_path, caplog, spoil, says):
+    filled(tmp_path).close()
+    spoil(tmp_path / "index/counts")
+    store = opened(tmp_path, epoch=2)
+    assert rows_of(store, words(0, 40)) == [((3,), 3, (2,))] * 40
+    commit(store, 4, {"w1": 1, "new": 7}, epoch=2)
+    assert read_state(tmp_path, "counts").num_rows == 41
+    assert rows_of(store, ["w1", "new"]) == [((4,), 4, (3,)), ((7,), 4, None)]
+    assert any(word in caplog.text for word in says.split("|"))
+    assert "made again from the tables" in caplog.text
+    store.close()
+
+
+def test_what_becomes_unreadable_while_it_runs_is_made_again(tmp_path, caplog):
+    store = filled(tmp_path)
+    store._indexes["counts"].flush()
+    store._indexes["counts"]._cache.forget()
+    store._indexes["counts"]._disk._store.close()
+    assert rows_of(store, ["w7", "x"]) == [((3,), 3, (2,)), None]
+    assert "made again from the tables" in caplog.text
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("foreign", "says"),
+    [
+        ({"incarnation": "other"}, "expected it to be of"),
+        ({"timeline": 1}, "expected it to be of"),
+    ],
+)
+def test_the_index_of_another_table_is_never_believed(tmp_path, caplog, foreign, says):
+    filled(tmp_path).close()
+    assert stores(tmp_path / "index/counts", **foreign).find(3) is None
+    assert says in caplog.text
+    assert list((tmp_path / "index/counts").iterdir()) == []
+
+
+def test_an_index_ahead_of_its_table_is_never_believed(tmp_path, caplog):
+    ahead, behind = tmp_path / "ahead", tmp_path / "behind"
+    filled(ahead, 5).close()
+    filled(behind, 2).close()
+    (behind / "index").rename(tmp_path / "old")
+    (ahead / "index").rename(behind / "index")
+    store = opened(behind, epoch=2)
+    assert rows_of(store, ["w1"]) == [((2,), 2, (1,))]
+    assert "it is as of txid 5, the table as of 2" in caplog.text
+
+
+def test_one_that_somebody_still_has_open_is_left_to_him(tmp_path):
+    frozen = filled(tmp_path)
+    store = opened(tmp_path, epoch=2)
+    commit(store, 4, {"w1": 1}, epoch=2)
+    assert rows_of(store, ["w1"]) == [((4,), 4, (3,))]
+    assert len(list((tmp_path / "index/counts").iterdir())) == 2
+    frozen.close()
+    store.close()
+    opened(tmp_path, epoch=3).close()
+    assert len(list((tmp_path / "index/counts").iterdir())) == 1
+
+
+def test_killed_in_the_middle_of_writing(tmp_path):
+    """Killed at any moment, what is on disk is as of some txid, and the rest is read from the changes."""
+    program = [sys.executable, index_cases.__file__, str(tmp_path / "data")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        for line in process.stdout:
+            if int(line) == 25:
+                process.send_signal(signal.SIGKILL)
+    store = open_store(tmp_path / "data", epoch=2, bounds=TINY)
+    store.load()
+    index = store._indexes["counts"]
+    table = {row["word"]: row["n"] for row in read_state(tmp_path / "data", "counts").to_pylist()}
+    found = {key: row and row[0][0] for key, row in zip(table, index.rows(list(table)), strict=True)}
+    assert found == table
+    assert sum(table.values()) >= 25 * 5
+    store.close()

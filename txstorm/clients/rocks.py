@@ -1,0 +1,117 @@
+"""Bytes by key on the local disk, through RocksDB: the key index of a state that is too large to be read at a start.
+
+There is no write-ahead log: what is lost with the process is read again from the tables. What is there after a crash
+is what some number of first batches left: batches are applied whole and in order.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from txstorm.errors import HeldError, TxstormError
+
+_BLOCK_CACHE = 16 << 20
+_WRITE_BUFFER = 16 << 20
+_FILTER_BITS = 10
+
+
+class KeyStoreError(TxstormError):
+    """The store cannot be read or written: damaged, gone, or on a disk that is full; its content can be made again."""
+
+
+class KeyStore:
+    """One store, open; a directory has one at most. May be read by several threads while one writes."""
+
+    def __init__(self, path: Path, store: Rdict) -> None:
+        self.path = path
+        self._store = store
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub calls it a method
+
+    @classmethod
+    def open(cls, path: Path) -> KeyStore:
+        """Open the store at `path`, which is made when there is none.
+
+        Raises:
+            HeldError: it is open already, here or in another process.
+            KeyStoreError: it is damaged, or cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store = Rdict(str(path), _options())
+        except Exception as cause:
+            if "lock" in str(cause).lower():
+                msg = f"index {path}: it is open already ({cause}); only one process may use it"
+                raise HeldError(msg) from cause
+            raise _failed(path, "be opened", cause) from cause
+        return cls(path, store)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each of `keys`, None where there is none; one look-up for all."""
+        with self._trying("be read"):
+            return list(self._store[list(keys)] or ())
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Set and delete keys: all of that, or nothing."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in puts:
+            batch[key] = value
+        for key in deletes:
+            del batch[key]
+        with self._trying("be written"):
+            self._store.write(batch, self._unlogged)
+
+    def sync(self) -> None:
+        """Make durable what was written so far."""
+        with self._trying("be written"):
+            self._store.flush()
+
+    def close(self) -> None:
+        """Let go of it; what was not made durable may be lost."""
+        with self._trying("be closed"):
+            self._store.close()
+
+    @contextmanager
+    def _trying(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as cause:
+            raise _failed(self.path, what, cause) from cause
+
+
+def remove_store(path: Path) -> None:
+    """Remove the store at `path`, which is not open."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _options() -> Options:
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(_BLOCK_CACHE))
+    blocks.set_bloom_filter(_FILTER_BITS, False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(DBCompressionType.none())  # rows are small, and reading them is what costs
+    options.set_allow_mmap_reads(True)  # a third of the time of a look-up; the system may take the pages back
+    options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_level_zero_file_num_compaction_trigger(2)  # every file that overlaps is looked into
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _failed(path: Path, what: str, cause: Exception) -> KeyStoreError:
+    return KeyStoreError(f"index {path}: cannot {what}: {str(cause).strip()}")

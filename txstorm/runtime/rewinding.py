@@ -1,0 +1,46 @@
+"""Carrying a decided rewind out: by whoever decided it, or by the next coordinator, before it does anything else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from txstorm import faults
+from txstorm.runtime.books import Books
+from txstorm.state.history import append_history
+from txstorm.state.rewind import Rewind, restore_table
+
+log = logging.getLogger("txstorm.rewind")
+
+
+def finish_rewind(data_dir: Path, books: Books) -> Rewind | None:
+    """Roll a decided rewind forward, if there is one; returns it. Called with the lease, before tables are checked.
+
+    Raises:
+        FencedError: a newer coordinator has taken over.
+        TableCorrupt, BlockedError: a table cannot be restored.
+    """
+    rewind = books.rewind()
+    if rewind is None:
+        return None
+    books.raise_epoch()
+    log.warning("rolling the rewind to txid %s forward", rewind.txid)
+    carry_out(data_dir, books, rewind)
+    return rewind
+
+
+def carry_out(data_dir: Path, books: Books, rewind: Rewind) -> None:
+    """Restore every table, then the history, then the ledger; each step is made once, however often this is called."""
+    now = int(time.time() * 1000)
+    for number, table in enumerate(rewind.tables, start=1):
+        books.check_lease()
+        restore_table(data_dir, rewind, table, books.epoch, now)
+        faults.point(f"rewind.{number}.restored")
+    append_history(data_dir, [row for rows in books.history().values() for row in rows])
+    if rewind.row is not None:
+        append_history(data_dir, [dict(rewind.row)])
+    faults.point("rewind.history")
+    books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))
+    faults.point("rewind.after")
+    log.warning("rewound to txid %s, on timeline %s", rewind.txid, rewind.timeline)

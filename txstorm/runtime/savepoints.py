@@ -1,0 +1,160 @@
+"""Named savepoints: made beside a run, listed, deleted; restored in `txstorm.runtime.restoring`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.names import name_fault, near
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.ledger.names import savepoint_path
+from txstorm.ledger.open import open_ledger
+from txstorm.ledger.store import ABSENT, Check, Delete
+from txstorm.runtime.books import Books
+from txstorm.runtime.lifecycle import topology_in
+from txstorm.runtime.reading import committed_txid, read_directory_history
+from txstorm.state.declared import LETTERS_REF
+from txstorm.state.intent import CHANGES, OUTSIDE, SINK, STATE
+from txstorm.state.read import check_txid, has_letters, list_sinks, list_states, state_parts
+from txstorm.state.recovery import table_ref
+from txstorm.state.savepoint import SavedTable, Savepoint
+from txstorm.state.table import TableRef
+
+log = logging.getLogger("txstorm.savepoint")
+
+
+def create_savepoint(
+    data_dir: str | Path, name: str, txid: int | None = None, clock: Callable[[], float] = time.time
+) -> Savepoint:
+    """Name the state of all tables right after transaction `txid`, by default the last committed one.
+
+    May be called while the topology runs, from any process. What the savepoint needs is kept until it is deleted.
+
+    Raises:
+        InputError: there is one of that name already, or the name cannot be one.
+        StateError: `txid` is not committed, is before the first, or is no longer kept.
+        DataDirectoryError: there is no topology in `data_dir`.
+    """
+    if fault := name_fault("savepoint", name):
+        raise InputError(fault)
+    with opened_books(data_dir) as (directory, books):
+        known = books.savepoints().get(name)
+        if known is not None:
+            msg = f"{directory}: there is a savepoint {name!r} already, of txid {known.txid}; choose another name"
+            raise InputError(f"{msg}, or delete it: txstorm savepoint delete {data_dir} {name}")
+        made = _made(directory, books, name, txid, int(clock() * 1_000_000))
+        if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
+            raise InputError(f"{directory}: somebody else has just made a savepoint {name!r}; choose another name")
+        _check_kept(directory, books, made)
+        log.info("savepoint %s of txid %s is made", name, made.txid)
+        return made
+
+
+def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
+    """The savepoints of the topology in `data_dir`, sorted by name."""
+    with opened_books(data_dir, read_only=True) as (_, books):
+        return list(books.savepoints().values())
+
+
+def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
+    """Forget the savepoint `name`: what it needs may be removed from now on. Raises `InputError` if there is none."""
+    with opened_books(data_dir) as (directory, books):
+        found = find_savepoint(directory, books, name)
+        books.put_if([Delete(savepoint_path(name))], {})
+        return found
+
+
+def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
+    """The savepoint `name`; raises `InputError` with near names when there is none."""
+    known = books.savepoints()
+    if name not in known:
+        msg = f"{directory}: no savepoint {name!r}{near(name, list(known))}; it has {', '.join(known) or 'none'}"
+        raise InputError(msg)
+    return known[name]
+
+
+@contextmanager
+def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[tuple[Path, Books]]:
+    """The directory and its books, beside a run: nothing here takes the lease."""
+    directory = topology_in(data_dir)
+    ledger = open_ledger(directory, create=False, read_only=read_only)
+    try:
+        yield directory, Books(ledger, directory / "intents")
+    finally:
+        ledger.close()
+
+
+def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
+    """What the history says of the transaction `txid` of a timeline, or of one before it; stamps are UTC microseconds.
+
+    Of a txid that was committed on several timelines the last row counts: the others were taken back.
+
+    Raises:
+        DataDirectoryError: it does not know what the source gave.
+    """
+    rows = read_directory_history(directory)
+    rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
+    for row in reversed(rows.filter(pc.field("txid") == txid).to_pylist()):
+        if row["timeline"] <= timeline and row["extents"] not in (None, "null"):
+            return {**row, "extents": json.loads(row["extents"])}
+    msg = (
+        f"{directory}: the history does not know what the source gave for txid {txid}, so nothing could go on after "
+        "it; choose another txid, txstorm history shows those that are known"
+    )
+    raise DataDirectoryError(msg)
+
+
+def _made(directory: Path, books: Books, name: str, txid: int | None, created: int) -> Savepoint:
+    identity = books.identity()
+    assert identity is not None
+    committed = committed_txid(directory)
+    wanted = committed if txid is None else txid
+    check_txid(f"savepoint {name!r}", wanted, committed)
+    if wanted < 1:
+        raise InputError(f"savepoint {name!r}: nothing is committed before txid 1; start in a new directory instead")
+    row = history_row(directory, identity.timeline, wanted)
+    return Savepoint(
+        name=name,
+        topology=identity.topology,
+        incarnation=identity.incarnation,
+        timeline=identity.timeline,
+        txid=wanted,
+        document=row["extents"],
+        stamp=row["stamp"],
+        created=created,
+        tables=_tables(directory, wanted, committed),
+        outside=tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE),
+    )
+
+
+def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
+    found: dict[str, SavedTable] = {}
+    for name in list_states(directory):
+        parts = state_parts(directory, name, txid, committed)
+        found[TableRef(STATE, name).uri] = SavedTable(parts.base.version, parts.as_of)
+        found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
+    appended = [TableRef(SINK, name) for name in list_sinks(directory)]
+    for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
+        found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri).version)
+    return found
+
+
+def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
+    """A version that was on its way out while the savepoint was written may be gone."""
+    try:
+        assert books.savepoints()[made.name] == made
+        for uri, table in made.tables.items():
+            DeltaHandle.open(directory / uri, table.version)
+    except TxstormError as error:
+        books.put_if([Delete(savepoint_path(made.name))], {})
+        msg = f"savepoint {made.name!r}: txid {made.txid} was removed while it was made: {error}; ask for a later txid"
+        raise InputError(msg) from error

@@ -1,0 +1,109 @@
+"""Upkeep beside the commits: state tables are brought up to date, small files gathered, by a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from txstorm.errors import FencedError, TxstormError
+from txstorm.state.compact import Compaction
+from txstorm.state.gathering import Gathering
+from txstorm.state.store import StateStore
+
+log = logging.getLogger("txstorm.upkeep")
+
+IDLE_SECONDS = 5.0
+PAUSE = 60.0
+"""Seconds until what has failed is tried again."""
+
+
+class Upkeep:
+    """What is done for the tables while a run lives; told and asked by the driver thread only.
+
+    Args:
+        store: the tables.
+        in_turn: has a call made in the committer's turn.
+        back: has a call made on the driver thread.
+        fail: ends the run with an error.
+        monotonic: seconds.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        in_turn: Callable[[Callable[[], Any]], Future[Any]],
+        back: Callable[[Callable[[], None]], None],
+        fail: Callable[[BaseException], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store, self._in_turn, self._back, self._fail = store, in_turn, back, fail
+        self._monotonic = monotonic
+        self._committed_at: float | None = None
+        self._not_before = 0.0
+        self._busy = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def committed(self) -> None:
+        """A group was committed."""
+        self._committed_at = self._monotonic()
+
+    def look(self, *, idle: bool) -> None:
+        """Begin what is due; after some seconds without work, also what would not be yet."""
+        now = self._monotonic()
+        if self._busy or now < self._not_before:
+            return
+        uri = self._store.due()
+        if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
+            uri = self._store.behind()
+            self._committed_at = None if uri is None else self._committed_at
+        if uri is not None:
+            self._busy = True
+            self._ask(lambda: self._store.upkeep(uri, int(time.time() * 1000)), self._begun)
+
+    def end(self) -> None:
+        """Leave off what is under way, after the file at hand; what it has written is swept."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Have `call` made in the committer's turn, and then `then` with its answer, here."""
+
+        def answer(done: Future[Any]) -> None:
+            error = done.exception()
+            self._back(lambda: self._ended(error) if error is not None else then(done.result()))
+
+        self._in_turn(call).add_done_callback(answer)
+
+    def _begun(self, work: Compaction | Gathering | None) -> None:
+        if work is None or self._stopping.is_set():
+            self._not_before = self._monotonic() + 1.0
+            self._ended(None)
+            return
+        self._thread = threading.Thread(target=self._write, args=(work,), name="txstorm-upkeep", daemon=True)
+        self._thread.start()
+
+    def _write(self, work: Compaction | Gathering) -> None:
+        try:
+            if all(not self._stopping.is_set() for _ in work.steps()):
+                self._back(lambda: self._ask(lambda: self._store.upkept(work), lambda _: self._ended(None)))
+            else:
+                work.give_up()
+        except Exception as error:  # noqa: BLE001 - handed to the driver thread
+            failed = error
+            work.give_up()
+            self._back(lambda: self._ended(failed))
+
+    def _ended(self, error: BaseException | None) -> None:
+        """The run goes on without: readers fold the changes over an older table."""
+        self._busy = False
+        if isinstance(error, TxstormError | OSError) and not isinstance(error, FencedError):
+            log.warning("the upkeep of a table failed, and is tried again later: %s", error)
+            self._not_before = self._monotonic() + PAUSE
+        elif error is not None:
+            self._fail(error)

@@ -1,0 +1,102 @@
+"""Tables of a savepoint, as new tables of another topology: content as of one txid, without what led to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.ledger.durable import sync_file
+from txstorm.state.compact import FILE_ROWS
+from txstorm.state.declared import KEYS
+from txstorm.state.intent import CHANGES, STATE
+from txstorm.state.read import folded
+from txstorm.state.recovery import table_ref
+from txstorm.state.savepoint import Savepoint
+from txstorm.state.schema import TXID, in_order
+from txstorm.state.staging import STAGED, compact_name, encoded, unique, write_new
+from txstorm.state.table import RESTORED, DeltaTableState, Owner, TableRef
+
+
+def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Owner, now: int) -> dict[str, int]:
+    """Make the tables of `savepoint`, which are in `source`, anew in `target`; returns table → txid for its ledger.
+
+    Every new table begins with the savepoint's txid: what is before it is not known there. `now`: milliseconds since
+    1970. Call it with a `target` that nobody reads yet; what a crash leaves there is of no use.
+
+    Raises:
+        TableCorrupt: a version or file that the savepoint needs is gone or damaged.
+    """
+    for uri in savepoint.tables:
+        _clone(source, savepoint, target, owner, table_ref(uri), now)
+    return {uri: savepoint.txid for uri in savepoint.tables if table_ref(uri).kind != STATE}
+
+
+def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
+    """All columns of a table's rows as of the savepoint; ``changes/…`` has none of its own."""
+    handle = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
+    if ref.kind == CHANGES:
+        return handle.schema.empty_table()
+    if ref.kind != STATE:
+        return in_order(handle.read(high=(TXID.name, savepoint.txid)), [TXID.name])
+    uri = TableRef(CHANGES, ref.name).uri
+    changes = DeltaHandle.open(source / uri, savepoint.tables[uri].version)
+    as_of = savepoint.tables[ref.uri].as_of
+    later = changes.read(low=(TXID.name, as_of or 0), high=(TXID.name, savepoint.txid))
+    return folded(handle.read(), later, json.loads(handle.properties[KEYS]), handle.schema.names)
+
+
+def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: TableRef, now: int) -> None:
+    old = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
+    about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
+    about = {key: text for key, text in about.items() if key not in owner.properties()}
+    made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about)
+    files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now))
+    if files:
+        _fill(made, files, savepoint)
+
+
+def written(table: Path, rows: pa.Table, epoch: int, now: int) -> Iterator[DataFile]:
+    """Write `rows`, which have ``_txid``, durably below `table`; nothing refers to the files yet.
+
+    `epoch` is that of the coordinator, `now` milliseconds since 1970.
+    """
+    for start in range(0, rows.num_rows, FILE_ROWS):
+        part = rows.slice(start, FILE_ROWS)
+        path, data = f"{STAGED}/{compact_name(epoch, unique())}", encoded(part)
+        write_new(table / path, data)
+        yield DataFile(path, len(data), now, json.dumps(_stats(part)))
+
+
+def _stats(rows: pa.Table) -> dict[str, Any]:
+    txids = pc.min_max(rows[TXID.name]).as_py()
+    return {
+        "numRecords": rows.num_rows,
+        "minValues": {TXID.name: txids["min"]},
+        "maxValues": {TXID.name: txids["max"]},
+        "nullCount": {TXID.name: 0},
+    }
+
+
+def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint) -> None:
+    owner = table.owner
+    info = {
+        "topology": owner.topology,
+        "incarnation": owner.incarnation,
+        "timeline": owner.timeline,
+        "kind": RESTORED,
+        "epoch": 0,
+        "as_of": savepoint.txid,
+        "savepoint": savepoint.name,
+        "from": {"incarnation": savepoint.incarnation, "timeline": savepoint.timeline},
+    }
+    apps = {table.ref.txid_app(owner): savepoint.txid, owner.epoch_app: 0}
+    label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
+    table.handle.commit(Commit(apps, info, files, label=label))
+    for file in (table.handle.log_entry(1), table.handle.log_entry(1).parent):
+        sync_file(file)

@@ -1,0 +1,26 @@
+"""What a compaction wants of a table: files in the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txstorm.clients.delta import DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Files of a table in the place of others.
+
+    Attributes:
+        adds: the new ones, durable.
+        removes: the paths of the old ones.
+        now: milliseconds since 1970, which the old ones are marked with.
+        base, as_of: the table goes from the one txid to the other; None: its rows stay what they are.
+    """
+
+    adds: Sequence[DataFile]
+    removes: Sequence[str]
+    now: int
+    base: int | None = None
+    as_of: int | None = None

@@ -1,0 +1,226 @@
+"""Rows of a state as bytes for the key index, whole columns at a time.
+
+A key is its key group (two bytes, big-endian) and its canonical bytes (`txstorm.api.keys.canonical`). A row is a record
+of fixed width (txid, a bit per value that is null, then the values and the values before) followed by the content of
+those values that have none; its layout follows from the state's columns alone. `FORMAT` is the version of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.keys import canonical, key_groups
+from txstorm.api.state import KeyedState
+from txstorm.state.columns import python_values
+from txstorm.state.form import KeyForm, Value, ValueForm
+
+FORMAT = 1
+_NOTHING = pa.scalar(b"", pa.binary())
+_NULL_KEY = pa.scalar(canonical([None]), pa.binary())
+_TEXT_TAGS = ((pa.types.is_string, b"s"), (pa.types.is_binary, b"b"))
+_WORD_TAGS = ((pa.types.is_integer, b"i"), (pa.types.is_boolean, b"t"), (pa.types.is_date32, b"d"),
+              (pa.types.is_timestamp, b"T"))  # fmt: skip
+_HEAD = np.dtype([("tag", "S1"), ("size", "<u4")])
+_WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
+
+
+def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
+    """The bytes of every key; `columns` are the key columns, of `rows` rows."""
+    groups = key_groups(columns, rows).astype(">u2")
+    if not columns:
+        return [groups[:1].tobytes()] * rows
+    parts = [_binary(groups), *map(_canonical_column, columns)]
+    made: list[bytes] = pc.binary_join_element_wise(*parts, _NOTHING).to_pylist()
+    return made
+
+
+def _canonical_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    tag = next((tag for fits, tag in _TEXT_TAGS if fits(kind)), None)
+    if tag is not None:
+        content = column.cast(pa.binary())
+        head = np.zeros(len(column), _HEAD)
+        head["tag"], head["size"] = tag, np.asarray(pc.binary_length(content).fill_null(0))
+        made = pc.binary_join_element_wise(_binary(head), content.fill_null(b""), _NOTHING)
+    elif (tag := next((tag for fits, tag in _WORD_TAGS if fits(kind)), None)) is not None:
+        word = np.zeros(len(column), _WORD)
+        word["tag"], word["size"], word["bits"] = tag, 8, _whole_numbers(column)
+        made = _binary(word)
+    else:
+        made = pa.array([canonical([value]) for value in python_values(column)], pa.binary())
+    return pc.if_else(column.is_null(), _NULL_KEY, made) if column.null_count else made
+
+
+def _whole_numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return np.asarray(column.cast(pa.int64()).fill_null(0))
+
+
+def _binary(records: npt.NDArray[Any]) -> pa.Array:
+    """Records of fixed width as one array of bytes."""
+    width, count = records.dtype.itemsize, len(records)
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), count, [None, pa.py_buffer(np.ascontiguousarray(records))]
+    ).cast(pa.binary())
+
+
+class RowCodec:
+    """The rows of one state to bytes and back."""
+
+    def __init__(self, state: KeyedState) -> None:
+        self._keys = KeyForm(state)
+        self._values = ValueForm(state)
+        kinds = [column.field.type for column in self._values.columns]
+        self._slots = [_Slot(f"{part}{i}", kind) for part in "vp" for i, kind in enumerate(kinds)]
+        bits = len(self._slots) + 1  # the last one: there was no value before
+        fields = [(slot.name, slot.stored) for slot in self._slots]
+        self._record = np.dtype([("txid", "<i8"), ("nulls", "u1", ((bits + 7) // 8,)), *fields])
+
+    def keys(self, keys: Sequence[Any]) -> list[bytes]:
+        """Canonical keys as bytes."""
+        return key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
+
+    def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
+        """Rows as bytes: canonical values, what made them so, and the values before."""
+        absent = np.fromiter((value is None for value in before), bool, len(before))
+        return self._encoded(np.asarray(txids), self._values.arrays(values), self._values.arrays(before), absent)
+
+    def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
+        """Keys and rows of a state or changes table; those of removals have no meaning."""
+        batch = table.combine_chunks()
+        keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
+        values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.columns]
+        struct = _array(batch["_prev"])
+        before = [pc.struct_field(struct, [struct.type.get_field_index(column.name)]).cast(column.field.type)
+                  for column in self._values.columns]  # fmt: skip
+        absent = np.asarray(struct.is_null())
+        return key_bytes(keys, table.num_rows), self._encoded(np.asarray(batch["_txid"]), values, before, absent)
+
+    def _encoded(
+        self,
+        txids: npt.NDArray[Any],
+        values: Sequence[pa.Array],
+        before: Sequence[pa.Array],
+        absent: npt.NDArray[np.bool_],
+    ) -> list[bytes]:
+        columns = [*values, *before]
+        record = np.zeros(len(txids), self._record)
+        record["txid"] = txids
+        nulls = [*(np.asarray(column.is_null()) for column in columns), absent]
+        record["nulls"] = np.packbits(np.stack(nulls, axis=1), axis=1)
+        contents = []
+        for slot, column in zip(self._slots, columns, strict=True):
+            record[slot.name], content = slot.encode(column)
+            if content is not None:
+                contents.append(content)
+        made = _binary(record)
+        if contents:
+            made = pc.binary_join_element_wise(made, *contents, _NOTHING)
+        encoded: list[bytes] = made.to_pylist()
+        return encoded
+
+    def decode(self, rows: Sequence[bytes]) -> list[tuple[Value, int, Value | None]]:
+        """What `rows` encoded: (value, txid, value before) of each."""
+        width = self._record.itemsize
+        record = np.frombuffer(b"".join([row[:width] for row in rows]), self._record)
+        nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
+        columns, start = [], np.full(len(rows), width)
+        for i, slot in enumerate(self._slots):
+            columns.append(slot.decode(rows, record[slot.name], start, nulls[:, i]))
+            if slot.is_long:
+                start = start + record[slot.name]
+        size = len(self._values.columns)
+        values, before = zip(*columns[:size], strict=True), zip(*columns[size:], strict=True)
+        absent = nulls[:, -1].tolist()
+        return [
+            (value, txid, None if gone else old)
+            for value, txid, old, gone in zip(values, record["txid"].tolist(), before, absent, strict=True)
+        ]
+
+
+class _Slot:
+    """Where one value of a row is: in the record, or behind it, with its size in the record."""
+
+    def __init__(self, name: str, kind: pa.DataType) -> None:
+        self.name = name
+        self._kind = kind
+        self._plain = _plain_type(kind)
+        self.is_long = self._plain is None and not pa.types.is_decimal(kind)
+        self.stored: Any = self._plain or (np.dtype("<u4") if self.is_long else np.dtype("V16"))
+
+    def encode(self, column: pa.Array) -> tuple[npt.NDArray[Any], pa.Array | None]:
+        """What goes into the record, and what behind it."""
+        if self._plain is not None:
+            return self._plain_values(column), None
+        if not self.is_long:
+            whole = np.frombuffer(column.buffers()[1], "V16") if len(column) else np.empty(0, "V16")
+            return whole[column.offset : column.offset + len(column)], None
+        content = self._contents(column)
+        return np.asarray(pc.binary_length(content)), content
+
+    def _plain_values(self, column: pa.Array) -> npt.NDArray[Any]:
+        if pa.types.is_date32(self._kind):
+            column = column.cast(pa.int32())
+        elif pa.types.is_timestamp(self._kind):
+            column = column.cast(pa.int64())
+        elif pa.types.is_boolean(self._kind):
+            column = column.cast(pa.int8())
+        return np.asarray(column.fill_null(0))
+
+    def _contents(self, column: pa.Array) -> pa.Array:
+        if pa.types.is_string(self._kind) or pa.types.is_binary(self._kind):
+            return column.cast(pa.binary()).fill_null(b"")
+        batch = pa.record_batch([column], schema=self._schema())
+        return pa.array([batch.slice(i, 1).serialize().to_pybytes() for i in range(len(column))], pa.binary())
+
+    def decode(
+        self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any], nulls: npt.NDArray[np.bool_]
+    ) -> list[Any]:
+        """The values; `start` is where the contents of this slot begin in every row."""
+        values = self._present(rows, stored, start)
+        if not nulls.any():
+            return values
+        return [None if null else value for null, value in zip(nulls.tolist(), values, strict=True)]
+
+    def _present(self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any]) -> list[Any]:
+        if not self.is_long:
+            data = pa.py_buffer(np.ascontiguousarray(stored))
+            if pa.types.is_boolean(self._kind):
+                return list(map(bool, stored.tolist()))
+            if pa.types.is_integer(self._kind) or pa.types.is_float64(self._kind):
+                return list(stored.tolist())
+            return python_values(pa.Array.from_buffers(self._kind, len(rows), [None, data]))
+        ends = (start + stored).tolist()
+        parts = [row[begin:end] for row, begin, end in zip(rows, start.tolist(), ends, strict=True)]
+        if pa.types.is_binary(self._kind):
+            return parts
+        if pa.types.is_string(self._kind):
+            return [part.decode() for part in parts]
+        schema = self._schema()
+        return [python_values(pa.ipc.read_record_batch(pa.py_buffer(part), schema)[0])[0] for part in parts]
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([pa.field("value", self._kind)])
+
+
+def _plain_type(kind: pa.DataType) -> Any:
+    """The NumPy type of values with a fixed width, None for others."""
+    if pa.types.is_boolean(kind):
+        return np.dtype("i1")
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    if pa.types.is_date32(kind):
+        return np.dtype("<i4")
+    return np.dtype("<i8") if pa.types.is_timestamp(kind) else None
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
