@@ -62,7 +62,7 @@ def killed_driver(directory: Path, txids: int, engine: str) -> float:
     job = _job(str(directory), txids)
     with (directory / "driver.log").open("ab") as log:
         first = _driver(job, engine, log)
-        next(committed for committed in _commits(first) if committed >= job.last // 3)
+        next(committed for committed in _commits(first) if committed >= job.last // 4)
         first.kill()
         started = time.monotonic()
         second = _driver(job, engine, log)

@@ -258,7 +258,7 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_killed_driver_recovers(tmp_path: Path):
-    assert killed_driver(tmp_path, 40, "local") > 0
+    assert killed_driver(tmp_path, 400, "local") > 0
 
 
 def no_mark(what: str, **values: object) -> None:
