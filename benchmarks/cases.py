@@ -88,14 +88,13 @@ SIZES: Mapping[int, tuple[int, int, float | None]] = {
 def throughput(bench: Bench) -> list[Figure]:
     """Tuples and transactions a second, commits, and the time against the same jobs without transactions."""
     return [
-        _against_peer(bench, name, make, tuples, *SIZES[tuples]) for name, make in WORKLOADS.items() for tuples in SIZES
+        against_peer(bench, name, make, tuples, *SIZES[tuples]) for name, make in WORKLOADS.items() for tuples in SIZES
     ]
 
 
-def _against_peer(
-    bench: Bench, name: str, make: Make, tuples: int, full: int, quick: int, most: float | None
-) -> Figure:
+def against_peer(bench: Bench, name: str, make: Make, tuples: int, full: int, quick: int, most: float | None) -> Figure:
     last = quick if bench.quick else full
+    """The time of one workload against the same jobs without transactions."""
     most = None if name in UNPROMISED else most
     rounds: list[tuple[Measured, Measured, Measured]] = []
     for number in range(bench.rounds + (not bench.quick)):
@@ -160,12 +159,13 @@ def commit_values(runs: Sequence[Measured]) -> dict[str, Any]:
 def pipelining(bench: Bench) -> list[Figure]:
     """What it brings to process transactions while earlier ones commit: `max_spout_pending` 4 against 1."""
     return [
-        _speedup(bench, "without packing", {"max_pack_txids": 1}, 1.2),
-        _speedup(bench, "with packing", {}, 2.5),
+        speedup_of(bench, "without packing", {"max_pack_txids": 1}, 1.2),
+        speedup_of(bench, "with packing", {}, 2.5),
     ]
 
 
-def _speedup(bench: Bench, name: str, settings: Mapping[str, Any], least: float) -> Figure:
+def speedup_of(bench: Bench, name: str, settings: Mapping[str, Any], least: float) -> Figure:
+    """What four transactions in flight bring over one."""
     tuples, last = 1_000, 6 if bench.quick else 120
     runs: dict[int, list[Measured]] = {1: [], 4: []}
     for number in range(bench.rounds + (not bench.quick)):

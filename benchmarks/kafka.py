@@ -15,7 +15,7 @@ from benchmarks.cases import Bench, Figure
 from benchmarks.machine import Spread, percentile
 from benchmarks.running import scratch
 from benchmarks.sides import ROOT, Run, Side, measure
-from benchmarks.source import STEP, pool, vocabulary
+from benchmarks.words import STEP, pool, vocabulary
 
 PARTITIONS = 8
 BYTES = 100

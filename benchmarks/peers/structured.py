@@ -1,0 +1,164 @@
+"""Spark Structured Streaming with `foreachBatch` into Delta: MERGE into a table of counts, or append of changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.suite.exact import leave
+from benchmarks.suite.job import Job, Outcome
+from benchmarks.suite.meter import Meter
+from benchmarks.suite.serve import Work, serve
+
+# What makes small batches quicker; the first three are Spark's own, the others Delta's.
+TUNED = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.autoBroadcastJoinThreshold": "64MB",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.stats.collect": "false",
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
+    "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+}
+MERGE = """
+    MERGE INTO delta.`{path}` AS old USING {new} AS new ON old.word = new.word
+    WHEN MATCHED THEN UPDATE SET n = old.n + new.n WHEN NOT MATCHED THEN INSERT *
+"""
+
+
+def make_session(jars: str) -> Any:
+    """A session with Delta on two cores."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.master": f"local[{os.cpu_count()}]",
+        "spark.jars": ",".join(str(path) for path in sorted(Path(jars).glob("*.jar"))),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        # On two cores Java's second compiler takes more from batches like these than it gives back.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        **TUNED,
+    }
+    builder = SparkSession.builder.appName("foreachBatch")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def worker(session: Any, *, merge: bool) -> Work:
+    """Runs jobs on a session, one query each."""
+
+    def work(job: Job) -> Outcome:
+        place = Path(job.directory)
+        paths = [str(place / f"table-{number}") for number in range(job.tables)]
+        for path in paths:
+            _load(job, session, path)
+        (place / "input").mkdir()
+        for txid in range(job.loads + 1, job.last + 1):
+            file = place / "input" / f"{txid:08d}.parquet"
+            pq.write_table(pa.table({"word": job.words(txid)}), file)
+            os.utime(file, (1_700_000_000 + txid,) * 2)  # the source takes files by their age
+        meter = Meter(job)
+        if job.loads:
+            meter.committed(job.loads, 0.0, [])
+        _stream(job, session, place, _Batches(job, meter, paths, merge=merge))
+        for number, path in enumerate(paths):
+            _leave(job, path, number, merge=merge)
+        return meter.outcome()
+
+    return work
+
+
+class _Batches:
+    """What `foreachBatch` calls."""
+
+    def __init__(self, job: Job, meter: Meter, paths: list[str], *, merge: bool) -> None:
+        self._job, self._meter, self._paths = job, meter, paths
+        self._write: Callable[[Any, str, int], None] = self._merge if merge else self._append
+        self._last_end = time.perf_counter()
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        from pyspark.sql import functions
+
+        txid, begun = self._job.loads + 1 + batch, time.perf_counter()
+        grouped = frame.groupBy() if self._job.kind == "total" else frame.groupBy("word")
+        counts = grouped.agg(functions.count("*").alias("n"))
+        if self._job.kind == "total":
+            counts = counts.withColumn("word", functions.lit(""))
+        if len(self._paths) > 1:
+            counts = counts.persist()
+        for path in self._paths:
+            self._write(counts, path, batch)
+        if len(self._paths) > 1:
+            counts.unpersist()
+        ended = time.perf_counter()
+        self._meter.committed(txid, (ended - begun) * 1e3, [(ended - self._last_end) * 1e3])
+        self._last_end = ended
+
+    def _merge(self, counts: Any, path: str, batch: int) -> None:
+        session = counts.sparkSession
+        session.conf.set("spark.databricks.delta.write.txnAppId", "counts")
+        session.conf.set("spark.databricks.delta.write.txnVersion", str(batch))
+        counts.createOrReplaceTempView("new_counts")
+        session.sql(MERGE.format(path=path, new="new_counts"))
+
+    def _append(self, counts: Any, path: str, batch: int) -> None:
+        options = {"txnAppId": "counts", "txnVersion": str(batch)}
+        counts.select("word", "n").coalesce(1).write.format("delta").mode("append").options(**options).save(path)
+
+
+def _load(job: Job, session: Any, path: str) -> None:
+    """The load in one write: it is not measured, and MERGE would take minutes for it."""
+    session.sql(f"CREATE TABLE delta.`{path}` (word STRING, n BIGINT) USING delta")
+    if job.loads and job.kind == "total":
+        session.createDataFrame([("", job.keys)], "word STRING, n BIGINT").write.format("delta").mode("append").save(
+            path
+        )
+    elif job.loads:
+        file = Path(job.directory) / "load.parquet"
+        found = pa.chunked_array([job.words(txid) for txid in range(1, job.loads + 1)])
+        pq.write_table(pa.table({"word": found, "n": np.ones(len(found), dtype=np.int64)}), file)
+        session.read.parquet(str(file)).repartition(2).write.format("delta").mode("append").save(path)
+
+
+def _stream(job: Job, session: Any, place: Path, batches: _Batches) -> None:
+    source = session.readStream.schema("word STRING").option("maxFilesPerTrigger", 1).parquet(str(place / "input"))
+    writer = source.writeStream.foreachBatch(batches).option("checkpointLocation", str(place / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _leave(job: Job, path: str, number: int, *, merge: bool) -> None:
+    found = _rows(path)
+    if not merge:
+        found = found.group_by("word").aggregate([("n", "sum")]).rename_columns(["word", "n"])
+    leave(job, found.select(["n"] if job.kind == "total" else ["word", "n"]), number)
+
+
+def _rows(path: str) -> pa.Table:
+    """Rows of a table that may have deletion vectors."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession().read.format("delta").load(path).toArrow()
+
+
+if __name__ == "__main__":
+    spark = make_session(sys.argv[2])
+    try:
+        serve(worker(spark, merge=sys.argv[1] == "merge"), Job("words", 1_000, 8))
+    finally:
+        spark.stop()

@@ -1,0 +1,161 @@
+"""Who runs jobs: txstorm and its peers, what each guarantees, and what must be installed for it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+HOME = CACHE / "peers"
+JARS = CACHE / "jars"
+Say = Callable[[str], None]
+
+
+class NotInstalled(Exception):
+    """A peer cannot run here; the reason is reported in its place."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One side of comparisons.
+
+    Attributes:
+        guarantee: what its user gets, as printed beside its numbers.
+        command: the process that serves its jobs.
+        install: makes sure that it can run; says what it does. Not measured.
+        kinds: the kinds of job it has a form for.
+        tables: how many tables it can keep in one transaction; 0: it keeps none.
+    """
+
+    name: str
+    guarantee: str
+    command: Sequence[str]
+    install: Callable[[Say], None]
+    kinds: tuple[str, ...] = ("words", "changes", "total")
+    tables: int = 99
+
+
+def _nothing(say: Say) -> None:
+    """It is in the environment that runs the benchmarks."""
+
+
+def _run(say: Say, what: str, *command: str | Path) -> None:
+    say(what)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError as error:
+        msg = f"{what}: {error}"
+        raise NotInstalled(msg) from error
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        msg = f"{what}: {lines[-1].strip() if lines else f'exit code {done.returncode}'}"
+        raise NotInstalled(msg)
+
+
+def _delta_jars(say: Say) -> None:
+    if not any(JARS.glob("delta-spark_*.jar")):
+        _run(say, "fetching Delta's jars", ROOT / "scripts" / "jars", "delta")
+
+
+def _environment(name: str, *requirements: str) -> Callable[[Say], None]:
+    """An environment of its own: such peers pin what they need."""
+
+    def install(say: Say) -> None:
+        home, stamp = HOME / name, HOME / name / "installed"
+        if stamp.exists() and stamp.read_text().split() == list(requirements):
+            return
+        say(f"installing {' '.join(requirements)} into {home.relative_to(ROOT)}")
+        _run(say, f"making {home.name}", sys.executable, "-m", "venv", "--clear", home)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        _run(say, f"pip install {' '.join(requirements)}", *pip, *requirements)
+        stamp.write_text(" ".join(requirements))
+
+    return install
+
+
+def _storm(say: Say) -> None:
+    """Storm's jars, and our classes, compiled when their sources change."""
+    jars, classes = HOME / "storm", HOME / "storm-classes"
+    if not any(jars.glob("storm-core-*.jar")):
+        _run(say, "fetching Storm's jars", ROOT / "scripts" / "jars", "storm")
+    sources = sorted((ROOT / "benchmarks" / "peers" / "storm").glob("*.java"))
+    text = "".join(source.read_text() for source in sources)
+    stamp = classes / "sources.txt"
+    if stamp.exists() and stamp.read_text() == text:
+        return
+    if shutil.which("javac") is None:
+        msg = "Storm's topologies are Java: a JDK with javac is needed, there is only a Java runtime"
+        raise NotInstalled(msg)
+    classes.mkdir(parents=True, exist_ok=True)
+    _run(say, "compiling Storm's topologies", "javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", *sources)
+    stamp.write_text(text)
+
+
+def _python(module: str, *arguments: str, home: str = "") -> list[str]:
+    python = str(HOME / home / "bin" / "python") if home else sys.executable
+    return [python, "-m", f"benchmarks.peers.{module}", *arguments]
+
+
+_PEERS = (
+    Peer("txstorm", "exactly once, all tables at one txid, strong txid order, durable", _python("ours"), _nothing),
+    Peer(
+        "merge",
+        "exactly once per table while a batch replays as it was; durable",
+        _python("structured", "merge", str(JARS)),
+        _delta_jars,
+    ),
+    Peer(
+        "append",
+        "exactly once per table while a batch replays as it was; changes only, readers add them up; durable",
+        _python("structured", "append", str(JARS)),
+        _delta_jars,
+    ),
+    Peer(
+        "loop",
+        "exactly once per table while a batch replays as it was; one process, nothing is retried; durable",
+        _python("loop"),
+        _nothing,
+    ),
+    Peer(
+        "bytewax",
+        "none kept: state in memory, gone with the process",
+        _python("bytewax_flow", home="bytewax"),
+        _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow"),
+        tables=1,
+    ),
+    Peer(
+        "bytewax-recovery",
+        "state exactly once, output at least once; snapshots in SQLite every second",
+        _python("bytewax_flow", "recovery", home="bytewax"),
+        _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow"),
+        tables=1,
+    ),
+    *(
+        Peer(
+            f"pyflink-{mode}",
+            "state exactly once by checkpoints every second; no Delta sink",
+            _python("pyflink_job", mode, home="pyflink"),
+            _environment("pyflink", "apache-flink==2.3.0"),
+            kinds=("words", "total"),
+            tables=1,
+        )
+        for mode in ("process", "thread")
+    ),
+    *(
+        Peer(
+            name,
+            "exactly once while the process lives: state in memory",
+            _python("storm_cluster", name, str(HOME)),
+            _storm,
+            kinds=("words", "total"),
+            tables=1,
+        )
+        for name in ("storm", "trident")
+    ),
+)
+PEERS: Mapping[str, Peer] = {one.name: one for one in _PEERS}

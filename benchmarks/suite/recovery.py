@@ -1,0 +1,120 @@
+"""W10: what passes until the next commit when the coordinator is lost, and when the whole driver is killed."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sides import ROOT, Mark, SideFailed
+from benchmarks.suite.exact import check
+from benchmarks.suite.job import Job
+from benchmarks.suite.topologies import leave_counts, topology_of
+from txstorm import faults
+from txstorm.monitor.progress import TransactionProgress
+from txstorm.runtime.run import run
+
+BATCH = 1_000
+LOST = "p6.before:raise:12"
+"""The coordinator dies when the twelfth group is about to be decided."""
+
+
+def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
+    """Seconds from the last commit before the loss of the coordinator to the first after it, the session alive."""
+    job = _job(options["directory"], int(options["txids"]))
+    commits: list[float] = []
+    session = _session(options["engine"])
+
+    def note(progress: TransactionProgress) -> None:
+        commits.append(time.monotonic())
+
+    mark("begin")
+    faults.arm(options["fault"])
+    try:
+        _handle(job, options["engine"], session, note).awaitTermination()
+    except Exception as error:  # noqa: BLE001 - any end of the run is the loss that was asked for
+        print(f"lost as wanted: {error}", file=sys.stderr)
+    finally:
+        faults.arm("")
+    before = len(commits)
+    if not before or before == job.last:
+        msg = f"expected the coordinator to be lost in the middle of {job.last} transactions, it was after {before}"
+        raise RuntimeError(msg)
+    _handle(job, options["engine"], session, note).awaitTermination()
+    mark("end")
+    leave_counts(job, Path(job.directory) / "data")
+    check("txstorm", job)
+    return commits[before] - commits[before - 1]
+
+
+def killed_driver(directory: Path, txids: int, engine: str) -> float:
+    """Kill a driver with SIGKILL at full load and start it again.
+
+    Returns:
+        Seconds from the start of the second one, Python and JVM included, to its first commit.
+    """
+    job = _job(str(directory), txids)
+    with (directory / "driver.log").open("ab") as log:
+        first = _driver(job, engine, log)
+        next(committed for committed in _commits(first) if committed >= job.last // 4)
+        first.kill()
+        started = time.monotonic()
+        second = _driver(job, engine, log)
+        seconds = next((time.monotonic() - started for _ in _commits(second)), None)
+        collections.deque(_commits(second), maxlen=0)  # up to its end
+        if second.wait() != 0 or seconds is None:
+            msg = f"the second driver ended with {second.returncode}: {(directory / 'driver.log').read_text()[-1000:]}"
+            raise SideFailed(msg)
+        first.wait()
+    leave_counts(job, directory / "data")
+    check("txstorm", job)
+    return seconds
+
+
+def _driver(job: Job, engine: str, log: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "benchmarks.suite.recovery", job.line(), engine]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log)
+
+
+def _commits(driver: subprocess.Popen[bytes]) -> Iterator[int]:
+    assert driver.stdout is not None
+    return (json.loads(line)["committed"] for line in iter(driver.stdout.readline, b"") if line.startswith(b"{"))
+
+
+def _job(directory: str, txids: int) -> Job:
+    return Job("words", BATCH, txids, loaded=False, directory=directory)
+
+
+def _session(engine: str) -> Any:
+    if engine != "spark":
+        return None
+    from txstorm.clients.spark import make_session
+
+    return make_session("recovery")
+
+
+def _handle(job: Job, engine: str, session: Any, note: Any) -> Any:
+    return run(
+        topology_of(job),
+        engine=engine,
+        spark=session,
+        data_dir=Path(job.directory) / "data",
+        until_txid=job.last,
+        settings={"compact_on_stop": False},
+        listeners=[note],
+    )
+
+
+def _say(progress: TransactionProgress) -> None:
+    print(json.dumps({"committed": progress.txid}), flush=True)
+
+
+if __name__ == "__main__":
+    _handle(Job.of(sys.argv[1]), sys.argv[2], None, _say).awaitTermination()
