@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.cases import Bench, Figure
 from benchmarks.machine import Spread, percentile
 from benchmarks.running import scratch
-from benchmarks.sides import ROOT, Run, Side, measure
+from benchmarks.sides import Run, Side, measure
 from benchmarks.words import STEP, pool, vocabulary
 
 PARTITIONS = 8
@@ -39,7 +39,7 @@ def kafka(bench: Bench) -> list[Figure]:
         topic = broker.make_topic(partitions=PARTITIONS)
         bench.say("kafka: filling the topic")
         fill(broker.bootstrap, topic, max(count for count, _ in batches.values()) * SIZES[-1])
-        shared = {"bootstrap": broker.bootstrap, "topic": topic, "partitions": PARTITIONS, "jars": _jars()}
+        shared = {"bootstrap": broker.bootstrap, "topic": topic, "partitions": PARTITIONS}
         figures = [_counting(bench, directory, {**shared, "batch": size}, batches) for size in SIZES]
         return [*figures, _planning(bench, directory, {**shared, "batch": SIZES[0]}, zookeeper.hosts)]
 
@@ -160,9 +160,3 @@ def _servers(directory: Path) -> Iterator[tuple[Any, Any]]:
             zookeeper.close()
     finally:
         broker.close()
-
-
-def _jars() -> str:
-    cache = ROOT / ".cache"
-    found = [str(jar) for name in ("jars", "connector-jars") for jar in sorted((cache / name).glob("*.jar"))]
-    return ",".join(found)

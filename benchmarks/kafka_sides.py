@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sides import Mark
+from benchmarks.sides import ROOT, Mark
 
 Options = Mapping[str, Any]
+CACHE = ROOT / ".cache"
 
 
 def _topology(options: Options) -> Any:
@@ -115,7 +116,10 @@ def merge(options: Options, mark: Mark) -> Any:
     from delta.tables import DeltaTable
     from pyspark.sql import functions
 
-    session, path = _delta_session(options["jars"]), str(Path(options["directory"]) / "merge")
+    from benchmarks.peers.structured import make_session
+
+    session = make_session(*(CACHE / name for name in ("jars", "connector-jars")))
+    path = str(Path(options["directory"]) / "merge")
     session.createDataFrame([], "key string, n bigint").write.format("delta").save(path)
     over, last = threading.Event(), options["batches"]
 
@@ -156,23 +160,6 @@ def merge(options: Options, mark: Mark) -> Any:
 
 class _EnoughError(Exception):
     """Ends the query of `merge`."""
-
-
-def _delta_session(jars: str) -> Any:
-    """Spark with Delta, tuned for small batches on one machine."""
-    from txstorm.clients.spark import make_session
-
-    return make_session(
-        "benchmark peer",
-        extra={
-            "spark.jars": jars,
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            # By default every MERGE reads its table's log with 50 partitions.
-            "spark.databricks.delta.snapshotPartitions": "1",
-            "spark.sql.streaming.metricsEnabled": "false",
-        },
-    )
 
 
 def planning(options: Options, mark: Mark) -> Any:

@@ -35,13 +35,13 @@ MERGE = """
 """
 
 
-def make_session(jars: str) -> Any:
-    """A session with Delta on two cores."""
+def make_session(*jars: str | Path) -> Any:
+    """A session with Delta on two cores, and with the jars in the directories `jars`."""
     from pyspark.sql import SparkSession
 
     settings = {
         "spark.master": f"local[{os.cpu_count()}]",
-        "spark.jars": ",".join(str(path) for path in sorted(Path(jars).glob("*.jar"))),
+        "spark.jars": ",".join(str(jar) for directory in jars for jar in sorted(Path(directory).glob("*.jar"))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.ui.enabled": "false",
