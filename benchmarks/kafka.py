@@ -41,7 +41,8 @@ def kafka(bench: Bench) -> list[Figure]:
         fill(broker.bootstrap, topic, max(count for count, _ in batches.values()) * SIZES[-1])
         shared = {"bootstrap": broker.bootstrap, "topic": topic, "partitions": PARTITIONS}
         figures = [_counting(bench, directory, {**shared, "batch": size}, batches) for size in SIZES]
-        return [*figures, _planning(bench, directory, {**shared, "batch": SIZES[0]}, zookeeper.hosts)]
+        given = {**shared, "batch": SIZES[0]}
+        return [*figures, *(_planning(bench, directory, given, zookeeper.hosts, alone) for alone in (False, True))]
 
 
 def _counting(
@@ -87,16 +88,18 @@ def _rate(run: Run) -> float:
     return float(run.end["batches"] - run.begin["batches"]) / run.seconds
 
 
-def _planning(bench: Bench, directory: Path, options: Mapping[str, Any], hosts: str) -> Figure:
+def _planning(bench: Bench, directory: Path, options: Mapping[str, Any], hosts: str, alone: bool) -> Figure:
+    how = "one at a time" if alone else "as it comes"
     runs: list[Mapping[str, Any]] = []
     for number in range(bench.rounds):
-        bench.say(f"kafka: planning and ZooKeeper, round {number}")
+        bench.say(f"kafka: planning and ZooKeeper, {how}, round {number}")
         with scratch() as place:
             given = {
                 **options,
+                "alone": alone,
                 "batches": 60 if bench.quick else 300,
                 "directory": str(place),
-                "ledger": f"zookeeper:{hosts}/planning-{number}",
+                "ledger": f"zookeeper:{hosts}/planning-{alone:d}-{number}",
             }
             runs.append(bench.round(lambda: measure(PLANNING, given, directory)).result)  # noqa: B023
     p50 = Spread.of([percentile(one["both"], 0.5) for one in runs])
@@ -107,7 +110,7 @@ def _planning(bench: Bench, directory: Path, options: Mapping[str, Any], hosts: 
         "ledger p50 ms": Spread.of([percentile(one["ledger"], 0.5) for one in runs]),
         "ledger writes per txid": statistics.median(count for one in runs for count in one["writes"]),
     }
-    name = f"planning and ledger, {PARTITIONS} partitions, ZooKeeper"
+    name = f"planning and ledger, {PARTITIONS} partitions, ZooKeeper, {how}"
     return Figure("kafka", name, values, "p50 ≤ 5 ms", p50.median <= 5)
 
 

@@ -163,22 +163,27 @@ class _EnoughError(Exception):
 
 
 def planning(options: Options, mark: Mark) -> Any:
-    """Milliseconds per txid that planning and the ledger take, one transaction at a time, with ZooKeeper."""
+    """Milliseconds per txid that planning and the ledger take, with ZooKeeper.
+
+    Those of a group of txids are shared by them; with ``pending`` 1 each is a group of its own.
+    """
     from txstorm.ledger.zookeeper import ZooKeeperLedger
+    from txstorm.runtime.run import run
     from txstorm.spouts.kafka_plan import KafkaCoordinator
 
-    spent: dict[str, list[float]] = {"plan": [], "ledger": []}
-    writes: list[int] = []
+    found: dict[str, list[float]] = {"plan": [], "ledger": [], "writes": []}
     with timed(KafkaCoordinator, "initialize_transaction") as plans, timed(ZooKeeperLedger, "commit") as commits:
+        size = 0
 
         def watch(progress: Any) -> None:
-            spent["plan"].append(1000 * sum(plans))
-            spent["ledger"].append(1000 * sum(commits))
-            writes.append(len(commits))
-            plans.clear()
-            commits.clear()
-
-        from txstorm.runtime.run import run
+            nonlocal size
+            size += 1
+            if size == progress.group:
+                for name, value in (("plan", sum(plans)), ("ledger", sum(commits)), ("writes", len(commits) / 1000)):
+                    found[name] += [1000 * value / size] * size
+                size = 0
+                plans.clear()
+                commits.clear()
 
         mark("begin")
         handle = run(
@@ -187,13 +192,13 @@ def planning(options: Options, mark: Mark) -> Any:
             data_dir=Path(options["directory"]) / "planning",
             until_txid=options["batches"],
             ledger=options["ledger"],
-            settings={"compact_on_stop": False, "max_spout_pending": 1},
+            settings={"compact_on_stop": False, **({"max_spout_pending": 1} if options["alone"] else {})},
             listeners=[watch],
         )
         handle.awaitTermination()
         mark("end")
-    both = [sum(pair) for pair in zip(*spent.values(), strict=True)]
-    return {"both": both[20:], "writes": writes[20:], **{name: values[20:] for name, values in spent.items()}}
+    settled = {name: values[options["batches"] // 10 :] for name, values in found.items()}
+    return {**settled, "both": [sum(pair) for pair in zip(settled["plan"], settled["ledger"], strict=True)]}
 
 
 @contextmanager

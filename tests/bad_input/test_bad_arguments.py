@@ -90,7 +90,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("text", FAULTS, ids=ascii)
 def test_fault_points(text):
-    with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|raise|hang:nth")):
+    with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|freeze|raise|hang:nth")):
         faults.arm(text)
 
 

@@ -214,7 +214,7 @@ def test_fault_points_of_the_environment(in_tmp):
     done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     about = json.loads(done.stdout.splitlines()[-1])["error"]
-    assert "TXSTORM_FAULT: expected point:kill|raise|hang:nth with nth >= 1, got 'p6:die:1'" in about["message"]
+    assert "TXSTORM_FAULT: expected point:kill|freeze|raise|hang:nth with nth >= 1, got 'p6:die:1'" in about["message"]
     assert "Traceback" not in done.stderr
     assert not (in_tmp / "txstorm-data").exists()
 

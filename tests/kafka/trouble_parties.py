@@ -198,7 +198,7 @@ class Drivers:
         self._over.set()
         self._keeper.join()
         self._kill()
-        last = self._new("--available-now")
+        last = self._new("--available-now", "--standby")  # the session of a killed one may not have ended yet
         try:
             code = last.process.wait(seconds)
         finally:

@@ -184,9 +184,13 @@ class DetachedProcess(ServerProcess):
             cwd=self.log.parent,
             start_new_session=True,
         )
+        self.pid = server.pid
+        # For a moment after its start a process has no command line yet.
+        until = time.monotonic() + READY_WITHIN
+        while server.poll() is None and not self.alive and time.monotonic() < until:
+            time.sleep(0.001)
         # Nobody waits for it: it is meant to outlive this process. Until then its end is taken notice of here.
         threading.Thread(target=server.wait, daemon=True).start()
-        self.pid = server.pid
         self._file.write_text(f"{server.pid}\n")
 
 

@@ -25,7 +25,7 @@ class Handle:
         return self.looks >= 0
 
     @property
-    def snapshot(self):
+    def progress(self):
         return Snapshot(committed=10 - self.looks)
 
     @property

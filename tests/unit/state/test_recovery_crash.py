@@ -61,7 +61,8 @@ def test_killed_and_started_again(tmp_path, undisturbed, fault):
 
 @pytest.mark.integration
 def test_a_file_that_was_staged_but_never_decided_is_swept_and_leaves_no_trace(tmp_path, undisturbed):
-    environment = {**os.environ, "TXSTORM_FAULT": "p7.1.before:kill:1", "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
+    fault = "p7.2.before:hang:1,p7.3.before:hang:1,p7.1.before:kill:1"  # tables are published at the same time
+    environment = {**os.environ, "TXSTORM_FAULT": fault, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
     subprocess.run([sys.executable, HERE / "store_cases.py", tmp_path], env=environment, check=False)
     decided = staged_files(tmp_path)
     assert len(decided) == 3
