@@ -71,6 +71,7 @@ def test_killed_on_spark_and_started_again(forks, undisturbed, place, fault, spo
     check(place / "data", TXIDS)
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_at_every_point_of_a_task_ends_the_topology_and_the_next_start_goes_on(
     forks, undisturbed, place
 ):
@@ -126,6 +127,7 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
     go_on(place / "data", diary)
 
 
+@pytest.mark.long
 def test_what_workers_of_a_killed_driver_still_write_is_swept(forks, place):
     """Input of committers that was too large to travel lies in files; nothing refers to those of a dead attempt."""
     argv = [place / "data", "--set", "spill_bytes=0"]
