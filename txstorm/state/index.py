@@ -219,7 +219,10 @@ class StateIndex:
             self.flush()
             self._closed = True
             if self._disk is not None:
-                self._disk.close()
+                try:
+                    self._disk.close()
+                except TxstormError as error:  # the next start makes it again from the tables
+                    log.warning("%s", error)
 
     def _looked_up(self, keys: Sequence[Key], found: list[Stored | None]) -> list[Stored | None]:
         applied = self._applied
