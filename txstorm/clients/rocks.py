@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    DbClosedError,
     DBCompressionType,
     Options,
     Rdict,
@@ -80,8 +81,8 @@ class KeyStore:
             self._store.flush()
 
     def close(self) -> None:
-        """Let go of it; what was not made durable may be lost."""
-        with self._trying("be closed"):
+        """Let go of it, if that was not done already; what was not made durable may be lost."""
+        with self._trying("be closed"), suppress(DbClosedError):
             self._store.close()
 
     @contextmanager
