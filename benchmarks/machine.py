@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import processes
+
 SPINS = 400_000
 NOISY = 0.10
 
@@ -36,31 +38,8 @@ def drift(before: float, after: float) -> float:
 def cpu_seconds() -> tuple[float, float]:
     """CPU seconds of this process, and of the processes below it (0 where there is no /proc)."""
     own = resource.getrusage(resource.RUSAGE_SELF)
-    return own.ru_utime + own.ru_stime, _below(os.getpid())
-
-
-def _below(root: int) -> float:
-    found = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
-    family = {root}
-    for pid in sorted(found):  # children have higher numbers, but for a wrap-around that a benchmark can live with
-        if found[pid][0] in family:
-            family.add(pid)
-    ticks = os.sysconf("SC_CLK_TCK")
-    return sum(found[pid][1] for pid in family if pid != root and pid in found) / ticks
-
-
-def _pids() -> list[int]:
-    proc = Path("/proc")
-    return [int(one.name) for one in proc.iterdir() if one.name.isdigit()] if proc.is_dir() else []
-
-
-def _stat(pid: int) -> tuple[int, int] | None:
-    """Parent, and ticks of a process and of its children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[1]), sum(map(int, fields[11:15]))
+    below = (one.cpu for one in processes.tree(os.getpid()) if one.pid != os.getpid())
+    return own.ru_utime + own.ru_stime, sum(below)
 
 
 def rss_mib() -> float:
