@@ -27,7 +27,6 @@ TUNED = {
     "spark.databricks.delta.stats.collect": "false",
     "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
     "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
-    "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
 }
 MERGE = """
     MERGE INTO delta.`{path}` AS old USING {new} AS new ON old.word = new.word
@@ -48,8 +47,6 @@ def make_session(*jars: str | Path) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        # On two cores Java's second compiler takes more from batches like these than it gives back.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         **TUNED,
     }
     builder = SparkSession.builder.appName("foreachBatch")

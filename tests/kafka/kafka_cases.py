@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from servers.kafka_reading import until_decided
 from servers.running import Kafka
 
 from txstorm import TransactionalTopologyBuilder
@@ -49,6 +50,7 @@ def produce_with_aborts(
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
+    until_decided(kafka.bootstrap, topic, seconds=30)
 
 
 def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:

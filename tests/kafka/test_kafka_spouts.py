@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from kafka_cases import COLUMNS, content, eventually, keeping, kept, metadata, produce, produce_with_aborts, rows
+from servers.kafka_reading import until_decided
 from servers.running import Kafka
 
 from txstorm import BatchBolt, Committer, SinkTable, TransactionalTopologyBuilder, run
@@ -162,6 +163,7 @@ def test_what_follows_an_open_transaction_waits_for_its_end(kafka_broker: Kafka,
     finished(keeping(spout), tmp_path / "data")
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before"]
     writer.commit_transaction(30)
+    until_decided(kafka_broker.bootstrap, topic, seconds=30)
     finished(keeping(spout), tmp_path / "data")
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before", "inside", "after"]
 

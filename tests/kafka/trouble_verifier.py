@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
+from servers.kafka_reading import until_decided
 
 Place = tuple[str, int]
 """A partition of one life of the topic: the topic's id, and the partition's number."""
@@ -70,6 +71,7 @@ def committed_values(brokers: str, topic: str) -> Iterator[tuple[int, int, str]]
         "auto.offset.reset": "error",
         "log_level": 0,
     }
+    until_decided(brokers, topic)
     consumer = Consumer(settings)
     try:
         places = [

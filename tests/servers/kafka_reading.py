@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 SECONDS = 30
 
@@ -31,8 +33,27 @@ class Record:
         return int(self.headers["txstorm.index"])
 
 
+def until_decided(bootstrap: str, topic: str, seconds: float = 2.0) -> None:
+    """Wait for the ends of transactions: a commit is answered before the partitions have its marker (KIP-98).
+
+    A transaction that stays open keeps nobody longer than `seconds`: what is committed is what is before it.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions
+    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+
+    def ends(level: IsolationLevel) -> list[int]:
+        answers = admin.list_offsets(latest, isolation_level=level, request_timeout=SECONDS)
+        return [answer.result().offset for answer in answers.values()]
+
+    late = time.monotonic() + seconds
+    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED) and time.monotonic() < late:
+        time.sleep(0.01)
+
+
 def committed_records(bootstrap: str, topic: str) -> list[Record]:
     """All committed records, in the order of each partition, partitions one after the other."""
+    until_decided(bootstrap, topic)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
