@@ -117,4 +117,4 @@ def serve_on(engine: str, make: Callable[[str, Any], Work]) -> None:
 
 
 if __name__ == "__main__":
-    serve_on(*(sys.argv[1:] or ["spark"]), worker)
+    serve_on(sys.argv[1], worker)

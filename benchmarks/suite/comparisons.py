@@ -48,8 +48,15 @@ class Entry:
         """The job it does."""
         settings = dict(self.settings) if pending is None else {**self.settings, "max_spout_pending": pending}
         txids, warm = (quick and self.quick) or self.full
-        form = {"columns": self.columns, "failing": self.failing, "form": self.form}
-        return replace(template, txids=txids, warm=warm, settings=settings, **form)
+        return replace(
+            template,
+            txids=txids,
+            warm=warm,
+            columns=self.columns,
+            failing=self.failing,
+            form=self.form,
+            settings=settings,
+        )
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ def _totals() -> Iterator[Comparison]:
         quick = tuples == 10_000
         entries = [
             _ours(full, (40, 20) if quick else None, choose=False),
-            Entry("merge", (8, 5), (2, 1) if quick else None),
+            Entry("merge", (8, 5), (1, 1) if quick else None),
             Entry("append", (8, 5)),
             Entry("loop", full, (40, 5) if quick else None),
             Entry("bytewax", full, (40, 5) if quick else None),
@@ -214,7 +221,7 @@ def _changes() -> Iterator[Comparison]:
         quick = keys in ("1e4", "1e5")
         entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
         if keys != "1e7":
-            entries.append(Entry("merge", (8, 5), (2, 1) if keys == "1e4" else None))
+            entries.append(Entry("merge", (8, 5), (1, 1) if keys == "1e4" else None))
         entries.append(Entry("loop", (200, 10), (40, 10) if quick else None))
         if keys != "1e7":
             entries.append(Entry("bytewax", (300, 10), (40, 10) if keys == "1e4" else None))
@@ -229,7 +236,7 @@ def _tiny() -> Iterator[Comparison]:
         entries = [
             _ours((2_000, 200), (400, 200), choose=tuples == 0),
             _alone((400, 20), (80, 20)),
-            Entry("merge", (8, 5), (2, 1) if tuples == 0 else None),
+            Entry("merge", (8, 5), (1, 1) if tuples == 0 else None),
             Entry("append", (8, 5)),
             Entry("loop", (400, 5), (80, 5)),
         ]
@@ -243,7 +250,7 @@ def _tables() -> Iterator[Comparison]:
         quick = keys == "1e4" and tables < 8
         entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
         if keys == "1e4":
-            entries.append(Entry("merge", (6, 4), (2, 1) if tables == 3 else None))
+            entries.append(Entry("merge", (6, 4), (1, 1) if tables == 3 else None))
         entries.append(Entry("loop", (200, 5), (40, 5) if quick else None))
         job = Job("changes", 1_000, 1, keys=int(float(keys)), tables=tables)
         title = f"{tables} tables of {job.keys:,} keys, 1,000 changed rows each"

@@ -103,7 +103,7 @@ def _python(module: str, *arguments: str, home: str = "") -> list[str]:
 
 
 WARM = Job("words", 1_000, 200)
-WARM_MERGE = Job("words", 1_000, 10)
+WARM_MERGE = Job("words", 1_000, 4)
 
 MERGE = "exactly once per table while a batch replays as it was"
 BYTEWAX = _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow")

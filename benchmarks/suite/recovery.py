@@ -83,8 +83,13 @@ def _driver(job: Job, engine: str, log: Any, stack: ExitStack) -> subprocess.Pop
     driver = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, start_new_session=True
     )
-    stack.callback(lambda: driver.poll() is None and kill_tree(driver.pid))
+    stack.callback(_end, driver)
     return driver
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    if driver.poll() is None:
+        kill_tree(driver.pid)
 
 
 def _commits(driver: subprocess.Popen[bytes]) -> Iterator[int]:

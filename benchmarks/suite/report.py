@@ -75,8 +75,8 @@ class Report:
                     yield {**_described(comparison, entry, number, outcome), "max_spout_pending": pending}
         for name, reason in self.results.missing.items():
             yield {"record": "missing", "name": name, "reason": reason}
-        for name, value in self.results.values.items():
-            yield {"record": "value", "name": name, **asdict(value)}
+        for name, spread in self.results.values.items():
+            yield {"record": "value", "name": name, **asdict(spread)}
         for line in self.lines:
             value = None if line.value is None else asdict(line.value)
             yield {

@@ -14,7 +14,7 @@ from benchmarks.suite.peers import NotInstalled, Peer
 from benchmarks.suite.results import Measure, Setting, commit_ms
 from benchmarks.suite.sides import Side, SideFailed
 
-STEADY, WITHIN, PATIENT = 3, 0.15, 6
+STEADY, WITHIN, PATIENT = 3, 0.15, 10
 """A side is warm when so many commits in a row are within so much of each other, or after so many jobs."""
 
 

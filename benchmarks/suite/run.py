@@ -34,7 +34,7 @@ def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bo
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     figures = [one for one in FIGURES if not asked or one.name in asked or _belongs(one, asked)]
     needed = {need for one in figures if one.quick or not quick for need in one.needs}
-    comparisons = [one for one in COMPARISONS if _wanted(one, asked, needed, quick=quick) and one.chosen(quick=quick)]
+    comparisons = chosen(asked, needed, quick=quick)
     measurements = [one for one in MEASUREMENTS if _wanted(one, asked, needed, quick=quick)]
     results = Results()
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-logs-") as logs:
@@ -45,6 +45,17 @@ def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bo
                 one.measure(setting)
     lines = [judge(one, results, quick=quick) for one in figures]
     return Report(about(rounds, engine), quick, comparisons, results, lines)
+
+
+def chosen(asked: Collection[str], needed: Collection[str], *, quick: bool) -> list[Comparison]:
+    """The comparisons of a run, in their order.
+
+    MERGE becomes quicker over thirty batches. A quick run has no time for them: what is a ratio to MERGE comes last,
+    and all others are its warm-up.
+    """
+    found = [one for one in COMPARISONS if _wanted(one, asked, needed, quick=quick) and one.chosen(quick=quick)]
+    ratios = {need for one in FIGURES if "merge" in one.beside for need in one.needs}
+    return sorted(found, key=lambda one: quick and one.name in ratios)
 
 
 def _wanted(one: Comparison | Measurement, asked: Collection[str], needed: Collection[str], *, quick: bool) -> bool:

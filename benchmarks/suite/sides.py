@@ -21,8 +21,8 @@ from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOK = 0.5
-"""Seconds between two looks at the memory."""
+LOOK = 2.0
+"""Seconds between two looks at the memory: a look stops a JVM for some milliseconds."""
 PATIENCE = 900.0
 """Seconds that a side may take to start, or for one job."""
 
@@ -192,10 +192,10 @@ class _Watch:
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def _sample(self) -> None:
-        while True:
+        over = False
+        while not over:  # the last look is at the end
+            over = self._over.wait(LOOK)
             self.peak = max(self.peak, processes.memory(self._root) / (1 << 20))
-            if self._over.wait(LOOK):
-                return
 
     def __enter__(self) -> _Watch:
         self._thread.start()
