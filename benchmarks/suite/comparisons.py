@@ -250,7 +250,7 @@ def _tables() -> Iterator[Comparison]:
         quick = keys == "1e4" and tables < 8
         entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
         if keys == "1e4":
-            entries.append(Entry("merge", (6, 4), (1, 1) if tables == 3 else None))
+            entries.append(Entry("merge", (6, 4), (1, 1) if tables == 1 else None))
         entries.append(Entry("loop", (200, 5), (40, 5) if quick else None))
         job = Job("changes", 1_000, 1, keys=int(float(keys)), tables=tables)
         title = f"{tables} tables of {job.keys:,} keys, 1,000 changed rows each"
