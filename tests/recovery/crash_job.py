@@ -89,6 +89,24 @@ class Totals(BatchBolt, Committer):
         self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
 
 
+class Lengths(BatchBolt, Committer):
+    """Six states: how many words are longer than so and so many letters."""
+
+    def __init__(self) -> None:
+        self.states = [KeyedState(f"longer_{i}", key={"word": str}, value={"n": int}) for i in range(6)]
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.words = context, Counter()
+
+    def execute(self, tuple):
+        self.words[tuple["word"]] += 1
+
+    def finish_batch(self):
+        for i in range(6):
+            longer = {word: n for word, n in self.words.items() if len(word) > i}
+            self.context.state(f"longer_{i}").update_many(longer, lambda old, n: (old or 0) + n)
+
+
 class Maps(BatchBolt, Committer):
     """Counts in two maps of a database; words that begin with z are removed from one of them by even txids."""
 
@@ -129,9 +147,12 @@ def topology(
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(poison), 2).shuffle_grouping("lines")
     builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
-    if tables == 3:
+    if tables >= 3:
         builder.set_committer_bolt("totals", Totals()).global_grouping("split")
         builder.set_bolt("words", DeltaSink("words", {"word": str}), 2).shuffle_grouping("split")
+    if tables == 10:
+        builder.set_bolt("lengths", Lengths(), 2).fields_grouping("split", ["word"])
+        builder.set_bolt("kept", DeltaSink("lines", {"line": str}), 2).shuffle_grouping("lines")
     if maps:
         builder.set_bolt("maps", Maps(maps)).global_grouping("split")
     if kafka:
@@ -145,7 +166,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--spout", choices=SPOUTS, default="memory")
-    parser.add_argument("--tables", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--tables", type=int, choices=(1, 3, 10), default=3)
     parser.add_argument("--maps", metavar="URL")
     parser.add_argument("--kafka", nargs=2, metavar=("BROKERS", "TOPIC"))
     parser.add_argument("--engine", choices=("local", "spark"), default="local")

@@ -27,6 +27,8 @@ from txstorm.errors import HeldError, TxstormError
 _BLOCK_CACHE = 16 << 20
 _WRITE_BUFFER = 16 << 20
 _FILTER_BITS = 10
+_BUFFER_FILTER = 0.1
+"""Of the write buffer: to look through the buffer for a key that is not in it takes as long as the rest of a read."""
 
 
 class KeyStoreError(TxstormError):
@@ -108,6 +110,8 @@ def _options() -> Options:
     options.set_compression_type(DBCompressionType.none())  # rows are small, and reading them is what costs
     options.set_allow_mmap_reads(True)  # a third of the time of a look-up; the system may take the pages back
     options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(_BUFFER_FILTER)
     options.set_level_zero_file_num_compaction_trigger(2)  # every file that overlaps is looked into
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)

@@ -299,6 +299,8 @@ def _assemble(
         sleep=sleep,
         observe=options.observe,
         monotonic=options.clock.monotonic,
+        # Effects outside, and reads of databases, come after all that is before them is decided.
+        ahead=not (topology.external or topology.maps or topology.outlets),
     )
     return Session(
         data_dir=Path(store.data_dir),

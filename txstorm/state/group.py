@@ -25,7 +25,7 @@ G = TypeVar("G")
 
 
 class Lasts:
-    """The last txids of one table, of what is published and of what is staged over it."""
+    """The last txids of one table, of what is published and of what is staged over it; for one thread at a time."""
 
     def __init__(self, published: int) -> None:
         self._txids = [published]
@@ -68,6 +68,8 @@ class Rows(Protocol):
 class Member:
     """One table or map that groups write to: its rows in memory, and what is staged of them.
 
+    A group may be staged and published by one thread while another one makes, or drops, a later one.
+
     Attributes:
         component: who declares it.
         path: its directory; `ref`: what it is.
@@ -86,6 +88,7 @@ class Member:
         self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = Lasts(last)
         self._staged: dict[str, int] = {}
+        self._lock = RLock()
 
     def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
         """What writes the rows of `txids`, which follow each other, to a staged file; None when there are none."""
@@ -93,30 +96,35 @@ class Member:
         rows: pa.Table | None = self._take(first.txid, last.txid)
         if rows is None or not rows.num_rows:
             return None
-        previous = self._lasts.before(first.txid)
+        with self._lock:
+            previous = self._lasts.before(first.txid)
         return lambda: self._stage(rows, previous, last, epoch)
 
     def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
         staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
-        self._lasts.staged(last.txid)
-        self._staged[staged.path] = last.txid
+        with self._lock:
+            self._lasts.staged(last.txid)
+            self._staged[staged.path] = last.txid
         ref = self.ref
         return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(rows.schema), previous, staged)
 
     def unpublished(self) -> set[str]:
         """The staged files that this run may still decide on."""
-        return set(self._staged)
+        with self._lock:
+            return set(self._staged)
 
     def drop_from(self, txid: int) -> None:
         """Forget `txid` and later ones."""
         self.rows.drop_from(txid)
-        self._lasts.dropped(txid)
-        self._staged = {path: last for path, last in self._staged.items() if last < txid}
+        with self._lock:
+            self._lasts.dropped(txid)
+            self._staged = {path: last for path, last in self._staged.items() if last < txid}
 
     def published(self, txid: int) -> None:
         """The group that ends with `txid` is in the table."""
-        self._lasts.published(txid)
-        self._staged = {path: last for path, last in self._staged.items() if last > txid}
+        with self._lock:
+            self._lasts.published(txid)
+            self._staged = {path: last for path, last in self._staged.items() if last > txid}
 
     def apply(self, txid: int) -> None:
         """The txids up to `txid` are published: their rows enter the index."""

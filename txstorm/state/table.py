@@ -257,7 +257,6 @@ class DeltaTableState:
 
     def _try(self, commit: Commit, written: str | None = None) -> int | None:
         """The version that the commit made, or None when it is not known to; then the handle is at the newest one."""
-        version = self._handle.version + 1
         try:
             self._handle.commit(commit)
         except ConflictError:
@@ -268,8 +267,7 @@ class DeltaTableState:
             return None
         if written:
             faults.point(written)
-        self._handle.refresh()
-        return version
+        return self._handle.version
 
     def _after_failure(self, cause: TableCorrupt) -> None:
         """The commit may have been made or not: read again, and only when nothing has moved give up."""
