@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -67,6 +68,7 @@ class RowStore:
         self._store = store
         self._owner = owner
         self._unsynced = False
+        self._looked_at = b""
 
     @property
     def path(self) -> Path:
@@ -93,6 +95,25 @@ class RowStore:
         """
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
+
+    def scan(self, firsts: Sequence[Key], lasts: Sequence[Key]) -> list[list[tuple[tuple[Any, int], Stored]]]:
+        """Places and rows of a collection from each key of `firsts` to that of `lasts`; raises `KeyStoreError`."""
+        ends = self._codec.keys([*firsts, *lasts])
+        spans = zip(ends[: len(firsts)], ends[len(firsts) :], strict=True)
+        found = [self._store.scan(first, last + b"\0") for first, last in spans]
+        rows = iter(self._decoded([row for part in found for row in part]))
+        return [list(islice(rows, len(part))) for part in found]
+
+    def expire(self, upto: datetime, most: int) -> None:
+        """Look at the next `most` rows and forget those with a stamp up to `upto`; raises `KeyStoreError`.
+
+        The next call goes on where this one ends, and after the last row with the first.
+        """
+        found = self._store.scan(self._looked_at, _NOTE, most)
+        self._looked_at = found[-1][0] + b"\0" if len(found) == most else b""
+        if found:
+            rows = zip(found, self._codec.decode([row for _, row in found]), strict=True)
+            self._store.write([], [key for (key, _), (value, _, _) in rows if value[-1] <= upto])
 
     def note(self, last: int) -> None:
         """Remember that all rows up to txid `last` are there; raises `KeyStoreError`."""
@@ -121,6 +142,12 @@ class RowStore:
         except KeyStoreError as error:
             log.warning("%s", error)
         remove_store(self.path)
+
+    def _decoded(self, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[tuple[Any, int], Stored]]:
+        if not found:
+            return []
+        keys, rows = zip(*found, strict=True)
+        return list(zip(self._codec.places(keys), self._codec.decode(rows), strict=True))
 
     def _put(self, rows: Sequence[tuple[Key, Stored]]) -> None:
         if not rows:
