@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
+from txstorm.state.cache import Cache, RowCache
 from txstorm.state.cache import Gone as Gone
-from txstorm.state.cache import RowCache
 from txstorm.state.cache import Stored as Stored
 from txstorm.state.expiry import newest_stamp
 from txstorm.state.form import Key, KeyForm, ValueForm
@@ -50,37 +50,6 @@ class KeyIndex(Protocol):
 
     def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
         """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
-
-
-class Cache(Protocol):
-    """Rows in memory, as `txstorm.state.cache.RowCache`; its `complete` is to be asked after reading.
-
-    Attributes:
-        complete: whether all rows that were ever put are still here, but for the removed ones.
-    """
-
-    complete: bool
-
-    def __len__(self) -> int:
-        """How many rows are here; some may count twice."""
-
-    def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None for those that are not here."""
-
-    def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Take rows in, over older ones of their keys."""
-
-    def remove(self, keys: Iterable[Key]) -> None:
-        """These keys are gone."""
-
-    def rows(self) -> Mapping[Key, Stored]:
-        """All rows that are here."""
-
-    def let_go(self) -> None:
-        """From now on there is another place that rows can be read from."""
-
-    def forget(self) -> None:
-        """Forget all rows: they are elsewhere."""
 
 
 class DiskRows(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from txstorm.api.state import CollectionState, KeyedState
-from txstorm.state.cache import Gone, Stored
+from txstorm.state.cache import Cache, Gone, Stored
 from txstorm.state.form import Key
-from txstorm.state.index import Cache, DiskRows, KeyIndex, StateIndex
+from txstorm.state.index import DiskRows, KeyIndex, StateIndex
 from txstorm.state.ordered import OrderedRows, Owner, Place, Span, over
 
 
@@ -27,7 +27,7 @@ class PlacedIndex(KeyIndex, Protocol):
 
 
 class PlacedCache:
-    """All rows of collections, until there is another place for them; see `txstorm.state.index.Cache`."""
+    """All rows of collections, until there is another place for them; see `txstorm.state.cache.Cache`."""
 
     def __init__(self) -> None:
         self.complete = True
