@@ -82,7 +82,7 @@ def read_history(data_dir: Path) -> pa.Table:
 
 
 def recorded_stamp(data_dir: Path, txid: int) -> int | None:
-    """The stamp of `txid` in the history table, UTC microseconds, on the newest timeline; None where it is not there."""
+    """The stamp of `txid` in the history table, UTC microseconds, of the newest timeline; None if not there."""
     path = data_dir / HISTORY
     if not is_table(path):
         return None
