@@ -65,6 +65,7 @@ class Declaration:
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its columns or key differ from the declaration."""
+        self._check_ttl(found)
         check_schema(self.label, self.schema(found.ref), found.handle.schema)
         if isinstance(self.table, KeyedState):
             keys = json.loads(found.handle.properties.get(KEYS, "null"))
@@ -74,14 +75,17 @@ class Declaration:
                     "give the state a new name, or backfill into a new data directory (jobs/replay.py --into)"
                 )
                 raise StateError(msg)
-            if found.handle.properties.get(TTL) != ttl_property(self.table).get(TTL):
-                msg = (
-                    f"{self.label}: declared with the ttl {self.table.ttl}, the table has "
-                    f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the "
-                    "state a new name"
-                )
-                raise StateError(msg)
         return found
+
+    def _check_ttl(self, found: DeltaTableState) -> None:
+        declared = ttl_property(self.table) if isinstance(self.table, KeyedState) else {}
+        if found.handle.properties.get(TTL) != declared.get(TTL):
+            msg = (
+                f"{self.label}: declared with the ttl {getattr(self.table, 'ttl', None)}, the table has "
+                f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the state a "
+                "new name, or backfill into a new data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
 
     def check(self) -> None:
         """Raise `StateError` for a name or column that no table can have."""
