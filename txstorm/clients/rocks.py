@@ -9,7 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+from typing import cast
 
 from rocksdict import (
     BlockBasedOptions,
@@ -18,6 +20,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -66,6 +69,14 @@ class KeyStore:
         """The value of each of `keys`, None where there is none; one look-up for all."""
         with self._trying("be read"):
             return list(self._store[list(keys)] or ())
+
+    def scan(self, first: bytes, before: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
+        """Keys and values from key `first` up to `before`, which is not included, in order; `most` of them at most."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(before)
+        with self._trying("be read"):
+            found = cast("Iterable[tuple[bytes, bytes]]", self._store.items(from_key=first, read_opt=options))
+            return list(islice(found, most))
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Set and delete keys: all of that, or nothing."""

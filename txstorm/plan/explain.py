@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.state import KeyedState
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
 from txstorm.topology.view import kind_word, plural, printable
@@ -91,7 +91,9 @@ def _store(one: MapState) -> str:
 
 
 def _columns(state: KeyedState) -> str:
-    return f"state/{state.name}, changes/{state.name}, by {printable(', '.join(state.key)) or 'no key'}"
+    order = f", in the order of {printable(', '.join(state.order))}" if isinstance(state, CollectionState) else ""
+    ttl = "" if state.ttl is None else f", gone after {state.ttl}"
+    return f"state/{state.name}, changes/{state.name}, by {printable(', '.join(state.key)) or 'no key'}{order}{ttl}"
 
 
 def _headline(component: Component) -> str:

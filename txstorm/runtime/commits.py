@@ -201,7 +201,7 @@ class Committer:
     def _finish_txid(self, ready: Ready, turn: Turn) -> CommittedTxid:
         tables, txid = turn.tables, ready.attempt.txid
         run, resources = self._early.pop(ready.attempt, (None, None))
-        resources = tables.begin_txid(txid, resources)
+        resources = tables.begin_txid(txid, resources, ready.txid_input.stamp)
         turn.enter(ready.attempt)
         run = run or self._run(ready, resources, turn)
         run.begins = turn.begins

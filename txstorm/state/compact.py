@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,8 @@ from txstorm.api.keys import KEY_GROUPS
 from txstorm.clients.delta import DataFile
 from txstorm.clients.delta_files import Bound
 from txstorm.state.exchange import Exchange
-from txstorm.state.schema import KEY_GROUP, OP, REMOVED, TXID
+from txstorm.state.expiry import alive, ttl_of
+from txstorm.state.schema import KEY_GROUP, OP, REMOVED, STAMP, TXID
 from txstorm.state.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
 from txstorm.state.table import DeltaTableState
 
@@ -76,6 +78,7 @@ class Compaction:
         self.uri = kept.ref.uri
         self.written: set[str] = set()
         self._kept, self._changes, self._keys = kept, changes, list(keys)
+        self._ttl = ttl_of(kept.handle.properties)
         self._base, self._as_of = kept.last_txid(), as_of
         self._epoch, self._now = epoch, now
         self._adds: list[DataFile] = []
@@ -132,7 +135,7 @@ class Compaction:
 
     def _rewrite(self, span: Span, later: pa.Table) -> None:
         base = self._kept.handle.read(paths=span.paths, within=(KEY_GROUP.name, span.first, span.last))
-        rows = folded(base, _between(later, span), self._keys)
+        rows = folded(base, _between(later, span), self._keys, self._ttl)
         rows = rows.take(pa.array(np.argsort(rows[KEY_GROUP.name].to_numpy(), kind="stable")))
         self._adds += [self._write(part) for part in _parts(rows)]
         self._removes = list({*self._removes, *span.paths})
@@ -172,8 +175,11 @@ class Growth:
         self.rows, self.later, self._taken = rows, self.later - self._taken, 0
 
 
-def folded(base: pa.Table, later: pa.Table, keys: list[str]) -> pa.Table:
-    """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order."""
+def folded(base: pa.Table, later: pa.Table, keys: list[str], ttl: timedelta | None = None) -> pa.Table:
+    """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order.
+
+    Rows whose time to live is over when the newest change was made are gone: they are for every later transaction.
+    """
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
@@ -183,7 +189,8 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str]) -> pa.Table:
         numbers = groups["_row_max"].combine_chunks()
     else:
         numbers = numbers[-1:]
-    return rows.take(numbers.filter(pc.invert(ops.take(numbers))))
+    rows = rows.take(numbers.filter(pc.invert(ops.take(numbers))))
+    return alive(rows, ttl, pc.max(later[STAMP.name]).as_py()) if ttl is not None else rows
 
 
 def _ranges(files: Sequence[tuple[int, str, int]], kept: DeltaTableState, counts: Counts) -> Iterator[Span]:

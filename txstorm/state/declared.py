@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txstorm.api.names import field_fault, name_fault
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.clients.delta import stored_schema
 from txstorm.errors import StateError
+from txstorm.state.expiry import TTL, check_ttl, ttl_of, ttl_property
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
 from txstorm.state.table import DeltaTableState, TableRef
@@ -59,10 +60,12 @@ class Declaration:
         """What one of its tables says about its columns, for readers that do not have the topology's code."""
         if isinstance(self.table, SinkTable):
             return {VALUES: json.dumps(list(self.table.columns))}
-        return {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+        names = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+        return {**names, **ttl_property(self.table)}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its columns or key differ from the declaration."""
+        self._check_ttl(found)
         check_schema(self.label, self.schema(found.ref), found.handle.schema)
         if isinstance(self.table, KeyedState):
             keys = json.loads(found.handle.properties.get(KEYS, "null"))
@@ -74,9 +77,21 @@ class Declaration:
                 raise StateError(msg)
         return found
 
+    def _check_ttl(self, found: DeltaTableState) -> None:
+        declared = ttl_property(self.table) if isinstance(self.table, KeyedState) else {}
+        if found.handle.properties.get(TTL) != declared.get(TTL):
+            msg = (
+                f"{self.label}: declared with the ttl {getattr(self.table, 'ttl', None)}, the table has "
+                f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the state a "
+                "new name, or backfill into a new data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
+
     def check(self) -> None:
         """Raise `StateError` for a name or column that no table can have."""
         columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
+        if isinstance(self.table, CollectionState):
+            columns = [*columns, *self.table.order]
         fault = name_fault(self.label.partition(" ")[0], self.table.name)
         faults = [fault, *(field_fault(self.label, column) for column in columns)]
         lowered = [str(column).lower() for column in columns]
@@ -85,6 +100,8 @@ class Declaration:
         found = [one for one in faults if one]
         if found:
             raise StateError("; ".join(found))
+        if isinstance(self.table, KeyedState):
+            check_ttl(self.table)
         for ref in self.refs:
             stored_schema(self.label, self.schema(ref))
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from txstorm.api.names import near
 from txstorm.errors import StateError
+from txstorm.state.collection import CollectionGroup, TaskCollection
 from txstorm.state.handle import StateGroup, TaskState
 from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
 from txstorm.state.maps import MapGroup, TaskMap
@@ -22,6 +23,7 @@ from txstorm.state.table import TableRef
 from txstorm.state.together import together
 
 G = TypeVar("G")
+States = StateGroup | CollectionGroup
 
 
 class Lasts:
@@ -78,7 +80,7 @@ class Member:
     """
 
     def __init__(
-        self, component: str, path: Path, ref: TableRef, rows: StateGroup | SinkGroup | MapGroup, last: int
+        self, component: str, path: Path, ref: TableRef, rows: States | SinkGroup | MapGroup, last: int
     ) -> None:
         self.component = component
         self.path = path
@@ -143,10 +145,19 @@ class Tables:
         letters: the rows of the table of dead letters, where there is one.
     """
 
-    states: Mapping[str, tuple[str, StateGroup | MapGroup]]
+    states: Mapping[str, tuple[str, States | MapGroup]]
     sinks: Mapping[str, tuple[str, SinkGroup]]
     members: Sequence[Member]
     letters: SinkGroup | None = None
+
+    def begin(self, txid: int, stamp: int) -> None:
+        """It is the turn of `txid`, planned at `stamp` (UTC microseconds)."""
+        for _, rows in self.states.values():
+            if not isinstance(rows, MapGroup):
+                rows.begin(txid, stamp)
+
+
+Handle = TaskState | TaskCollection | TaskMap | TaskSink
 
 
 class Resources:
@@ -155,7 +166,7 @@ class Resources:
     def __init__(self, txid: int, tables: Tables) -> None:
         self.txid = txid
         self._tables = tables
-        self._handles: list[TaskState | TaskMap | TaskSink] = []
+        self._handles: list[Handle] = []
         self._active = False
         self._closed = False
         self._lock = RLock()
@@ -163,6 +174,21 @@ class Resources:
     def state(self, component: str, task: int, name: str) -> TaskState | TaskMap:
         """The handle of the state or map `name` of `component`; raises `StateError` when it declares none such."""
         group = _declared("state", component, name, self._tables.states)
+        if isinstance(group, CollectionGroup):
+            msg = f"{component}: state {name!r} holds collections; ask for it with context.collection({name!r})"
+            raise StateError(msg)
+        with self._lock:
+            self._check_open(component, name)
+            handle = group.handle(component, task, self.txid)
+            self._give(handle)
+        return handle
+
+    def collection(self, component: str, task: int, name: str) -> TaskCollection:
+        """The handle of the collections `name` of `component`; raises `StateError` when it declares none such."""
+        group = _declared("state", component, name, self._tables.states)
+        if not isinstance(group, CollectionGroup):
+            msg = f"{component}: state {name!r} holds one value per key; ask for it with context.state({name!r})"
+            raise StateError(msg)
         with self._lock:
             self._check_open(component, name)
             handle = group.handle(component, task, self.txid)
@@ -201,11 +227,11 @@ class Resources:
         for rows in self._groups():
             rows.undo(component, task, self.txid)
 
-    def _groups(self) -> list[StateGroup | MapGroup | SinkGroup]:
+    def _groups(self) -> list[States | MapGroup | SinkGroup]:
         states = [rows for _, rows in self._tables.states.values()]
         return [*states, *(rows for _, rows in self._tables.sinks.values())]
 
-    def _give(self, handle: TaskState | TaskMap | TaskSink) -> None:
+    def _give(self, handle: Handle) -> None:
         handle.active = self._active
         self._handles.append(handle)
 
@@ -231,8 +257,12 @@ class CommitGroup:
         self.resources = Resources(first, tables)
         self._tables = tables
 
-    def begin_txid(self, txid: int, resources: Resources | None = None) -> Resources:
-        """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were."""
+    def begin_txid(self, txid: int, resources: Resources | None = None, stamp: int = 0) -> Resources:
+        """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were.
+
+        `stamp`: when it was planned, UTC microseconds.
+        """
+        self._tables.begin(txid, stamp)
         if resources is not None or self.resources.txid != txid:
             self.resources.activate(False)
             self.resources = resources or Resources(txid, self._tables)

@@ -10,6 +10,7 @@ from pathlib import Path
 from txstorm.api.state import KeyedState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index import Bounds, DiskRows, StateIndex
+from txstorm.state.placed import state_index
 from txstorm.state.rowstore import RowStore, RowStores, belonging
 from txstorm.state.schema import TXID
 from txstorm.state.table import DeltaTableState
@@ -38,7 +39,7 @@ def opened_index(
     def refill(disk: DiskRows) -> None:
         _refill(disk, data_dir, kept, changes)
 
-    index = StateIndex(state, stores.make, refill, bounds, _in_background)
+    index = state_index(state, stores.make, refill, bounds, _in_background)
     found = _nearer(stores.find(last), kept, changes, as_of)
     if found is not None:
         index.resume(found)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,13 @@ from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
 from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
+from txstorm.state.expiry import alive, moment, ttl_of
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
-from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
+from txstorm.state.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
 from txstorm.state.table import COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
 
+Stamps = Callable[[int], int | None]
+"""The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
 
@@ -35,6 +38,7 @@ class StateParts:
         as_of: the txid that `base` is as of.
         changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count.
         keys, values: names of the columns.
+        ttl: how long its keys live that nobody writes.
     """
 
     base: DeltaHandle
@@ -43,6 +47,7 @@ class StateParts:
     txid: int
     keys: list[str]
     values: list[str]
+    ttl: timedelta | None = None
 
 
 def list_states(data_dir: Path) -> list[str]:
@@ -55,16 +60,28 @@ def list_sinks(data_dir: Path) -> list[str]:
     return _names(data_dir, SINK)
 
 
-def read_state(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> pa.Table:
+def read_state(
+    data_dir: Path,
+    name: str,
+    txid: int | None = None,
+    committed: int = 0,
+    stamps: Stamps = lambda txid: None,
+    *,
+    whole: bool = False,
+) -> pa.Table:
     """The key and value columns of a state, one row per key, sorted by key with None first.
 
-    The same state gives the same rows in the same order. The table's metadata names state and txid.
+    The same state gives the same rows in the same order. The table's metadata names state and txid. Of a state whose
+    keys have a time to live those are left out that are gone at the stamp of the transaction.
 
     Args:
         data_dir: the data directory.
         name: the state.
         txid: as of which transaction; the last committed one by default.
         committed: the topology's last committed txid, where it is known: the last ones may have changed nothing here.
+        stamps: asked for the stamp of the transaction, where it matters; where it is not known, the newest one of a
+            row counts.
+        whole: with the stamps of the rows, and those of keys that are gone.
 
     Raises:
         StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
@@ -72,7 +89,11 @@ def read_state(data_dir: Path, name: str, txid: int | None = None, committed: in
     """
     parts = state_parts(data_dir, name, txid, committed)
     later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
-    rows = folded(parts.base.read(), later, parts.keys, [*parts.keys, *parts.values])
+    shown, stamp = [*parts.keys, *parts.values], [] if parts.ttl is None else [STAMP.name]
+    rows = folded(parts.base.read(), later, parts.keys, [*shown, *stamp])
+    if parts.ttl is not None and not whole:
+        known = stamps(parts.txid)
+        rows = alive(rows, parts.ttl, None if known is None else moment(known)).select(shown).combine_chunks()
     return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
 
 
@@ -85,7 +106,7 @@ def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: i
     check_txid(f"state {name!r}", wanted, last)
     base, as_of = version_as_of(kept, wanted)
     keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
-    return StateParts(base, as_of, changes.handle, wanted, keys, values)
+    return StateParts(base, as_of, changes.handle, wanted, keys, values, ttl_of(changes.handle.properties))
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
@@ -97,6 +118,8 @@ def check_txid(what: str, wanted: int, last: int) -> None:
 
 def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
     """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
+
+    Where keys have a time to live there is ``_stamp`` too, behind the values.
 
     Args:
         data_dir: the data directory.
@@ -115,6 +138,7 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
             msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
             raise StateError(msg)
     keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
+    values += [] if ttl_of(table.handle.properties) is None else [STAMP.name]
     rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
     return in_order(rows, [TXID.name, *keys])
 

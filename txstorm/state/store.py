@@ -16,12 +16,12 @@ from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
+from txstorm.state.collection import state_group
 from txstorm.state.compact import Compaction, Growth
 from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
 from txstorm.state.gathering import Gathering, are_many, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
-from txstorm.state.group import Member, Tables
-from txstorm.state.handle import StateGroup
+from txstorm.state.group import Member, States, Tables
 from txstorm.state.history import HISTORY
 from txstorm.state.index import Bounds, StateIndex
 from txstorm.state.indexing import opened_index
@@ -156,7 +156,7 @@ class StateStore:
             return
         for table in self._delta.values():
             table.refresh()
-        states: dict[str, tuple[str, StateGroup | MapGroup]] = {}
+        states: dict[str, tuple[str, States | MapGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         letters: SinkGroup | None = None
         for one in self._declared:
@@ -331,10 +331,10 @@ class StateStore:
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE]
 
-    def _load_state(self, one: Declaration, state: KeyedState) -> StateGroup:
+    def _load_state(self, one: Declaration, state: KeyedState) -> States:
         changes, kept = self._delta[TableRef(CHANGES, state.name)], self._delta[TableRef(STATE, state.name)]
         index = opened_index(self.data_dir, state, kept, changes, self._bounds)
-        group = StateGroup(state, index)
+        group = state_group(state, index)
         self._indexes[state.name] = index
         since = changes.handle.row_count((TXID.name, kept.last_txid()))
         self._growths[state.name] = Growth(kept.handle.row_count(), since)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.outlets import OUTLET_METHODS, Outlet
-from txstorm.api.state import KeyedState, SinkTable
-from txstorm.topology.columns import column_fault
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
+from txstorm.topology.columns import column_fault, has_order
 from txstorm.topology.graph import Input
 from txstorm.topology.inspected import Inspected
 
@@ -110,7 +111,24 @@ def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
         yield f"{where}: has no value columns; name at least one, such as value={{'n': int}}"
     yield from _column_faults(f"{where}, key", state.key, key=True)
     yield from _column_faults(f"{where}, value", state.value, key=False)
-    yield from _twins(where, [*state.key, *state.value])
+    if state.ttl is not None and not (isinstance(state.ttl, timedelta) and state.ttl > timedelta(0)):
+        yield f"{where}: ttl is a timedelta above 0 or None, got {state.ttl!r}; write ttl=timedelta(days=1)"
+    order: Mapping[str, Any] = {}
+    if isinstance(state, CollectionState):
+        yield from _order_faults(where, state.order)
+        order = state.order if isinstance(state.order, Mapping) else {}
+    yield from _twins(where, [*state.key, *order, *state.value])
+
+
+def _order_faults(where: str, order: Any) -> Iterator[str]:
+    if not isinstance(order, Mapping) or len(order) != 1:
+        yield f"{where}: order is a mapping of one column to its type; write order={{'at': datetime}}"
+        return
+    for name, declared in order.items():
+        if fault := field_fault(f"{where}, order", name):
+            yield fault
+        if not has_order(declared):
+            yield f"{where}, order: column {name!r}: expected datetime or int, got {declared!r}; use one of these"
 
 
 def _shared_writers(components: Sequence[Inspected]) -> Iterator[str]:
