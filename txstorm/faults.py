@@ -42,6 +42,7 @@ POINTS = {
     "p7.N.before": "table N is about to be published",
     "p7.N.written": "its log entry is written, the answer is lost",
     "p7.N.after": "it is published",
+    "merge.staged": "the new files of a table of the layout merge are written, referenced by nothing",
     "p8.before": "all tables are published",
     "p8.after": "currtx has moved on, what is done with is cleaned up",
     "ledger.before": "a commit of a ledger in a Delta table or in ZooKeeper is about to be made",

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+CHANGES, MERGE = "changes", "merge"
+LAYOUTS = (CHANGES, MERGE)
 DECIMAL = pa.decimal128(38, 18)
 ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),
@@ -30,7 +32,7 @@ def arrow_type(declared: Any) -> pa.DataType | None:
 
 @dataclass(frozen=True)
 class KeyedState:
-    """One value per key, kept in the Delta tables ``state/<name>`` and ``changes/<name>``.
+    """One value per key, kept in the Delta tables ``state/<name>`` and, but for the layout merge, ``changes/<name>``.
 
     Set it as an attribute of a committer; several attributes are several tables. One key column makes keys bare
     values, several make them tuples, none makes a single row whose key is ``()``. One value column makes values
@@ -40,11 +42,15 @@ class KeyedState:
         name: names the tables; a letter, then letters, digits, ``_`` or ``-``.
         key: column → type; no floats.
         value: column → type; a Python type (str, int, float, bool, bytes, datetime, date, Decimal) or an Arrow type.
+        layout: ``changes`` (commits append the changed rows, ``state/<name>`` follows now and then) or ``merge``
+            (``state/<name>`` is exact at every version; a commit writes the files of its keys again). Fixed by the
+            first run.
     """
 
     name: str
     key: Mapping[str, Any] = field(hash=False)
     value: Mapping[str, Any] = field(hash=False)
+    layout: str = CHANGES
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,17 @@ from txstorm.state.group import Resources, Tables
 from txstorm.state.handle import StateGroup
 from txstorm.state.index import StateIndex
 from txstorm.state.intent import CHANGES, SINK
-from txstorm.state.read import key_names, list_sinks, list_states, open_table, read_changes, read_sink, read_state
+from txstorm.state.merged import no_changes
+from txstorm.state.read import (
+    keeps_no_changes,
+    key_names,
+    list_sinks,
+    list_states,
+    open_table,
+    read_changes,
+    read_sink,
+    read_state,
+)
 from txstorm.state.schema import PREV, TXID, value_fields
 from txstorm.state.sink import SinkGroup
 from txstorm.state.table import TableRef
@@ -132,6 +142,8 @@ class Committed:
         self._readers: dict[str, Callable[[int, int], pa.Table]] = {}
         self.kinds: dict[str, Sequence[str] | None] = {}
         for name in list_states(data_dir):
+            if keeps_no_changes(data_dir, name):
+                raise no_changes(name)
             self.kinds[TableRef(CHANGES, name).uri] = key_names(data_dir, name)
             self._readers[TableRef(CHANGES, name).uri] = self._changes(name)
         for name in list_sinks(data_dir):

@@ -141,7 +141,8 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
     for name in list_states(directory):
         parts = state_parts(directory, name, txid, committed)
         found[TableRef(STATE, name).uri] = SavedTable(parts.base.version, parts.as_of)
-        found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
+        if parts.changes is not None:
+            found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
     appended = [TableRef(SINK, name) for name in list_sinks(directory)]
     for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
         found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri).version)

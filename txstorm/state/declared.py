@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txstorm.api.names import field_fault, name_fault
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import CHANGES as CHANGES_LAYOUT
+from txstorm.api.state import MERGE, KeyedState, SinkTable
 from txstorm.clients.delta import stored_schema
 from txstorm.errors import StateError
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
+from txstorm.state.owner import KEYS, LAYOUT, VALUES
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
 from txstorm.state.table import DeltaTableState, TableRef
 
-KEYS, VALUES = "txstorm.keys", "txstorm.values"
 LETTERS_REF = TableRef(LETTERS, "")
 
 
@@ -46,8 +47,15 @@ class Declaration:
         """Its Delta tables."""
         if self.letters:
             return (LETTERS_REF,)
-        kinds = (CHANGES, STATE) if isinstance(self.table, KeyedState) else (SINK,)
+        kinds = [SINK]
+        if isinstance(self.table, KeyedState):
+            kinds = [STATE] if self.merged else [CHANGES, STATE]
         return tuple(TableRef(kind, self.table.name) for kind in kinds)
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is a state of the layout ``merge``."""
+        return isinstance(self.table, KeyedState) and self.table.layout == MERGE
 
     def schema(self, ref: TableRef) -> pa.Schema:
         """The columns of one of its tables."""
@@ -59,10 +67,13 @@ class Declaration:
         """What one of its tables says about its columns, for readers that do not have the topology's code."""
         if isinstance(self.table, SinkTable):
             return {VALUES: json.dumps(list(self.table.columns))}
-        return {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+        columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+        return {**columns, LAYOUT: MERGE} if self.merged else columns
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
-        """The existing table `found`; raises `StateError` when its columns or key differ from the declaration."""
+        """The existing table `found`; raises `StateError` when its layout, columns or key are not as declared."""
+        if isinstance(self.table, KeyedState):
+            self._check_layout(found)
         check_schema(self.label, self.schema(found.ref), found.handle.schema)
         if isinstance(self.table, KeyedState):
             keys = json.loads(found.handle.properties.get(KEYS, "null"))
@@ -73,6 +84,16 @@ class Declaration:
                 )
                 raise StateError(msg)
         return found
+
+    def _check_layout(self, found: DeltaTableState) -> None:
+        there = found.handle.properties.get(LAYOUT, CHANGES_LAYOUT)
+        if isinstance(self.table, KeyedState) and self.table.layout != there:
+            msg = (
+                f"{self.label}: declared with the layout {self.table.layout!r}, the table {found.ref.uri} has "
+                f"{there!r}, which is fixed by the first commit; give the state a new name, or backfill into a new "
+                "data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
 
     def check(self) -> None:
         """Raise `StateError` for a name or column that no table can have."""

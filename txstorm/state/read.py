@@ -18,10 +18,12 @@ import pyarrow.compute as pc
 from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
-from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
+from txstorm.state.declared import LETTERS_REF
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
+from txstorm.state.merged import check_group_end, no_changes
+from txstorm.state.owner import KEYS, VALUES, is_merged
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
-from txstorm.state.table import COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
+from txstorm.state.table import COMMITTED, COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
 
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
@@ -33,13 +35,13 @@ class StateParts:
     Attributes:
         base: the state table, at a version that is not ahead of `txid`.
         as_of: the txid that `base` is as of.
-        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count.
+        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count; None where there is none.
         keys, values: names of the columns.
     """
 
     base: DeltaHandle
     as_of: int
-    changes: DeltaHandle
+    changes: DeltaHandle | None
     txid: int
     keys: list[str]
     values: list[str]
@@ -71,21 +73,26 @@ def read_state(data_dir: Path, name: str, txid: int | None = None, committed: in
         TableCorrupt: a table or file is damaged.
     """
     parts = state_parts(data_dir, name, txid, committed)
-    later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
-    rows = folded(parts.base.read(), later, parts.keys, [*parts.keys, *parts.values])
+    columns, rows = [*parts.keys, *parts.values], parts.base.read()
+    if parts.changes is None:
+        rows = in_order(rows, parts.keys).select(columns).combine_chunks()
+    else:
+        later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
+        rows = folded(rows, later, parts.keys, columns)
     return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
 
 
 def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> StateParts:
     """What the state `name` is made of, as of `txid`; as `read_state`."""
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
-    kept, changes = _open(data_dir, STATE, name), _open(data_dir, CHANGES, name)
-    last = max(changes.last_txid(), committed)
+    kept = _open(data_dir, STATE, name)
+    changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
+    last = max((changes or kept).last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
     base, as_of = version_as_of(kept, wanted)
-    keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
-    return StateParts(base, as_of, changes.handle, wanted, keys, values)
+    keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
+    return StateParts(base, as_of, None if changes is None else changes.handle, wanted, keys, values)
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
@@ -106,8 +113,11 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
         committed: the topology's last committed txid; given, the range is checked against it.
 
     Raises:
-        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1.
+        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1; or it has the layout
+            ``merge``.
     """
+    if keeps_no_changes(data_dir, name):
+        raise no_changes(name)
     table = _open(data_dir, CHANGES, name)
     if committed is not None:
         check_txid(f"changes of state {name!r}", last, max(table.last_txid(), committed))
@@ -119,9 +129,15 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
     return in_order(rows, [TXID.name, *keys])
 
 
+def keeps_no_changes(data_dir: Path, name: str) -> bool:
+    """Whether there is a state `name` of the layout ``merge``, which has no table of changes."""
+    path = data_dir / TableRef(STATE, name).uri
+    return is_table(path) and is_merged(DeltaHandle.open(path).properties)
+
+
 def key_names(data_dir: Path, name: str) -> list[str]:
     """The key columns of a state, in the order of their declaration; raises `StateError` when there is none such."""
-    return _columns(_open(data_dir, CHANGES, name).handle, KEYS)
+    return _columns(_open(data_dir, STATE, name).handle, KEYS)
 
 
 def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
@@ -206,15 +222,17 @@ def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int
     Versions of earlier timelines count too: before one that a rewind took back there is a newer one that it made.
 
     Raises:
-        StateError: there is none, or none that is kept.
+        StateError: there is none, or none that is kept; or `wanted` is inside a group of the layout ``merge``.
     """
     if (last := table.last_txid()) <= wanted:
         return table.handle, last
     for entry in table.handle.history():
         info = entry.info
-        if info.get("kind") not in (COMPACTED, CREATED, RESTORED):
+        if info.get("kind") not in (COMPACTED, COMMITTED, CREATED, RESTORED):
             continue
-        as_of = info["last"] if info["kind"] == CREATED else info["as_of"]
+        if info["kind"] == COMMITTED:
+            check_group_end(table.ref.name, info, wanted)
+        as_of = info["as_of"] if info["kind"] in (COMPACTED, RESTORED) else info["last"]
         if as_of <= wanted:
             return DeltaHandle.open(table.path, entry.version), as_of
     msg = (

@@ -38,6 +38,8 @@ class View:
 def views(data_dir: Path, txid: int | None, committed: int, prefix: str = "") -> list[View]:
     """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, in this order.
 
+    A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
+
     With `txid` all of them stay at that transaction; without one they follow what is published. A state is read from
     the version of its table that is there now, with the changes since over it: right for as long as that version is
     kept and the topology is not rewound to before it.
@@ -48,7 +50,8 @@ def views(data_dir: Path, txid: int | None, committed: int, prefix: str = "") ->
     directory = data_dir.absolute()
     states = {name: state_parts(directory, name, txid, committed) for name in list_states(directory)}
     made = [View(f"{prefix}state_{name}", _state(parts, txid)) for name, parts in states.items()]
-    made += [View(f"{prefix}changes_{name}", _rows(parts.changes, txid)) for name, parts in states.items()]
+    kept = {name: parts.changes for name, parts in states.items() if parts.changes is not None}
+    made += [View(f"{prefix}changes_{name}", _rows(changes, txid)) for name, changes in kept.items()]
     for name in list_sinks(directory):
         made.append(View(f"{prefix}sink_{name}", _rows(_table(directory, TableRef(SINK, name)), txid)))
     if has_letters(directory):
@@ -64,6 +67,8 @@ def quoted(name: str) -> str:
 def _state(parts: StateParts, txid: int | None) -> str:
     """The newest row of every key, without removed ones; base rows carry the txid that changed them last."""
     columns = ", ".join(map(quoted, [*parts.keys, *parts.values]))
+    if parts.changes is None:
+        return f"SELECT {columns} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
     upper = "" if txid is None else f" AND {TXID.name} <= {txid}"
     base = f"SELECT {columns}, {TXID.name}, '{UPDATED}' AS {OP.name} FROM {_at(parts.base)}"
     later = f"SELECT {columns}, {TXID.name}, {OP.name} FROM {_newest(parts.changes)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +15,21 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
-from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
-from txstorm.state.schema import schema_differences
+from txstorm.state.intent import STATE, Intent, IntentTable, TxidRecord
+from txstorm.state.merged import merged_files
+from txstorm.state.owner import FORMAT
+from txstorm.state.owner import Owner as Owner
+from txstorm.state.owner import TableRef as TableRef
+from txstorm.state.schema import OP, schema_differences
 from txstorm.state.staging import STAGED, data_file
 from txstorm.state.tiling import check_tiles
 
 log = logging.getLogger("txstorm.state")
 
-FORMAT = "1"
 TRIES = 10
 CHECKPOINT_EVERY = 20
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
 REGROUPED, RESTORED = "regroup", "restore"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is.
-
-    Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int = 0
-
-    @property
-    def epoch_app(self) -> str:
-        """The app id under which tables keep the coordinator's epoch."""
-        return f"txstorm/{self.incarnation}/epoch"
-
-    def properties(self) -> dict[str, str]:
-        """What every table of this owner says about itself."""
-        return {
-            "txstorm.format": FORMAT,
-            "txstorm.topology": self.topology,
-            "txstorm.incarnation": self.incarnation,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TableRef:
-    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
-
-    kind: str
-    name: str
-
-    @property
-    def uri(self) -> str:
-        """Its directory, relative to the data directory; also its name in ledger and messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
-
-    def txid_app(self, owner: Owner) -> str:
-        """The app id under which it keeps its last txid."""
-        table = f"{self.kind}-{self.name}" if self.name else self.kind
-        return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
 
 
 class DeltaTableState:
@@ -146,6 +102,8 @@ class DeltaTableState:
 
     def check_schema(self, expected: pa.Schema) -> None:
         """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
+        if self.ref.kind == STATE:  # the layout merge: its rows are changes
+            expected = pa.schema([field for field in expected if field.name != OP.name])
         differences = schema_differences(expected, self._handle.schema)
         if differences:
             msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
@@ -333,7 +291,12 @@ class DeltaTableState:
         }
         label = f"txstorm txids {first} to {intent.last}"
         apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
-        return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
+        if table.kind != STATE:
+            return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
+        self.check_schema(table.arrow_schema())
+        now = intent.txids[-1].stamp // 1000
+        adds, removes = merged_files(self._handle, table.staged, epoch, now)
+        return Commit(apps, info, adds, removes, now, label)
 
     def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
         info = {**_identity(self.owner), "kind": REGROUPED, "epoch": epoch}

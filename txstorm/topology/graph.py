@@ -14,7 +14,7 @@ from txstorm.api.maps import MapState
 from txstorm.api.names import near
 from txstorm.api.outlets import Outlet
 from txstorm.api.output import StreamDeclaration
-from txstorm.api.state import KeyedState, SinkTable, arrow_type
+from txstorm.api.state import CHANGES, KeyedState, SinkTable, arrow_type
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 from txstorm.topology.tables import Table, found_tables
@@ -172,7 +172,7 @@ class Topology:
             "inputs": [[one.component, one.stream, *_grouping_shape(one.grouping)] for one in component.inputs],
             "streams": {name: [list(one.fields), one.direct] for name, one in component.streams.items()},
             "states": [
-                [state.name, _columns_shape(state.key), _columns_shape(state.value)]
+                [state.name, _columns_shape(state.key), _columns_shape(state.value), *_layout_shape(state)]
                 for state in self.states.get(component.id, ())
             ],
             "sinks": [[sink.name, _columns_shape(sink.columns)] for sink in self.sinks.get(component.id, ())],
@@ -183,6 +183,10 @@ def _grouping_shape(grouping: Grouping) -> list[Any]:
     """The grouping without memory addresses: a custom one counts by its class."""
     custom = None if grouping.custom is None else type(grouping.custom).__qualname__
     return [grouping.kind, list(grouping.fields), custom]
+
+
+def _layout_shape(state: KeyedState) -> list[str]:
+    return [] if state.layout == CHANGES else [state.layout]
 
 
 def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.outlets import OUTLET_METHODS, Outlet
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import LAYOUTS, KeyedState, SinkTable
 from txstorm.topology.columns import column_fault
 from txstorm.topology.graph import Input
 from txstorm.topology.inspected import Inspected
@@ -108,6 +108,8 @@ def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
         return
     if not state.value:
         yield f"{where}: has no value columns; name at least one, such as value={{'n': int}}"
+    if state.layout not in LAYOUTS:
+        yield f"{where}: expected the layout {' or '.join(LAYOUTS)}, got {state.layout!r}"
     yield from _column_faults(f"{where}, key", state.key, key=True)
     yield from _column_faults(f"{where}, value", state.value, key=False)
     yield from _twins(where, [*state.key, *state.value])
