@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,25 @@ def archive_entries(table: Path, keep: int) -> None:
 def archived_entries(table: Path) -> list[Path]:
     """The archived entries, newest first."""
     return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
+
+
+def remove_archived(table: Path, first: int, also: Collection[int], most: int) -> bool:
+    """Remove files from the archive that no version from `first` on, and none of `also`, is read from.
+
+    At most `most` of them; returns whether there were any.
+    """
+    names = [path.name for path in (table / ARCHIVE).glob("*")]
+    begins = {version: max((one for one in _checkpoints(names) if one <= version), default=0) for version in also}
+    begin = max((one for one in _checkpoints(names) if one <= first), default=0)
+    doomed = []
+    for name in sorted(names):
+        version = version_of(name)
+        if version is None or version >= begin or any(start <= version <= one for one, start in begins.items()):
+            continue
+        doomed.append(name)
+    for name in doomed[:most]:
+        (table / ARCHIVE / name).unlink(missing_ok=True)
+    return bool(doomed)
 
 
 def copy_archived(table: Path, version: int, place: Path) -> bool:

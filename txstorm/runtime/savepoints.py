@@ -119,6 +119,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, created: i
     committed = committed_txid(directory)
     wanted = committed if txid is None else txid
     check_txid(f"savepoint {name!r}", wanted, committed)
+    check_in_history(directory, books, wanted)
     if wanted < 1:
         raise InputError(f"savepoint {name!r}: nothing is committed before txid 1; start in a new directory instead")
     row = history_row(directory, identity.timeline, wanted)
@@ -149,10 +150,21 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
     return found
 
 
+def check_in_history(directory: Path, books: Books, txid: int) -> None:
+    """Raise `InputError` where `txid` is before the kept history."""
+    if txid < (kept := books.kept()):
+        msg = (
+            f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "
+            f"ask for {kept} or later"
+        )
+        raise InputError(msg)
+
+
 def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
     """A version that was on its way out while the savepoint was written may be gone."""
     try:
         assert books.savepoints()[made.name] == made
+        check_in_history(directory, books, made.txid)
         for uri, table in made.tables.items():
             DeltaHandle.open(directory / uri, table.version)
     except TxstormError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from txstorm.api.state import KeyedState
 from txstorm.errors import TableCorrupt
 from txstorm.state.index import Bounds, DiskRows, StateIndex
+from txstorm.state.readers import reading
 from txstorm.state.rowstore import RowStore, RowStores, belonging
 from txstorm.state.schema import TXID
 from txstorm.state.table import DeltaTableState
@@ -59,7 +60,7 @@ def _nearer(
     """`found`, unless the state table is so much newer that reading that is less work, or there is nothing else."""
     if found is None or found.last is None or found.last >= as_of:
         return found
-    if changes is not None:
+    if changes is not None and found.last >= changes.floor():
         whole = kept.handle.row_count() + changes.handle.row_count((TXID.name, as_of))
         if changes.handle.row_count((TXID.name, found.last)) <= whole:
             return found
@@ -70,6 +71,11 @@ def _nearer(
 
 def _refill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
     """Fill an empty index from the tables as they are now; on any thread, so with handles of its own."""
+    with reading(data_dir):
+        _fill(disk, data_dir, kept, changes)
+
+
+def _fill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
     base = DeltaTableState.open(data_dir, kept.owner, kept.ref)
     # After it: what is published meanwhile is here.
     later = base if changes is None else DeltaTableState.open(data_dir, changes.owner, changes.ref)

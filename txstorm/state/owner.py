@@ -32,6 +32,11 @@ class Owner:
         """The app id under which tables keep the coordinator's epoch."""
         return f"txstorm/{self.incarnation}/epoch"
 
+    @property
+    def floor_app(self) -> str:
+        """The app id under which a table keeps the txid up to which its rows were removed."""
+        return f"txstorm/{self.incarnation}/floor"
+
     def properties(self) -> dict[str, str]:
         """What every table of this owner says about itself."""
         return {

@@ -22,6 +22,7 @@ from txstorm.state.declared import LETTERS_REF
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.state.merged import check_group_end, no_changes
 from txstorm.state.owner import KEYS, VALUES, is_merged
+from txstorm.state.readers import reads
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
 from txstorm.state.table import COMMITTED, COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
 
@@ -57,6 +58,7 @@ def list_sinks(data_dir: Path) -> list[str]:
     return _names(data_dir, SINK)
 
 
+@reads
 def read_state(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> pa.Table:
     """The key and value columns of a state, one row per key, sorted by key with None first.
 
@@ -91,6 +93,8 @@ def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: i
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
     base, as_of = version_as_of(kept, wanted)
+    if changes is not None and as_of < changes.floor():
+        raise too_old(name, wanted, changes.floor())
     keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
     return StateParts(base, as_of, None if changes is None else changes.handle, wanted, keys, values)
 
@@ -102,6 +106,7 @@ def check_txid(what: str, wanted: int, last: int) -> None:
         raise StateError(msg)
 
 
+@reads
 def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
     """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
 
@@ -124,6 +129,12 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
         if not 1 <= first <= last:
             msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
             raise StateError(msg)
+    if first <= table.floor():
+        msg = (
+            f"changes of state {name!r}: those up to txid {table.floor()} are no longer kept (history_retention), got "
+            f"from txid {first}; ask for {table.floor() + 1} or later"
+        )
+        raise StateError(msg)
     keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
     rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
     return in_order(rows, [TXID.name, *keys])
@@ -140,6 +151,7 @@ def key_names(data_dir: Path, name: str) -> list[str]:
     return _columns(_open(data_dir, STATE, name).handle, KEYS)
 
 
+@reads
 def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
     """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
 
@@ -149,6 +161,7 @@ def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None
     return _appended(_open(data_dir, SINK, name), first, last)
 
 
+@reads
 def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
     """The dead letters up to txid `last` with their ``_txid``, by txid and then as they were added.
 
@@ -226,6 +239,7 @@ def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int
     """
     if (last := table.last_txid()) <= wanted:
         return table.handle, last
+    oldest = None
     for entry in table.handle.history():
         info = entry.info
         if info.get("kind") not in (COMPACTED, COMMITTED, CREATED, RESTORED):
@@ -235,11 +249,16 @@ def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int
         as_of = info["as_of"] if info["kind"] in (COMPACTED, RESTORED) else info["last"]
         if as_of <= wanted:
             return DeltaHandle.open(table.path, entry.version), as_of
-    msg = (
-        f"state {table.ref.name!r}: txid {wanted} is older than what is kept of it (or than the state itself); "
-        "ask for a later one"
+        oldest = as_of
+    raise too_old(table.ref.name, wanted, oldest)
+
+
+def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
+    """What to raise for a txid before `oldest`, the first that a state can be read as of."""
+    return StateError(
+        f"state {name!r}: txid {wanted} is older than what is kept of it (or than the state itself); ask for txid "
+        f"{oldest} or later"
     )
-    raise StateError(msg)
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:

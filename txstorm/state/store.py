@@ -176,6 +176,11 @@ class StateStore:
         self._loose = {ref.uri: small_files(self._delta[ref]) for ref in appended}
         self._tables = Tables(states, sinks, list(self._members.values()), letters)
 
+    @property
+    def tables(self) -> Mapping[TableRef, DeltaTableState]:
+        """The Delta tables, at the versions last read."""
+        return self._delta
+
     def last_txids(self) -> dict[str, int]:
         """Table, map with a mark (``maps/…``) or outlet (``outlets/…``) → the last txid published to it."""
         tables = {ref.uri: self._delta[ref].last_txid() for ref in self._published_refs()}
@@ -271,9 +276,9 @@ class StateStore:
         grown = (TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.is_due)
         return next(grown, None) or next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
 
-    def behind(self) -> str | None:
-        """A state table that is not up to date."""
-        return next((TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later), None)
+    def behind(self) -> list[str]:
+        """The state tables that are not up to date."""
+        return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
     def upkeep(self, uri: str, now: int) -> Compaction | Gathering | None:
         """What is to be done for the table `uri`; None when there is nothing to.
@@ -323,10 +328,7 @@ class StateStore:
         faults.point("sweep.before")
         removed = []
         for ref, table in self._delta.items():
-            member = self._members.get(ref.uri)
-            kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
-            if (work := self._works.get(ref.uri)) is not None:
-                kept |= work.written
+            kept = self.kept_files(ref, live)
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
         removed += self.outside.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY
@@ -335,6 +337,12 @@ class StateStore:
             removed += [f"{HISTORY}/{path}" for path in swept]
         faults.point("sweep.after")
         return removed
+
+    def kept_files(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
+        """The files below the table `ref` that `live` intents, this run or its upkeep name, relative to it."""
+        member, work = self._members.get(ref.uri), self._works.get(ref.uri)
+        kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
+        return kept | (work.written if work is not None else set())
 
     def close(self) -> None:
         """Let go of tables, indexes and connections."""

@@ -29,7 +29,7 @@ log = logging.getLogger("txstorm.state")
 TRIES = 10
 CHECKPOINT_EVERY = 20
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
-REGROUPED, RESTORED = "regroup", "restore"
+REGROUPED, RESTORED, PRUNED = "regroup", "restore", "prune"
 
 
 class DeltaTableState:
@@ -99,6 +99,10 @@ class DeltaTableState:
     def epoch(self) -> int:
         """The epoch of the last coordinator that led this table; 0 at first."""
         return self._handle.app_version(self.owner.epoch_app) or 0
+
+    def floor(self) -> int:
+        """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
+        return self._handle.app_version(self.owner.floor_app) or 0
 
     def check_schema(self, expected: pa.Schema) -> None:
         """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
@@ -305,7 +309,10 @@ class DeltaTableState:
             info |= {"kind": COMPACTED, "as_of": files.as_of}
             txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
         apps = {self._txid_app: txid, self.owner.epoch_app: epoch}
-        change = files.as_of is not None
+        if files.floor is not None:
+            info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
+            apps[self.owner.floor_app] = max(files.floor, self.floor())
+        change = files.as_of is not None or files.floor is not None
         return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
 
     def _check_epoch(self, epoch: int) -> int:

@@ -43,7 +43,7 @@ class Store:
         return "state/counts" if self.works else None
 
     def behind(self):
-        return None
+        return []
 
     def upkeep(self, uri, now):
         return self.works.pop(0)
