@@ -51,7 +51,7 @@ def create_savepoint(
         if known is not None:
             msg = f"{directory}: there is a savepoint {name!r} already, of txid {known.txid}; choose another name"
             raise InputError(f"{msg}, or delete it: txstorm savepoint delete {data_dir} {name}")
-        made = _made(directory, books, name, txid, int(clock() * 1_000_000))
+        made = _made(directory, books, name, txid, clock)
         if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
             raise InputError(f"{directory}: somebody else has just made a savepoint {name!r}; choose another name")
         _check_kept(directory, books, made)
@@ -113,7 +113,7 @@ def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
     raise DataDirectoryError(msg)
 
 
-def _made(directory: Path, books: Books, name: str, txid: int | None, created: int) -> Savepoint:
+def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float]) -> Savepoint:
     identity = books.identity()
     assert identity is not None
     committed = committed_txid(directory)
@@ -131,7 +131,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, created: i
         txid=wanted,
         document=row["extents"],
         stamp=row["stamp"],
-        created=created,
+        created=int(clock() * 1_000_000),
         tables=_tables(directory, wanted, committed),
         outside=tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE),
     )
