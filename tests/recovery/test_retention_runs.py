@@ -1,13 +1,16 @@
 """Runs with a kept history of a moment: killed while older things are removed, and asked for what is gone."""
 
+from collections import Counter
+
 import pytest
-from crash_job import TXIDS, spout, topology
-from recovery_cases import KILLED, content, open_books
+from crash_job import TXIDS, lines, spout, topology
+from recovery_cases import KILLED, content, eventually, open_books
 
 import txstorm
 from txstorm import run
 from txstorm.errors import InputError, StateError
 from txstorm.ledger.names import KEPT
+from txstorm.runtime import retention, session
 from txstorm.state.history import read_history
 
 SHORT = ("--set", "history_retention=0.001")
@@ -69,3 +72,20 @@ def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be
     with pytest.raises(InputError, match=r"was removed while it was made: .*begins with txid 4"):
         txstorm.create_savepoint(handle.data_dir, "three", txid=3, clock=moves_on)
     assert txstorm.list_savepoints(handle.data_dir) == []
+
+
+def test_older_things_go_while_the_run_lives(place, monkeypatch):
+    """Not at the stop, which is told to leave everything as it is."""
+    monkeypatch.setattr(retention, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(session, "HISTORY_GROUPS", 1)
+    settings = {**SETTINGS, "history_retention": 0.01, "compact_on_stop": False}
+    made = topology(spout("memory", 40, place / "data"), 3, layout="merge").with_settings(settings)
+    handle = run(made, engine="local", data_dir=place / "data")
+    handle.processAllAvailable()
+
+    assert eventually(lambda: read_history(place / "data")["txid"].to_pylist()[:1] >= [30])
+    handle.stop()
+    assert handle.awaitTermination(60)
+    assert {row["word"]: row["n"] for row in handle.state("counts").to_pylist()} == Counter(
+        word for line in lines(40) for word in line.split()
+    )

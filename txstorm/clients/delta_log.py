@@ -21,6 +21,7 @@ INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
 ARCHIVE = "_txstorm/log"
 CHECK = "check"
+FOREIGN = "foreign"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
@@ -161,6 +162,8 @@ def _digest(path: Path) -> str:
 def own_info(entry: Path) -> Mapping[str, Any]:
     """What we wrote into the commit info of a log entry; nothing when it is empty, or somebody else's.
 
+    Of somebody else's that changes rows: its operation, as `FOREIGN`.
+
     Raises:
         ValueError: it is not what was written.
     """
@@ -177,7 +180,12 @@ def own_info(entry: Path) -> Mapping[str, Any]:
     if not intact:
         msg = "its checksum is not that of its content"
         raise ValueError(msg)
-    return own
+    return own if ours else _foreign(actions)
+
+
+def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:
+    changes = any(one.get("dataChange", True) for one in (*actions["add"], *actions["remove"]))
+    return {FOREIGN: str(dict(actions["commitInfo"][0]).get("operation"))} if changes else {}
 
 
 def paths_of(entry: Path) -> Iterator[str]:

@@ -15,14 +15,14 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
-from txstorm.state.intent import STATE, Intent, IntentTable, TxidRecord
+from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
 from txstorm.state.merged import merged_files
 from txstorm.state.owner import FORMAT
 from txstorm.state.owner import Owner as Owner
 from txstorm.state.owner import TableRef as TableRef
 from txstorm.state.schema import OP, schema_differences
 from txstorm.state.staging import STAGED, data_file
-from txstorm.state.tiling import check_tiles
+from txstorm.state.tiling import check_own, check_tiles
 
 log = logging.getLogger("txstorm.state")
 
@@ -41,8 +41,9 @@ class DeltaTableState:
         self.owner = owner
         self._handle = handle
         self._txid_app = ref.txid_app(owner)
+        self._lost = False
         self._check_owner()
-        check_tiles(ref.uri, handle.checked_infos())
+        self._check_log()
 
     @classmethod
     def open(cls, data_dir: Path, owner: Owner, ref: TableRef) -> DeltaTableState:
@@ -166,6 +167,7 @@ class DeltaTableState:
         """
         faults.point(f"p7.{number}.before")
         version = self._published(table, intent, epoch)
+        self._check_unchanged(table)
         for _ in range(TRIES):
             if version is not None:
                 self.sync(version)
@@ -173,7 +175,9 @@ class DeltaTableState:
                 return version
             version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
             if version is None:
+                self._lost = True
                 version = self._published(table, intent, epoch)
+                self._check_unchanged(table)
         raise self._blocked(f"publish txid {intent.last}", None)
 
     def exchange(self, files: Exchange, epoch: int) -> bool:
@@ -232,6 +236,19 @@ class DeltaTableState:
             faults.point(written)
         self._handle.refresh()
         return version
+
+    def _check_unchanged(self, table: IntentTable) -> None:
+        """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
+        if self._lost:
+            self._check_log()
+            self.check_schema(table.arrow_schema())
+            self._lost = False
+
+    def _check_log(self) -> None:
+        infos = self._handle.checked_infos()
+        check_tiles(self.ref.uri, infos)
+        if self.ref.kind in (CHANGES, STATE):
+            check_own(self.ref.uri, infos)
 
     def _after_failure(self, cause: TableCorrupt) -> None:
         """The commit may have been made or not: read again, and only when nothing has moved give up."""
