@@ -289,7 +289,6 @@ def _assemble(
     source = planner(topology.spout.object, context)
     planning = Planning(books, source, options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
-    window = Window(pending, settings.max_pack_txids)
     committer = Committer(
         program,
         store,
@@ -313,7 +312,7 @@ def _assemble(
         store=store,
         planning=planning,
         gate=_gate(planning.planner, settings, options),
-        window=window,
+        window=Window(pending, settings.max_pack_txids),
         committer=committer,
         retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
