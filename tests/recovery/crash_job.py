@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ class Counts(BatchBolt, Committer):
     def finish_batch(self):
         for word in self.words:
             self.counts.update(word, lambda old: (old or 0) + 1)
+
+
+class MergedCounts(Counts):
+    state = replace(Counts.state, layout="merge")
 
 
 class Totals(BatchBolt, Committer):
@@ -142,11 +147,16 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
 
 
 def topology(
-    source: Any, tables: int, maps: str | None = None, poison: str | None = None, kafka: list[str] | None = None
+    source: Any,
+    tables: int,
+    maps: str | None = None,
+    poison: str | None = None,
+    kafka: list[str] | None = None,
+    layout: str = "changes",
 ) -> Any:
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(poison), 2).shuffle_grouping("lines")
-    builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
+    builder.set_bolt("counts", MergedCounts() if layout == "merge" else Counts(), 2).fields_grouping("split", ["word"])
     if tables >= 3:
         builder.set_committer_bolt("totals", Totals()).global_grouping("split")
         builder.set_bolt("words", DeltaSink("words", {"word": str}), 2).shuffle_grouping("split")
@@ -172,6 +182,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--txids", type=int, default=TXIDS)
     parser.add_argument("--poison")
+    parser.add_argument("--layout", default="changes")
     parser.add_argument("--rewind", type=int, metavar="TXID")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
@@ -181,7 +192,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     settings |= dict(one.split("=", 1) for one in options.set)
     source = spout(options.spout, options.txids, options.data_dir)
     handle = run(
-        topology(source, options.tables, options.maps, options.poison, options.kafka),
+        topology(source, options.tables, options.maps, options.poison, options.kafka, options.layout),
         engine=options.engine,
         data_dir=options.data_dir,
         settings=settings,

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+CHANGES, MERGE = "changes", "merge"
+LAYOUTS = (CHANGES, MERGE)
 DECIMAL = pa.decimal128(38, 18)
 ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),
@@ -30,7 +32,7 @@ def arrow_type(declared: Any) -> pa.DataType | None:
 
 @dataclass(frozen=True)
 class KeyedState:
-    """One value per key, kept in the Delta tables ``state/<name>`` and ``changes/<name>``.
+    """One value per key, kept in the Delta tables ``state/<name>`` and, but for the layout merge, ``changes/<name>``.
 
     Set it as an attribute of a committer; several attributes are several tables. One key column makes keys bare
     values, several make them tuples, none makes a single row whose key is ``()``. One value column makes values
@@ -42,12 +44,16 @@ class KeyedState:
         value: column → type; a Python type (str, int, float, bool, bytes, datetime, date, Decimal) or an Arrow type.
         ttl: how long a key lives that nobody writes: it is gone for the first txid whose stamp is that much after the
             stamp of the txid that wrote it last; None: for ever. Fixed by the first run, as the columns are.
+        layout: ``changes`` (commits append the changed rows, ``state/<name>`` follows now and then) or ``merge``
+            (``state/<name>`` is exact at every version; a commit writes the files of its keys again). Fixed by the
+            first run.
     """
 
     name: str
     key: Mapping[str, Any] = field(hash=False)
     value: Mapping[str, Any] = field(hash=False)
     ttl: timedelta | None = None
+    layout: str = CHANGES
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class CollectionState(KeyedState):
     Attributes:
         name, key, value: as of `KeyedState`; `key` is that of the collections.
         ttl: how long a row lives after it was appended, by the stamps of txids; None: until it is removed.
+        layout: ``changes``, the only one for collections.
         order: the order column → its type: ``datetime`` or ``int``.
     """
 

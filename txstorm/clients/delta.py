@@ -258,11 +258,14 @@ class DeltaHandle:
 
     def logged_paths(self) -> set[str]:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
-        paths = {file.path for file in self.files()}
+        return {path for paths in self.logged() for path in paths}
+
+    def logged(self) -> Iterator[list[str]]:
+        """The same, in steps: the files of this version, then those of every entry of log and archive."""
+        yield [file.path for file in self.files()]
         for entry in [*(self.path / LOG).glob("*.json"), *archived_entries(self.path)]:
             _checked(entry)
-            paths.update(paths_of(entry))
-        return paths
+            yield list(paths_of(entry))
 
     def read(
         self,

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
 ARCHIVE = "_txstorm/log"
 CHECK = "check"
+FOREIGN = "foreign"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
@@ -93,6 +94,25 @@ def archived_entries(table: Path) -> list[Path]:
     return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
 
 
+def remove_archived(table: Path, first: int, also: Collection[int], most: int) -> bool:
+    """Remove files from the archive that no version from `first` on, and none of `also`, is read from.
+
+    At most `most` of them; returns whether there were any.
+    """
+    names = [path.name for path in (table / ARCHIVE).glob("*")]
+    begins = {version: max((one for one in _checkpoints(names) if one <= version), default=0) for version in also}
+    begin = max((one for one in _checkpoints(names) if one <= first), default=0)
+    doomed = []
+    for name in sorted(names):
+        version = version_of(name)
+        if version is None or version >= begin or any(start <= version <= one for one, start in begins.items()):
+            continue
+        doomed.append(name)
+    for name in doomed[:most]:
+        (table / ARCHIVE / name).unlink(missing_ok=True)
+    return bool(doomed)
+
+
 def copy_archived(table: Path, version: int, place: Path) -> bool:
     """Make a log in `place` that ends with the archived `version`; False when that is not in the archive."""
     archive = table / ARCHIVE
@@ -142,6 +162,8 @@ def _digest(path: Path) -> str:
 def own_info(entry: Path) -> Mapping[str, Any]:
     """What we wrote into the commit info of a log entry; nothing when it is empty, or somebody else's.
 
+    Of somebody else's that changes rows: its operation, as `FOREIGN`.
+
     Raises:
         ValueError: it is not what was written.
     """
@@ -158,7 +180,12 @@ def own_info(entry: Path) -> Mapping[str, Any]:
     if not intact:
         msg = "its checksum is not that of its content"
         raise ValueError(msg)
-    return own
+    return own if ours else _foreign(actions)
+
+
+def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:
+    changes = any(one.get("dataChange", True) for one in (*actions["add"], *actions["remove"]))
+    return {FOREIGN: str(dict(actions["commitInfo"][0]).get("operation"))} if changes else {}
 
 
 def paths_of(entry: Path) -> Iterator[str]:

@@ -179,7 +179,7 @@ class Committer:
             tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
             ops = [*housekeeping(intent.last), *(self._old_intents(intent.last) if intent.tables else [])]
             self._books.complete(intent.last, self._tables, history_rows(intent, versions, tuples), ops)
-            self._store.outside.forget(before=self._kept[0] if self._kept else intent.last)
+            self._store.forget(before=self._kept[0] if self._kept else intent.last)
         return outcome
 
     def _finish(self, group: Sequence[Ready], turn: Turn) -> None:

@@ -51,7 +51,9 @@ class Driver:
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
         self._committing = 0
-        self._upkeep = Upkeep(session.store, self._commits.in_turn, self._inbox.put, self._fail, session.monotonic)
+        self._upkeep = Upkeep(
+            session.store, self._commits.in_turn, self._inbox.put, self._fail, session.monotonic, session.retention
+        )
         self._waiters = Waiters(session.planning)
         self.control = Control(session, monitor, lambda: self.state, self._feed, self.stop)
         self.stopping = stopping

@@ -33,6 +33,7 @@ from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.origin import Origin
 from txstorm.runtime.outcome import history_rows
 from txstorm.runtime.planning import Planning
+from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
@@ -288,7 +289,6 @@ def _assemble(
     source = planner(topology.spout.object, context)
     planning = Planning(books, source, options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
-    window = Window(pending, settings.max_pack_txids)
     committer = Committer(
         program,
         store,
@@ -314,13 +314,22 @@ def _assemble(
         store=store,
         planning=planning,
         gate=_gate(planning.planner, settings, options),
-        window=window,
+        window=Window(pending, settings.max_pack_txids),
         committer=committer,
         retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
+        retention=_retention(store, books, identity, settings, options.clock),
     )
+
+
+def _retention(
+    store: StateStore, books: Books, identity: Identity, settings: Settings, clock: Clock
+) -> Retention | None:
+    if settings.history_retention is None:
+        return None
+    return Retention(store, books, identity.timeline, settings.history_retention, clock.now, clock.monotonic)
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:

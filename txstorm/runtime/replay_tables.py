@@ -19,8 +19,18 @@ from txstorm.state.declared import Declaration, declarations
 from txstorm.state.group import Resources, States, Tables
 from txstorm.state.index import StateIndex
 from txstorm.state.intent import CHANGES, SINK
+from txstorm.state.merged import no_changes
 from txstorm.state.placed import state_index
-from txstorm.state.read import key_names, list_sinks, list_states, open_table, read_changes, read_sink, read_state
+from txstorm.state.read import (
+    keeps_no_changes,
+    key_names,
+    list_sinks,
+    list_states,
+    open_table,
+    read_changes,
+    read_sink,
+    read_state,
+)
 from txstorm.state.schema import PREV, TXID, stored_fields
 from txstorm.state.sink import SinkGroup
 from txstorm.state.table import TableRef
@@ -134,6 +144,8 @@ class Committed:
         self._readers: dict[str, Callable[[int, int], pa.Table]] = {}
         self.kinds: dict[str, Sequence[str] | None] = {}
         for name in list_states(data_dir):
+            if keeps_no_changes(data_dir, name):
+                raise no_changes(name)
             self.kinds[TableRef(CHANGES, name).uri] = key_names(data_dir, name)
             self._readers[TableRef(CHANGES, name).uri] = self._changes(name)
         for name in list_sinks(data_dir):

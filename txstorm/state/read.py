@@ -18,11 +18,14 @@ import pyarrow.compute as pc
 from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
-from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
+from txstorm.state.declared import LETTERS_REF
 from txstorm.state.expiry import alive, moment, ttl_of
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
+from txstorm.state.merged import check_group_end, no_changes
+from txstorm.state.owner import KEYS, VALUES, is_merged
+from txstorm.state.readers import reads
 from txstorm.state.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
-from txstorm.state.table import COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
+from txstorm.state.table import COMMITTED, COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
 
 Stamps = Callable[[int], int | None]
 """The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
@@ -36,14 +39,14 @@ class StateParts:
     Attributes:
         base: the state table, at a version that is not ahead of `txid`.
         as_of: the txid that `base` is as of.
-        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count.
+        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count; None where there is none.
         keys, values: names of the columns.
         ttl: how long its keys live that nobody writes.
     """
 
     base: DeltaHandle
     as_of: int
-    changes: DeltaHandle
+    changes: DeltaHandle | None
     txid: int
     keys: list[str]
     values: list[str]
@@ -60,6 +63,7 @@ def list_sinks(data_dir: Path) -> list[str]:
     return _names(data_dir, SINK)
 
 
+@reads
 def read_state(
     data_dir: Path,
     name: str,
@@ -88,9 +92,13 @@ def read_state(
         TableCorrupt: a table or file is damaged.
     """
     parts = state_parts(data_dir, name, txid, committed)
-    later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
     shown, stamp = [*parts.keys, *parts.values], [] if parts.ttl is None else [STAMP.name]
-    rows = folded(parts.base.read(), later, parts.keys, [*shown, *stamp])
+    rows = parts.base.read()
+    if parts.changes is None:
+        rows = in_order(rows, parts.keys).select(shown).combine_chunks()
+    else:
+        later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
+        rows = folded(rows, later, parts.keys, [*shown, *stamp])
     if parts.ttl is not None and not whole:
         known = stamps(parts.txid)
         rows = alive(rows, parts.ttl, None if known is None else moment(known)).select(shown).combine_chunks()
@@ -100,13 +108,17 @@ def read_state(
 def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> StateParts:
     """What the state `name` is made of, as of `txid`; as `read_state`."""
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
-    kept, changes = _open(data_dir, STATE, name), _open(data_dir, CHANGES, name)
-    last = max(changes.last_txid(), committed)
+    kept = _open(data_dir, STATE, name)
+    changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
+    last = max((changes or kept).last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
     base, as_of = version_as_of(kept, wanted)
-    keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
-    return StateParts(base, as_of, changes.handle, wanted, keys, values, ttl_of(changes.handle.properties))
+    if changes is not None and as_of < changes.floor():
+        raise too_old(name, wanted, changes.floor())
+    keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
+    ttl = ttl_of(kept.handle.properties)
+    return StateParts(base, as_of, None if changes is None else changes.handle, wanted, keys, values, ttl)
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
@@ -116,6 +128,7 @@ def check_txid(what: str, wanted: int, last: int) -> None:
         raise StateError(msg)
 
 
+@reads
 def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
     """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
 
@@ -129,25 +142,41 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
         committed: the topology's last committed txid; given, the range is checked against it.
 
     Raises:
-        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1.
+        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1; or it has the layout
+            ``merge``.
     """
+    if keeps_no_changes(data_dir, name):
+        raise no_changes(name)
     table = _open(data_dir, CHANGES, name)
     if committed is not None:
         check_txid(f"changes of state {name!r}", last, max(table.last_txid(), committed))
         if not 1 <= first <= last:
             msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
             raise StateError(msg)
+    if first <= table.floor():
+        msg = (
+            f"changes of state {name!r}: those up to txid {table.floor()} are no longer kept (history_retention), got "
+            f"from txid {first}; ask for {table.floor() + 1} or later"
+        )
+        raise StateError(msg)
     keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
     values += [] if ttl_of(table.handle.properties) is None else [STAMP.name]
     rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
     return in_order(rows, [TXID.name, *keys])
 
 
+def keeps_no_changes(data_dir: Path, name: str) -> bool:
+    """Whether there is a state `name` of the layout ``merge``, which has no table of changes."""
+    path = data_dir / TableRef(STATE, name).uri
+    return is_table(path) and is_merged(DeltaHandle.open(path).properties)
+
+
 def key_names(data_dir: Path, name: str) -> list[str]:
     """The key columns of a state, in the order of their declaration; raises `StateError` when there is none such."""
-    return _columns(_open(data_dir, CHANGES, name).handle, KEYS)
+    return _columns(_open(data_dir, STATE, name).handle, KEYS)
 
 
+@reads
 def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
     """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
 
@@ -157,6 +186,7 @@ def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None
     return _appended(_open(data_dir, SINK, name), first, last)
 
 
+@reads
 def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
     """The dead letters up to txid `last` with their ``_txid``, by txid and then as they were added.
 
@@ -230,22 +260,30 @@ def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int
     Versions of earlier timelines count too: before one that a rewind took back there is a newer one that it made.
 
     Raises:
-        StateError: there is none, or none that is kept.
+        StateError: there is none, or none that is kept; or `wanted` is inside a group of the layout ``merge``.
     """
     if (last := table.last_txid()) <= wanted:
         return table.handle, last
+    oldest = None
     for entry in table.handle.history():
         info = entry.info
-        if info.get("kind") not in (COMPACTED, CREATED, RESTORED):
+        if info.get("kind") not in (COMPACTED, COMMITTED, CREATED, RESTORED):
             continue
-        as_of = info["last"] if info["kind"] == CREATED else info["as_of"]
+        if info["kind"] == COMMITTED:
+            check_group_end(table.ref.name, info, wanted)
+        as_of = info["as_of"] if info["kind"] in (COMPACTED, RESTORED) else info["last"]
         if as_of <= wanted:
             return DeltaHandle.open(table.path, entry.version), as_of
-    msg = (
-        f"state {table.ref.name!r}: txid {wanted} is older than what is kept of it (or than the state itself); "
-        "ask for a later one"
+        oldest = as_of
+    raise too_old(table.ref.name, wanted, oldest)
+
+
+def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
+    """What to raise for a txid before `oldest`, the first that a state can be read as of."""
+    return StateError(
+        f"state {name!r}: txid {wanted} is older than what is kept of it (or than the state itself); ask for txid "
+        f"{oldest} or later"
     )
-    raise StateError(msg)
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:

@@ -23,6 +23,7 @@ from txstorm.errors import (
 )
 from txstorm.state.clone import written
 from txstorm.state.intent import STATE
+from txstorm.state.owner import is_merged
 from txstorm.state.read import version_as_of
 from txstorm.state.recovery import table_ref
 from txstorm.state.schema import TXID, in_order
@@ -104,7 +105,7 @@ def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: in
     milliseconds since 1970.
 
     Raises:
-        StateError: a state as of `txid` is no longer kept.
+        StateError: a state as of `txid` is no longer kept, or inside a group of the layout ``merge``.
         TableCorrupt: a file is missing or damaged.
     """
     table = DeltaTableState.open(data_dir, owner, ref)
@@ -188,6 +189,8 @@ def _state(table: DeltaTableState, txid: int) -> RewoundTable:
     for file in adds:
         if not (table.path / file.path).exists():
             raise _unreadable(table, file.path, "it is missing")
+    if is_merged(table.handle.properties):
+        as_of = txid  # what is between changed nothing, and the ledger records the table at the txid of the rewind
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
 
 

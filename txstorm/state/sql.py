@@ -42,6 +42,8 @@ def views(
 ) -> list[View]:
     """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, in this order.
 
+    A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
+
     With `txid` all of them stay at that transaction; without one they follow what is published. A state is read from
     the version of its table that is there now, with the changes since over it: right for as long as that version is
     kept and the topology is not rewound to before it. Where keys have a time to live, what is gone is told by the stamp
@@ -53,7 +55,8 @@ def views(
     directory = data_dir.absolute()
     states = {name: state_parts(directory, name, txid, committed) for name in list_states(directory)}
     made = [View(f"{prefix}state_{name}", _state(parts, txid, stamps)) for name, parts in states.items()]
-    made += [View(f"{prefix}changes_{name}", _rows(parts.changes, txid)) for name, parts in states.items()]
+    kept = {name: parts.changes for name, parts in states.items() if parts.changes is not None}
+    made += [View(f"{prefix}changes_{name}", _rows(changes, txid)) for name, changes in kept.items()]
     for name in list_sinks(directory):
         made.append(View(f"{prefix}sink_{name}", _rows(_table(directory, TableRef(SINK, name)), txid)))
     if has_letters(directory):
@@ -69,6 +72,8 @@ def quoted(name: str) -> str:
 def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
     """The newest row of every key, without removed ones; base rows carry the txid that changed them last."""
     shown = ", ".join(map(quoted, [*parts.keys, *parts.values]))
+    if parts.changes is None:
+        return f"SELECT {shown} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
     columns = shown if parts.ttl is None else f"{shown}, {STAMP.name}"
     upper = "" if txid is None else f" AND {TXID.name} <= {txid}"
     base = f"SELECT {columns}, {TXID.name}, '{UPDATED}' AS {OP.name} FROM {_at(parts.base)}"

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from txstorm.clients.delta import DeltaHandle
 from txstorm.state.intent import Intent
 from txstorm.state.staging import STAGED, epoch_of
+
+
+def unlogged(
+    table: Path, epoch: int, kept: set[str], handle: DeltaHandle, at_once: int
+) -> Generator[None, None, list[str]]:
+    """What `sweep_table` would remove, found in steps of `at_once` log entries.
+
+    `handle` is at the newest version, and `kept` what is staged now: what is staged or published later is not found.
+    """
+    found = _candidates(table, epoch, kept)
+    if not found:
+        return []
+    logged: set[str] = set()
+    for number, paths in enumerate(handle.logged(), start=1):
+        logged.update(paths)
+        if number % at_once == 0:
+            yield
+    return [path for path in found if path not in logged]
 
 
 def sweep_table(table: Path, epoch: int, kept: set[str], handle: DeltaHandle) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +15,21 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
-from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
-from txstorm.state.schema import schema_differences
+from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
+from txstorm.state.merged import merged_files
+from txstorm.state.owner import FORMAT
+from txstorm.state.owner import Owner as Owner
+from txstorm.state.owner import TableRef as TableRef
+from txstorm.state.schema import OP, schema_differences
 from txstorm.state.staging import STAGED, data_file
-from txstorm.state.tiling import check_tiles
+from txstorm.state.tiling import check_own, check_tiles
 
 log = logging.getLogger("txstorm.state")
 
-FORMAT = "1"
 TRIES = 10
 CHECKPOINT_EVERY = 20
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
-REGROUPED, RESTORED = "regroup", "restore"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is.
-
-    Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int = 0
-
-    @property
-    def epoch_app(self) -> str:
-        """The app id under which tables keep the coordinator's epoch."""
-        return f"txstorm/{self.incarnation}/epoch"
-
-    def properties(self) -> dict[str, str]:
-        """What every table of this owner says about itself."""
-        return {
-            "txstorm.format": FORMAT,
-            "txstorm.topology": self.topology,
-            "txstorm.incarnation": self.incarnation,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TableRef:
-    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
-
-    kind: str
-    name: str
-
-    @property
-    def uri(self) -> str:
-        """Its directory, relative to the data directory; also its name in ledger and messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
-
-    def txid_app(self, owner: Owner) -> str:
-        """The app id under which it keeps its last txid."""
-        table = f"{self.kind}-{self.name}" if self.name else self.kind
-        return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
+REGROUPED, RESTORED, PRUNED = "regroup", "restore", "prune"
 
 
 class DeltaTableState:
@@ -85,8 +41,9 @@ class DeltaTableState:
         self.owner = owner
         self._handle = handle
         self._txid_app = ref.txid_app(owner)
+        self._lost = False
         self._check_owner()
-        check_tiles(ref.uri, handle.checked_infos())
+        self._check_log()
 
     @classmethod
     def open(cls, data_dir: Path, owner: Owner, ref: TableRef) -> DeltaTableState:
@@ -144,8 +101,14 @@ class DeltaTableState:
         """The epoch of the last coordinator that led this table; 0 at first."""
         return self._handle.app_version(self.owner.epoch_app) or 0
 
+    def floor(self) -> int:
+        """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
+        return self._handle.app_version(self.owner.floor_app) or 0
+
     def check_schema(self, expected: pa.Schema) -> None:
         """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
+        if self.ref.kind == STATE:  # the layout merge: its rows are changes
+            expected = pa.schema([field for field in expected if field.name != OP.name])
         differences = schema_differences(expected, self._handle.schema)
         if differences:
             msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
@@ -204,6 +167,7 @@ class DeltaTableState:
         """
         faults.point(f"p7.{number}.before")
         version = self._published(table, intent, epoch)
+        self._check_unchanged(table)
         for _ in range(TRIES):
             if version is not None:
                 self.sync(version)
@@ -211,7 +175,9 @@ class DeltaTableState:
                 return version
             version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
             if version is None:
+                self._lost = True
                 version = self._published(table, intent, epoch)
+                self._check_unchanged(table)
         raise self._blocked(f"publish txid {intent.last}", None)
 
     def exchange(self, files: Exchange, epoch: int) -> bool:
@@ -268,6 +234,19 @@ class DeltaTableState:
         if written:
             faults.point(written)
         return self._handle.version
+
+    def _check_unchanged(self, table: IntentTable) -> None:
+        """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
+        if self._lost:
+            self._check_log()
+            self.check_schema(table.arrow_schema())
+            self._lost = False
+
+    def _check_log(self) -> None:
+        infos = self._handle.checked_infos()
+        check_tiles(self.ref.uri, infos)
+        if self.ref.kind in (CHANGES, STATE):
+            check_own(self.ref.uri, infos)
 
     def _after_failure(self, cause: TableCorrupt) -> None:
         """The commit may have been made or not: read again, and only when nothing has moved give up."""
@@ -331,7 +310,12 @@ class DeltaTableState:
         }
         label = f"txstorm txids {first} to {intent.last}"
         apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
-        return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
+        if table.kind != STATE:
+            return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
+        self.check_schema(table.arrow_schema())
+        now = intent.txids[-1].stamp // 1000
+        adds, removes = merged_files(self._handle, table.staged, epoch, now)
+        return Commit(apps, info, adds, removes, now, label)
 
     def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
         info = {**_identity(self.owner), "kind": REGROUPED, "epoch": epoch}
@@ -340,7 +324,10 @@ class DeltaTableState:
             info |= {"kind": COMPACTED, "as_of": files.as_of}
             txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
         apps = {self._txid_app: txid, self.owner.epoch_app: epoch}
-        change = files.as_of is not None
+        if files.floor is not None:
+            info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
+            apps[self.owner.floor_app] = max(files.floor, self.floor())
+        change = files.as_of is not None or files.floor is not None
         return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
 
     def _check_epoch(self, epoch: int) -> int:

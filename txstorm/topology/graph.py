@@ -14,7 +14,7 @@ from txstorm.api.maps import MapState
 from txstorm.api.names import near
 from txstorm.api.outlets import Outlet
 from txstorm.api.output import StreamDeclaration
-from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
+from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 from txstorm.topology.tables import Table, found_tables
@@ -188,7 +188,8 @@ def _grouping_shape(grouping: Grouping) -> list[Any]:
 def _more_shape(state: KeyedState) -> list[Any]:
     """What not every state has; those without keep the fingerprint they had before there was such."""
     order = [_columns_shape(state.order)] if isinstance(state, CollectionState) else []
-    return [*order, *([] if state.ttl is None else [str(state.ttl)])]
+    ttl = [] if state.ttl is None else [str(state.ttl)]
+    return [*order, *ttl, *([] if state.layout == CHANGES else [state.layout])]
 
 
 def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.outlets import OUTLET_METHODS, Outlet
-from txstorm.api.state import CollectionState, KeyedState, SinkTable
+from txstorm.api.state import LAYOUTS, MERGE, CollectionState, KeyedState, SinkTable
 from txstorm.topology.columns import column_fault, has_order
 from txstorm.topology.graph import Input
 from txstorm.topology.inspected import Inspected
@@ -109,6 +109,11 @@ def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
         return
     if not state.value:
         yield f"{where}: has no value columns; name at least one, such as value={{'n': int}}"
+    if state.layout not in LAYOUTS:
+        yield f"{where}: expected the layout {' or '.join(LAYOUTS)}, got {state.layout!r}"
+    if state.layout == MERGE and (state.ttl is not None or isinstance(state, CollectionState)):
+        what = "a collection" if isinstance(state, CollectionState) else "a ttl"
+        yield f"{where}: {what} cannot have the layout {MERGE!r}: a commit writes the files of its keys only; leave it out"
     yield from _column_faults(f"{where}, key", state.key, key=True)
     yield from _column_faults(f"{where}, value", state.value, key=False)
     if state.ttl is not None and not (isinstance(state.ttl, timedelta) and state.ttl > timedelta(0)):
