@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +15,21 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
-from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
+from txstorm.state.intent import Intent, IntentTable, TxidRecord
+from txstorm.state.owner import FORMAT
+from txstorm.state.owner import Owner as Owner
+from txstorm.state.owner import TableRef as TableRef
 from txstorm.state.schema import schema_differences
 from txstorm.state.staging import STAGED, data_file
 from txstorm.state.tiling import check_tiles
+from txstorm.state.writer import DIRECT, Writer
 
 log = logging.getLogger("txstorm.state")
 
-FORMAT = "1"
 TRIES = 10
 CHECKPOINT_EVERY = 20
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
 REGROUPED, RESTORED = "regroup", "restore"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is.
-
-    Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int = 0
-
-    @property
-    def epoch_app(self) -> str:
-        """The app id under which tables keep the coordinator's epoch."""
-        return f"txstorm/{self.incarnation}/epoch"
-
-    def properties(self) -> dict[str, str]:
-        """What every table of this owner says about itself."""
-        return {
-            "txstorm.format": FORMAT,
-            "txstorm.topology": self.topology,
-            "txstorm.incarnation": self.incarnation,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TableRef:
-    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
-
-    kind: str
-    name: str
-
-    @property
-    def uri(self) -> str:
-        """Its directory, relative to the data directory; also its name in ledger and messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
-
-    def txid_app(self, owner: Owner) -> str:
-        """The app id under which it keeps its last txid."""
-        table = f"{self.kind}-{self.name}" if self.name else self.kind
-        return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
 
 
 class DeltaTableState:
@@ -84,6 +40,7 @@ class DeltaTableState:
         self.path = data_dir / ref.uri
         self.owner = owner
         self._handle = handle
+        self._writer: Writer = DIRECT
         self._txid_app = ref.txid_app(owner)
         self._check_owner()
         check_tiles(ref.uri, handle.checked_infos())
@@ -114,6 +71,10 @@ class DeltaTableState:
         for parent in (path.parent, data_dir):
             sync_file(parent)
         return made
+
+    def use(self, writer: Writer) -> None:
+        """Publish groups with `writer`; called before the epoch is raised."""
+        self._writer = writer
 
     @property
     def version(self) -> int:
@@ -164,8 +125,9 @@ class DeltaTableState:
             FencedError: the table has a newer epoch.
         """
         self._handle.refresh()
+        fresh = self._writer.prepare(self.path)
         for _ in range(TRIES):
-            if self._check_epoch(epoch) == epoch:
+            if self._check_epoch(epoch) == epoch and not fresh:
                 return
             last = self.last_txid()
             info = {**_identity(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
@@ -209,7 +171,7 @@ class DeltaTableState:
                 self.sync(version)
                 faults.point(f"p7.{number}.after")
                 return version
-            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
+            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written", self._writer)
             if version is None:
                 version = self._published(table, intent, epoch)
         raise self._blocked(f"publish txid {intent.last}", None)
@@ -255,11 +217,10 @@ class DeltaTableState:
             sync_file(entry)
         sync_file(entry.parent)
 
-    def _try(self, commit: Commit, written: str | None = None) -> int | None:
+    def _try(self, commit: Commit, written: str | None = None, writer: Writer = DIRECT) -> int | None:
         """The version that the commit made, or None when it is not known to; then the handle is at the newest one."""
-        version = self._handle.version + 1
         try:
-            self._handle.commit(commit)
+            version = writer.commit(self._handle, commit, self._txid_app)
         except ConflictError:
             self._handle.refresh()
             return None
