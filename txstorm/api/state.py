@@ -21,6 +21,8 @@ ARROW_TYPES: dict[type, pa.DataType] = {
     date: pa.date32(),
     Decimal: DECIMAL,
 }
+DELTALAKE, SPARK = "deltalake", "spark"
+WRITERS = (DELTALAKE, SPARK)
 
 
 def arrow_type(declared: Any) -> pa.DataType | None:
@@ -40,11 +42,13 @@ class KeyedState:
         name: names the tables; a letter, then letters, digits, ``_`` or ``-``.
         key: column → type; no floats.
         value: column → type; a Python type (str, int, float, bool, bytes, datetime, date, Decimal) or an Arrow type.
+        writer: who publishes: ``deltalake``, in the driver, or ``spark``, through delta-spark.
     """
 
     name: str
     key: Mapping[str, Any] = field(hash=False)
     value: Mapping[str, Any] = field(hash=False)
+    writer: str = DELTALAKE
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,12 @@ class SinkTable:
     Attributes:
         name: names the table.
         columns: column → type, as for `KeyedState`.
+        writer: as for `KeyedState`.
     """
 
     name: str
     columns: Mapping[str, Any] = field(hash=False)
+    writer: str = DELTALAKE
 
 
 class StateHandle(Protocol):

@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
+from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
     CHECK,
     INFO,
@@ -32,6 +33,7 @@ from txstorm.clients.delta_log import (
     checksum,
     copy_archived,
     entries_since_checkpoint,
+    info_of,
     note_checkpoint,
     own_info,
     paths_of,
@@ -154,18 +156,20 @@ class DeltaHandle:
         Raises:
             ConflictError: the table is at another version than this handle.
             TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
+            BlockedError: a commit with Spark goes on and on.
         """
         change = commit.data_change
         adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
         removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
         try:
-            self._table.create_write_transaction(
-                [*adds, *removes],
-                "append",
-                self._table.schema(),
-                commit_properties=_properties(commit),
-                post_commithook_properties=_NO_HOOKS,
-            )
+            with locked(self.path):
+                self._table.create_write_transaction(
+                    [*adds, *removes],
+                    "append",
+                    self._table.schema(),
+                    commit_properties=_properties(commit),
+                    post_commithook_properties=_NO_HOOKS,
+                )
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
@@ -220,7 +224,7 @@ class DeltaHandle:
     def _history(self, limit: int) -> list[LogEntry]:
         with _reading(self.path, "the history"):
             found = self._table.history(limit)
-        return [LogEntry(int(entry["version"]), _info(entry)) for entry in found]
+        return [LogEntry(int(entry["version"]), info_of(entry)) for entry in found]
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
@@ -335,11 +339,6 @@ def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperti
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )
-
-
-def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    info = entry.get(INFO)
-    return info if isinstance(info, dict) else {}
 
 
 def _checked(entry: Path) -> Mapping[str, Any]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txstorm.api.names import field_fault, name_fault
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta import stored_schema
+from txstorm.clients.delta_spark import PROPERTIES
 from txstorm.errors import StateError
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
@@ -56,10 +57,14 @@ class Declaration:
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """What one of its tables says about its columns, for readers that do not have the topology's code."""
+        """What one of its tables says about its columns, for readers that do not have the topology's code.
+
+        And what Spark is to know of it, where it writes.
+        """
+        tuned = PROPERTIES if self.table.writer == SPARK else {}
         if isinstance(self.table, SinkTable):
-            return {VALUES: json.dumps(list(self.table.columns))}
-        return {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+            return {VALUES: json.dumps(list(self.table.columns)), **tuned}
+        return {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table)), **tuned}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its columns or key differ from the declaration."""

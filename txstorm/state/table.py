@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta_lock import is_shared
+from txstorm.clients.delta_log import paths_of
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
@@ -214,6 +216,8 @@ class DeltaTableState:
         """Make a version of the log durable."""
         entry = self._handle.log_entry(version)
         if entry.exists():  # else it is so old that a checkpoint has taken its place
+            for file in _unsynced(self.path, entry):
+                sync_file(file)
             sync_file(entry)
         sync_file(entry.parent)
 
@@ -345,6 +349,14 @@ class DeltaTableState:
     def _blocked(self, what: str, cause: BaseException | None) -> BlockedError:
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
+
+
+def _unsynced(table: Path, entry: Path) -> list[Path]:
+    """The files of a log entry that Spark may have written, which makes nothing durable."""
+    if not is_shared(table):
+        return []
+    files = [table / path for path in paths_of(entry) if not path.startswith(STAGED)]
+    return [file for file in (*files, *{file.parent for file in files}) if file.exists()]
 
 
 def _identity(owner: Owner) -> dict[str, Any]:

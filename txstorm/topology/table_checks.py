@@ -7,7 +7,7 @@ from typing import Any
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.outlets import OUTLET_METHODS, Outlet
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import WRITERS, KeyedState, SinkTable
 from txstorm.topology.columns import column_fault
 from txstorm.topology.graph import Input
 from txstorm.topology.inspected import Inspected
@@ -34,6 +34,12 @@ def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
             yield from _state_faults(one.id, state)
         for sink in one.sinks:
             yield from _sink_faults(one.id, sink)
+        writers = [(state.name, state.writer) for state in one.states]
+        writers += [(sink.name, sink.writer) for sink in one.sinks]
+        for name, writer in writers:
+            if writer not in WRITERS:
+                expected = " or ".join(map(repr, WRITERS))
+                yield f"component {one.id!r}, table {name!r}: expected writer {expected}, got {writer!r}"
         for outlet in one.outlets:
             yield from _sink_faults(one.id, outlet)
             yield from _writer_faults(one.id, outlet)
