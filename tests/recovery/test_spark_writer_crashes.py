@@ -8,6 +8,7 @@ from recovery_cases import HERE, KILLED, check_tiling, finish, start
 from spark_writer_job import main
 
 from txstorm.clients.delta import DeltaHandle
+from txstorm.runtime.rewind import rewind
 from txstorm.state.read import read_sink, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -23,7 +24,6 @@ def by_spark(data_dir, uri):
 
 
 def check_content(data_dir, parts):
-    check_tiling(data_dir, len(parts))
     counts = read_state(data_dir, "counts").to_pylist()
     assert {row["word"]: row["n"] for row in counts} == Counter(word for part in parts for word in part.split("-"))
     rows = sorted((row["_txid"], row["words"]) for row in read_sink(data_dir, "all").to_pylist())
@@ -37,6 +37,7 @@ def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark,
     assert status == KILLED, output
     assert by_spark(place / "data", "changes/counts") == [1, 2]
     main(place / "data", "deltalake", parts)
+    check_tiling(place / "data", len(parts))
     check_content(place / "data", parts)
     assert by_spark(place / "data", "changes/counts") == [1, 2]
 
@@ -49,6 +50,16 @@ def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
     assert list((place / "data/changes/counts/_txstorm/staged").glob("*-2-*.parquet"))
     parts = ["a-b", "x-y-a", "d-a"]
     main(place / "data", "spark", parts)
+    check_tiling(place / "data", len(parts))
     check_content(place / "data", parts)
     assert by_spark(place / "data", "changes/counts") == by_spark(place / "data", "sinks/all") == [2, 3]
     assert DeltaHandle.open(place / "data/changes/counts").read()["_txid"].to_pylist().count(2) == 3
+
+
+def test_a_rewind_of_what_spark_has_written(spark, place):
+    main(place / "data", "spark", ["a-b", "a-c"])
+    rewind(place / "data", 1)
+    parts = ["a-b", "d"]
+    main(place / "data", "spark", parts)
+    check_content(place / "data", parts)
+    assert by_spark(place / "data", "changes/counts") == [1, 2, 2]

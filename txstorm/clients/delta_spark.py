@@ -10,7 +10,7 @@ from typing import Any
 
 from txstorm.clients.delta_lock import LOCK, PATIENCE, is_held, one_thread, wait_for
 from txstorm.clients.spark import explain_failure, is_alive, is_connect, spark_version
-from txstorm.errors import ConflictError, InputError, MissingDependency, SessionLost, TableCorrupt
+from txstorm.errors import BlockedError, ConflictError, InputError, MissingDependency, SessionLost, TableCorrupt
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -87,11 +87,12 @@ class SparkDelta:
             BlockedError: it is not to be had in `patience` seconds.
             SessionLost: the session is gone.
         """
-        self._check_alive()
         with one_thread(table, patience):
-            file = self._session._jvm.java.io.RandomAccessFile(str((table / LOCK).absolute()), "rw")  # noqa: SLF001
+            with self._calling(table, "take its lock"):
+                file = self._session._jvm.java.io.RandomAccessFile(str((table / LOCK).absolute()), "rw")  # noqa: SLF001
             try:
-                wait_for(lambda: _try_lock(file), table, patience)
+                with self._calling(table, "take its lock"):
+                    wait_for(lambda: _try_lock(file), table, patience)
                 yield
             finally:
                 if is_alive(self._session):
@@ -119,17 +120,26 @@ class SparkDelta:
             TableCorrupt: it failed for another reason; it may have been made nevertheless.
             SessionLost: the session is gone.
         """
-        self.append_frame(table, self._session.read.parquet(*map(str, files)), app, txid, metadata)
+        with self._calling(table, "read the staged rows"):
+            frame = self._session.read.parquet(*map(str, files))
+        self.append_frame(table, frame, app, txid, metadata)
 
     def append_frame(self, table: Path, frame: Any, app: str, txid: int, metadata: str) -> None:
         """As `append`, of the rows of a frame."""
-        self._check_alive()
         options = {"txnAppId": app, "txnVersion": str(txid), "userMetadata": metadata, "mergeSchema": "false"}
-        try:
+        with self._calling(table, "append to it"):
             frame.write.format("delta").mode("append").options(**options).save(str(table.absolute()))
+
+    @contextmanager
+    def _calling(self, table: Path, what: str) -> Iterator[None]:
+        """Names what Spark could not do."""
+        try:
+            yield
+        except BlockedError:
+            raise
         except Exception as error:
             self._check_alive()
-            raise _failure(table, error) from error
+            raise _failure(table, what, error) from error
 
     def _check_alive(self) -> None:
         if not is_alive(self._session):
@@ -150,13 +160,12 @@ def _try_lock(file: Any) -> bool:
         raise
 
 
-def _failure(table: Path, error: Exception) -> ConflictError | TableCorrupt:
+def _failure(table: Path, what: str, error: Exception) -> ConflictError | TableCorrupt:
     text = str(error)
     if any(name in text for name in ("Concurrent", "MetadataChangedException", "ProtocolChangedException")):
         return ConflictError(f"{table}: another writer has committed while Spark did: {explain_failure(error)}")
     return TableCorrupt(
-        f"{table}: Spark cannot append to it: {explain_failure(error)}; check disk space and permissions, then start "
-        "again"
+        f"{table}: Spark cannot {what}: {explain_failure(error)}; check disk space and permissions, then start again"
     )
 
 

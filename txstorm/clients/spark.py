@@ -61,7 +61,16 @@ class Sessions:
             self._users -= 1
             if self._users == 0:
                 self._made = None
-                session.stop()
+                _stop(session)
+
+
+def _stop(session: Any) -> None:
+    try:
+        session.stop()
+    except Exception as error:
+        if is_alive(session):
+            raise
+        log.debug("the session was gone before it was stopped: %s", error)
 
 
 def _existing_session() -> Any:

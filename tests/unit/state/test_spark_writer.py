@@ -155,8 +155,8 @@ def test_a_lost_answer_of_spark_is_read_back(copied, delta):
 
 def test_other_content_of_a_published_txid_is_no_success(copied, delta):
     """Spark says nothing when it skips the second content of a txid; it is found out by reading back."""
-    store = opened_by(delta, copied, 4)
-    first, other = decided(store, 4, {"e": 1}), decided(store, 4, {"x": 1}, attempt=99)
+    first = decided(opened_by(delta, copied, 4), 4, {"e": 1})
+    other = decided(opened_by(delta, copied, 4), 4, {"x": 1}, attempt=99)
     found = table(copied, delta)
     version = publish(found, first)
     content = rows(copied)
@@ -280,17 +280,18 @@ def test_a_changed_digit_in_an_entry_of_spark_is_found(copied, spoilt):
 
 
 def test_the_log_is_shortened_and_spark_goes_on(copied, delta):
-    handle = table(copied).handle
+    table(copied).handle.checkpoint(1)
+    commit(opened_by(None, copied, 4), 4, {"e": 1}, epoch=4)
+    table(copied).handle.checkpoint(1)
     content = rows(copied)
-    handle.checkpoint(1)
     archive_entries(copied / REF.uri, 1)
     archived = {file.name for file in (copied / REF.uri / ARCHIVE).iterdir()}
     assert {"00000000000000000002.json", "00000000000000000002.crc", ".00000000000000000002.json.crc"} <= archived
     assert not [file for file in (copied / REF.uri / LOG).iterdir() if "00000000000000000002." in file.name]
-    store = opened_by(delta, copied, 4)
-    commit(store, 4, {"e": 1}, epoch=4)
-    assert rows(copied)[: len(content)] == content
-    assert len(rows(copied)) == len(content) + 1
+    commit(opened_by(delta, copied, 5), 5, {"f": 1}, epoch=5)
+    assert writers(copied)[-1] == "spark"
+    assert rows(copied)[:-1] == content
+    assert rows(copied)[-1]["word"] == "f"
 
 
 @pytest.mark.parametrize(
