@@ -30,6 +30,7 @@ def check_content(data_dir, parts):
     assert rows == list(enumerate(parts, 1))
 
 
+@pytest.mark.long
 def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark, place):
     parts, jars = ["a-b", "a-c", "d-a"], spark.conf.get("spark.jars")
     child = start(JOB, place / "data", "spark", jars, *parts, fault="p7.1.written:kill:2")
@@ -56,6 +57,7 @@ def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
     assert DeltaHandle.open(place / "data/changes/counts").read()["_txid"].to_pylist().count(2) == 3
 
 
+@pytest.mark.long
 def test_a_rewind_of_what_spark_has_written(spark, place):
     main(place / "data", "spark", ["a-b", "a-c"])
     rewind(place / "data", 1)
