@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +13,7 @@ from txstorm.clients.delta_lock import LOCK, PATIENCE, is_held, one_thread, wait
 from txstorm.clients.spark import explain_failure, is_alive, is_connect, spark_version
 from txstorm.errors import BlockedError, ConflictError, InputError, MissingDependency, SessionLost, TableCorrupt
 
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 PROPERTIES: Mapping[str, str] = {
@@ -121,7 +123,7 @@ class SparkDelta:
             SessionLost: the session is gone.
         """
         with self._calling(table, "read the staged rows"):
-            frame = self._session.read.parquet(*map(str, files))
+            frame = self._session.read.parquet(*map(_exactly, files))
         self.append_frame(table, frame, app, txid, metadata)
 
     def append_frame(self, table: Path, frame: Any, app: str, txid: int, metadata: str) -> None:
@@ -148,6 +150,11 @@ class SparkDelta:
                 "again with a new session"
             )
             raise SessionLost(msg)
+
+
+def _exactly(file: Path) -> str:
+    """The path as Spark takes it, where brackets and stars would be patterns; Spark's directory may be another."""
+    return _PATTERN.sub(r"\\\g<0>", str(file.absolute()))
 
 
 def _try_lock(file: Any) -> bool:
