@@ -23,6 +23,8 @@ ARROW_TYPES: dict[type, pa.DataType] = {
     date: pa.date32(),
     Decimal: DECIMAL,
 }
+DELTALAKE, SPARK = "deltalake", "spark"
+WRITERS = (DELTALAKE, SPARK)
 
 
 def arrow_type(declared: Any) -> pa.DataType | None:
@@ -47,6 +49,7 @@ class KeyedState:
         layout: ``changes`` (commits append the changed rows, ``state/<name>`` follows now and then) or ``merge``
             (``state/<name>`` is exact at every version; a commit writes the files of its keys again). Fixed by the
             first run.
+        writer: who publishes: ``deltalake``, in the driver, or ``spark``, through delta-spark.
     """
 
     name: str
@@ -54,6 +57,7 @@ class KeyedState:
     value: Mapping[str, Any] = field(hash=False)
     ttl: timedelta | None = None
     layout: str = CHANGES
+    writer: str = DELTALAKE
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class CollectionState(KeyedState):
     as an attribute of a committer; ``context.collection(name)`` gives its handle.
 
     Attributes:
-        name, key, value: as of `KeyedState`; `key` is that of the collections.
+        name, key, value, writer: as of `KeyedState`; `key` is that of the collections.
         ttl: how long a row lives after it was appended, by the stamps of txids; None: until it is removed.
         layout: ``changes``, the only one for collections.
         order: the order column → its type: ``datetime`` or ``int``.
@@ -80,10 +84,12 @@ class SinkTable:
     Attributes:
         name: names the table.
         columns: column → type, as for `KeyedState`.
+        writer: as for `KeyedState`.
     """
 
     name: str
     columns: Mapping[str, Any] = field(hash=False)
+    writer: str = DELTALAKE
 
 
 class StateHandle(Protocol):

@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 from txstorm import faults
 from txstorm.clients.delta_entry import PLAIN, NoLinksError, entry_bytes, milliseconds, put_entry
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
+from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
     CHECK,
     INFO,
@@ -34,6 +35,7 @@ from txstorm.clients.delta_log import (
     checksum,
     copy_archived,
     entries_since_checkpoint,
+    info_of,
     note_checkpoint,
     own_info,
     paths_of,
@@ -161,10 +163,12 @@ class DeltaHandle:
         Raises:
             ConflictError: the table is at another version than this handle; call `refresh`.
             TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
+            BlockedError: a commit with Spark goes on and on.
         """
         try:
-            if not self._commit_entry(commit):
-                self._commit_through(commit)
+            with locked(self.path):
+                if not self._commit_entry(commit):
+                    self._commit_through(commit)
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
@@ -248,7 +252,7 @@ class DeltaHandle:
     def _history(self, limit: int) -> list[LogEntry]:
         with _reading(self.path, "the history"):
             found = self._read_here().history(limit)
-        return [LogEntry(int(entry["version"]), _info(entry)) for entry in found]
+        return [LogEntry(int(entry["version"]), info_of(entry)) for entry in found]
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
@@ -371,11 +375,6 @@ def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperti
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )
-
-
-def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    info = entry.get(INFO)
-    return info if isinstance(info, dict) else {}
 
 
 def _checked(entry: Path) -> Mapping[str, Any]:

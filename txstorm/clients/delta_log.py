@@ -22,7 +22,10 @@ NOTE = "_txstorm/checkpoint.json"
 ARCHIVE = "_txstorm/log"
 CHECK = "check"
 FOREIGN = "foreign"
+WRITTEN = "written"
 _ENTRY = re.compile(r"(\d{20})\.json")
+# Spark's own checksums: of the table at a version, and Hadoop's of every file it writes.
+_SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*parquet\.crc)")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
 # What was read of the source: nothing is decided by it, and its floats need not come back bit by bit.
@@ -86,7 +89,10 @@ def archive_entries(table: Path, keep: int) -> None:
         return
     (table / ARCHIVE).mkdir(parents=True, exist_ok=True)
     for _, name in old:
-        (table / LOG / name).rename(table / ARCHIVE / name)
+        if (table / ARCHIVE / name).exists():  # what a writer that slept for long has left here is no entry
+            (table / LOG / name).unlink()
+        else:
+            (table / LOG / name).rename(table / ARCHIVE / name)
 
 
 def archived_entries(table: Path) -> list[Path]:
@@ -129,7 +135,7 @@ def copy_archived(table: Path, version: int, place: Path) -> bool:
 
 def version_of(name: str) -> int | None:
     """The version that a file of the log is of; None for files that are of none."""
-    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)
+    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name) or _SUM.fullmatch(name)
     return int(found[1]) if found else None
 
 
@@ -171,7 +177,7 @@ def own_info(entry: Path) -> Mapping[str, Any]:
         actions = _actions(entry)
         if not actions:
             return {}
-        own: dict[str, Any] = dict(actions["commitInfo"][0]).get(INFO, {})
+        own = info_of(actions["commitInfo"][0])
         ours = bool(own) or any(one["appId"].startswith(f"{INFO}/") for one in actions["txn"])
         intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
@@ -203,8 +209,42 @@ def _actions(entry: Path) -> dict[str, list[Any]]:
     return actions
 
 
+def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
+    """What txstorm wrote into a commit info; through Spark it went into the user's metadata, as JSON."""
+    own = commit_info.get(INFO)
+    if own is None:
+        try:
+            own = json.loads(commit_info.get("userMetadata") or "null")[INFO]
+        except (ValueError, LookupError, TypeError):  # a label of ours, or somebody else's
+            return {}
+    return dict(own) if isinstance(own, Mapping) else {}
+
+
+def spark_metadata(info: Mapping[str, Any], rows: int, txids: tuple[int, int], app: str, txid: int, label: str) -> str:
+    """The user's metadata of a commit through Spark: `info`, and the rows and txids its files are to say they have.
+
+    Which files they are is known to nobody before.
+    """
+    content = {**info, WRITTEN: [rows, *txids]}
+    return json.dumps({"label": label, INFO: {**content, CHECK: checksum(content, (), (), [(app, txid)], None)}})
+
+
+def _written(adds: Sequence[Mapping[str, Any]], noted: Sequence[int]) -> list[int]:
+    """How many rows, and the lowest and highest txid, files say they have; what they do not say is as `noted`.
+
+    Spark has statistics of the first columns only where the table was made to be written by another writer.
+    """
+    stats = [json.loads(one["stats"]) for one in adds]
+    least, most = ([one[ends]["_txid"] for one in stats if "_txid" in one[ends]] for ends in ("minValues", "maxValues"))
+    rows = sum(one["numRecords"] for one in stats)
+    return [rows, min(least, default=noted[1]), max(most, default=noted[2])]
+
+
 def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> str:
     info = {name: value for name, value in own.items() if name != CHECK}
+    if WRITTEN in info:
+        ours = [(one["appId"], one["version"]) for one in actions["txn"]]
+        return checksum({**info, WRITTEN: _written(actions["add"], info[WRITTEN])}, (), (), ours, None)
     adds = [(unquote(one["path"]), one["size"], one["modificationTime"], one["stats"]) for one in actions["add"]]
     removes = [unquote(one["path"]) for one in actions["remove"]]
     transactions = [(one["appId"], one["version"]) for one in actions["txn"]]

@@ -38,11 +38,13 @@ from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, take_lease
+from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.history import check_history
 from txstorm.state.intent import Intent
 from txstorm.state.outside import check_declared, declared_uris, waits_for_code
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.spark_writer import SparkWriter
 from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
 from txstorm.state.table import Owner
@@ -117,9 +119,14 @@ def open_session(
     settings = topology.settings
     named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
     make_ready = partial(engine.start, program)
-    books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
+    writer = spark_writer(topology)
     try:
-        store, identity = _lead(topology, books, data_dir)
+        books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
+    except BaseException:
+        let_go(writer)
+        raise
+    try:
+        store, identity = _lead(topology, books, data_dir, writer)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
@@ -129,6 +136,7 @@ def open_session(
         return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
     except BaseException:
         books.ledger.close()
+        let_go(writer)
         raise
 
 
@@ -166,7 +174,7 @@ def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
     return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
-def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore, Identity]:
+def _lead(topology: Topology, books: Books, data_dir: Path, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
     """P0 proper. Nothing is written before everything that stands there has been checked."""
     faults.point("p0.before")
     known = books.identity()
@@ -207,6 +215,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         recorded=books.tables(),
         letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
         cache_bytes=topology.settings.index_cache_bytes,
+        spark=writer,
     )
     store.raise_epoch(epoch)
     _lead_outside(store, books, committed, waiting)

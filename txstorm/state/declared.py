@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.state import CHANGES as CHANGES_LAYOUT
-from txstorm.api.state import MERGE, CollectionState, KeyedState, SinkTable
+from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
 from txstorm.clients.delta import stored_schema
+from txstorm.clients.delta_spark import PROPERTIES
 from txstorm.errors import StateError
 from txstorm.state.expiry import TTL, check_ttl, ttl_of, ttl_property
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
@@ -65,11 +66,15 @@ class Declaration:
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """What one of its tables says about its columns, for readers that do not have the topology's code."""
+        """What one of its tables says about its columns, for readers that do not have the topology's code.
+
+        And what Spark is to know of it, where it writes.
+        """
+        tuned = PROPERTIES if self.table.writer == SPARK else {}
         if isinstance(self.table, SinkTable):
-            return {VALUES: json.dumps(list(self.table.columns))}
+            return {VALUES: json.dumps(list(self.table.columns)), **tuned}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
-        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
+        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {}), **tuned}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared."""

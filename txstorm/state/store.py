@@ -12,7 +12,7 @@ import pyarrow as pa
 from txstorm import faults
 from txstorm.api.maps import MapState
 from txstorm.api.outlets import Outlet
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.collection import state_group
@@ -34,6 +34,7 @@ from txstorm.state.recovery import roll_forward as roll_forward
 from txstorm.state.recovery import table_ref
 from txstorm.state.schema import TXID
 from txstorm.state.sink import SinkGroup
+from txstorm.state.spark_writer import SparkWriter
 from txstorm.state.sweep import kept_by, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 from txstorm.state.together import together
@@ -53,6 +54,7 @@ class StateStore:
         tables: Mapping[TableRef, DeltaTableState],
         outside: OutsideStore,
         bounds: Bounds | None = None,
+        spark: SparkWriter | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.outside = outside
@@ -68,6 +70,7 @@ class StateStore:
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
         self._merged: list[tuple[int, Path]] = []
         self._bounds = bounds or Bounds()
+        self._spark = spark
 
     @classmethod
     def open(
@@ -87,6 +90,7 @@ class StateStore:
         letters: pa.Schema | None = None,
         cache_bytes: int | None = None,
         bounds: Bounds | None = None,
+        spark: SparkWriter | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -107,6 +111,7 @@ class StateStore:
             letters: the columns of the table of dead letters, where the topology keeps any.
             cache_bytes: of all states in memory, which share it evenly.
             bounds: of every state's index, instead.
+            spark: publishes to the tables that are declared with ``writer="spark"``; there must be one for them.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -130,9 +135,12 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
+        for one in declared:
+            if spark is not None and one.table.writer == SPARK:
+                found[one.refs[0]].use(spark)
         if cache_bytes is not None:
             bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
-        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds)
+        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds, spark)
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table; called in P0, and again for tables made by `open`.
@@ -346,6 +354,8 @@ class StateStore:
 
     def close(self) -> None:
         """Let go of tables, indexes and connections."""
+        if self._spark is not None:
+            self._spark.close()
         self.outside.close()
         for index in self._indexes.values():
             index.close()

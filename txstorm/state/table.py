@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta_lock import is_shared
+from txstorm.clients.delta_log import paths_of
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
@@ -23,6 +25,7 @@ from txstorm.state.owner import TableRef as TableRef
 from txstorm.state.schema import OP, schema_differences
 from txstorm.state.staging import STAGED, data_file
 from txstorm.state.tiling import check_own, check_tiles
+from txstorm.state.writer import DIRECT, Writer
 
 log = logging.getLogger("txstorm.state")
 
@@ -40,6 +43,7 @@ class DeltaTableState:
         self.path = data_dir / ref.uri
         self.owner = owner
         self._handle = handle
+        self._writer: Writer = DIRECT
         self._txid_app = ref.txid_app(owner)
         self._lost = False
         self._check_owner()
@@ -71,6 +75,10 @@ class DeltaTableState:
         for parent in (path.parent, data_dir):
             sync_file(parent)
         return made
+
+    def use(self, writer: Writer) -> None:
+        """Publish groups with `writer`; called before the epoch is raised."""
+        self._writer = writer
 
     @property
     def version(self) -> int:
@@ -127,8 +135,9 @@ class DeltaTableState:
             FencedError: the table has a newer epoch.
         """
         self._handle.refresh()
+        fresh = self._writer.prepare(self.path)
         for _ in range(TRIES):
-            if self._check_epoch(epoch) == epoch:
+            if self._check_epoch(epoch) == epoch and not fresh:
                 return
             last = self.last_txid()
             info = {**_identity(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
@@ -173,7 +182,7 @@ class DeltaTableState:
                 self.sync(version)
                 faults.point(f"p7.{number}.after")
                 return version
-            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
+            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written", self._writer)
             if version is None:
                 self._lost = True
                 version = self._published(table, intent, epoch)
@@ -218,13 +227,15 @@ class DeltaTableState:
         """Make a version of the log durable."""
         entry = self._handle.log_entry(version)
         if entry.exists():  # else it is so old that a checkpoint has taken its place
+            for file in _unsynced(self.path, entry):
+                sync_file(file)
             sync_file(entry)
         sync_file(entry.parent)
 
-    def _try(self, commit: Commit, written: str | None = None) -> int | None:
+    def _try(self, commit: Commit, written: str | None = None, writer: Writer = DIRECT) -> int | None:
         """The version that the commit made, or None when it is not known to; then the handle is at the newest one."""
         try:
-            self._handle.commit(commit)
+            version = writer.commit(self._handle, commit, self._txid_app)
         except ConflictError:
             self._handle.refresh()
             return None
@@ -233,7 +244,9 @@ class DeltaTableState:
             return None
         if written:
             faults.point(written)
-        return self._handle.version
+        if self._handle.version != version:  # made by somebody else for us
+            self._handle.refresh()
+        return version
 
     def _check_unchanged(self, table: IntentTable) -> None:
         """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
@@ -369,6 +382,14 @@ class DeltaTableState:
     def _blocked(self, what: str, cause: BaseException | None) -> BlockedError:
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
+
+
+def _unsynced(table: Path, entry: Path) -> list[Path]:
+    """The files of a log entry that Spark may have written, which makes nothing durable."""
+    if not is_shared(table):
+        return []
+    files = [table / path for path in paths_of(entry) if not path.startswith(STAGED)]
+    return [file for file in (*files, *{file.parent for file in files}) if file.exists()]
 
 
 def _identity(owner: Owner) -> dict[str, Any]:
