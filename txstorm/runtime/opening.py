@@ -295,8 +295,7 @@ def _assemble(
     if topology.external:  # one txid is decided before the next one's effects begin
         settings = settings.updated({"max_group_txids": 1})
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
-    source = planner(topology.spout.object, context)
-    planning = Planning(books, source, options.clock.now, external=topology.external)
+    planning = Planning(books, planner(topology.spout.object, context), options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
     committer = Committer(
         program,
@@ -308,8 +307,7 @@ def _assemble(
         sleep=sleep,
         observe=options.observe,
         monotonic=options.clock.monotonic,
-        # Effects outside, and reads of databases, come after all that is before them is decided.
-        ahead=not (topology.external or topology.maps or topology.outlets),
+        ahead=not topology.outside,
     )
     return Session(
         data_dir=Path(store.data_dir),

@@ -120,6 +120,11 @@ class Topology:
         """Whether a component has effects of its own, so that transactions are decided one by one."""
         return any(component.external for component in self.components)
 
+    @property
+    def outside(self) -> bool:
+        """Whether its commits reach other systems: what comes before them is committed first."""
+        return self.external or bool(self.maps) or bool(self.outlets)
+
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """The same graph with some settings changed; raises `SettingError` as `Settings.parse` does."""
         return replace(self, settings=self.settings.updated(changes))
