@@ -164,8 +164,10 @@ PEERS: Mapping[str, Peer] = {one.name: one for one in _PEERS}
 
 
 def peers_on(engine: str) -> Mapping[str, Peer]:
-    """The peers, with txstorm on an engine: ``spark``, or ``local`` for trying out."""
+    """The peers, with txstorm on an engine: ``spark``, or ``local`` for trying out, which has no JVM to warm up."""
+    if engine == "spark":
+        return PEERS
     return {
-        name: replace(one, command=[*one.command[:-1], engine]) if name.endswith("txstorm") else one
+        name: replace(one, command=[*one.command[:-1], engine], warm_up=None) if name.endswith("txstorm") else one
         for name, one in PEERS.items()
     }
