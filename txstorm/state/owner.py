@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from txstorm.api.state import MERGE
+from txstorm.errors import DataDirectoryError
 from txstorm.state.intent import DIRECTORIES
 
 FORMAT = "1"
@@ -72,3 +74,23 @@ def key_names_of(properties: Mapping[str, str]) -> list[str]:
 def is_merged(properties: Mapping[str, str]) -> bool:
     """Whether the table with these `properties` is a state of the layout ``merge``: it has no table of changes."""
     return properties.get(LAYOUT) == MERGE
+
+
+def check_owner(table: Path, properties: Mapping[str, str], owner: Owner) -> None:
+    """Raise `DataDirectoryError` unless a table with these `properties` is the owner's, and in a format read here."""
+    if "txstorm.incarnation" not in properties:
+        msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"
+        raise DataDirectoryError(msg)
+    if properties.get("txstorm.format") != FORMAT:
+        msg = (
+            f"table {table}: has format {properties.get('txstorm.format')!r}, this txstorm reads {FORMAT!r}; "
+            "use the txstorm that wrote it, or a newer one"
+        )
+        raise DataDirectoryError(msg)
+    if properties["txstorm.incarnation"] != owner.incarnation:
+        msg = (
+            f"table {table}: belongs to topology {properties.get('txstorm.topology')!r}, incarnation "
+            f"{properties['txstorm.incarnation']}; expected {owner.topology!r}, incarnation {owner.incarnation}; one "
+            "data directory belongs to one topology: use another one"
+        )
+        raise DataDirectoryError(msg)

@@ -19,9 +19,9 @@ from txstorm.ledger.durable import sync_file
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
 from txstorm.state.merged import merged_files
-from txstorm.state.owner import FORMAT
 from txstorm.state.owner import Owner as Owner
 from txstorm.state.owner import TableRef as TableRef
+from txstorm.state.owner import check_owner
 from txstorm.state.schema import OP, schema_differences
 from txstorm.state.staging import STAGED, data_file
 from txstorm.state.tiling import check_own, check_tiles
@@ -46,7 +46,7 @@ class DeltaTableState:
         self._writer: Writer = DIRECT
         self._txid_app = ref.txid_app(owner)
         self._lost = False
-        self._check_owner()
+        check_owner(self.path, handle.properties, owner)
         self._check_log()
 
     @classmethod
@@ -359,25 +359,6 @@ class DeltaTableState:
                 f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
             )
             raise TableCorrupt(msg)
-
-    def _check_owner(self) -> None:
-        found = self._handle.properties
-        if "txstorm.incarnation" not in found:
-            msg = f"table {self.path}: expected a table of txstorm, found a foreign one; use another name or directory"
-            raise DataDirectoryError(msg)
-        if found.get("txstorm.format") != FORMAT:
-            msg = (
-                f"table {self.path}: has format {found.get('txstorm.format')!r}, this txstorm reads {FORMAT!r}; "
-                "use the txstorm that wrote it, or a newer one"
-            )
-            raise DataDirectoryError(msg)
-        if found["txstorm.incarnation"] != self.owner.incarnation:
-            msg = (
-                f"table {self.path}: belongs to topology {found.get('txstorm.topology')!r}, incarnation "
-                f"{found['txstorm.incarnation']}; expected {self.owner.topology!r}, incarnation "
-                f"{self.owner.incarnation}; one data directory belongs to one topology: use another one"
-            )
-            raise DataDirectoryError(msg)
 
     def _blocked(self, what: str, cause: BaseException | None) -> BlockedError:
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
