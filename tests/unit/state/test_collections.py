@@ -1,6 +1,7 @@
 """Collections per key: appended, scanned in order over a range, removed by range, under the rules of all states."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -180,9 +181,7 @@ def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
     pairs = list(zip(codec.keys(keys), keys, strict=True))
     assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
     owners = [key[0] for _, key in sorted(pairs)]
-    assert len([1 for one, other in zip(owners, owners[1:], strict=False) if one != other]) == max(
-        len(set(owners)) - 1, 0
-    )
+    assert len([1 for one, other in pairwise(owners) if one != other]) == max(len(set(owners)) - 1, 0)
     for owner in set(owners):
         assert [key for _, key in sorted(pairs) if key[0] == owner] == sorted(key for key in keys if key[0] == owner)
 
