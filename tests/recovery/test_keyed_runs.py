@@ -88,7 +88,7 @@ def test_committed_txids_give_the_same_rows_again(place):
     recording, verdicts = Recording(place / "data"), []
     audit(again, recording, Span(6, TXIDS), LocalEngine(), verdicts.append)
     assert [(one.txid, one.equal) for one in verdicts] == [(txid, True) for txid in range(6, TXIDS + 1)]
-    backfill(again, recording, Span(1, TXIDS), place / "new", LocalEngine(), Origin(), lambda txid: None)
+    backfill(again, recording, Span(1, TXIDS), place / "new", LocalEngine(), Origin(None, "", ""), lambda txid: None)
     assert made(place / "new") == made(place / "data")
 
 
@@ -117,7 +117,7 @@ def test_time_and_failures_in_the_hands_of_a_test():
             "_txid": 3,
         }
         driver.restart()
-        assert [row["n"] for row in driver.state("events").to_pylist()] == [6, 12]
+        assert [row["n"] for row in driver.state("events").to_pylist()] == [3, 6, 12]
         assert driver.state("lately").as_of(2).to_pylist() == [{"k": 0, "n": 2}]
 
 
