@@ -63,7 +63,7 @@ def test_they_are_shown_and_count_in_the_shape_of_the_topology():
     kept = KeyedState("kept", key={"user": str}, value={"n": int}, ttl=DAY)
     topology = built(kept, events(ttl=DAY))
     assert "state/events, changes/events, by user, in the order of at, gone after 1 day" in str(explain(topology))
-    assert "events: user → [at, n, …]" in topology.describe()
+    assert "state events (user → [at, n, …])" in topology.describe()
     shown = json.loads(topology.describe("json"))["components"][1]["states"]
     assert shown == [
         {"name": "kept", "key": ["user"], "ttl": 86400.0, "value": ["n"]},
