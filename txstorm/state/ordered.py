@@ -17,7 +17,7 @@ Owner = tuple[Any, ...]
 Place = tuple[Any, int]
 """Where in its collection a row is: its order, and its number among the rows with that order."""
 LAST = (1 << 63) - 1
-"""No row has a higher number."""
+"""No row has a higher number; the lowest is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,15 @@ class Span:
     start: Any
     end: Any
 
-    def first(self, owner: Owner) -> tuple[Any, ...]:
-        """The lowest key that a row of `owner` in this range may have."""
-        return (*owner, self.start, -LAST)
+    @property
+    def first(self) -> Place:
+        """The lowest place in it."""
+        return self.start, 0
 
-    def last(self, owner: Owner) -> tuple[Any, ...]:
+    @property
+    def last(self) -> Place:
         """The highest one."""
-        return (*owner, self.end, LAST)
+        return self.end, LAST
 
 
 class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
@@ -77,8 +79,8 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
             places = self._places.get(owner)
             if not places:
                 return []
-            start = bisect_left(places, (span.start, -LAST))
-            found = places[start : bisect_right(places, (span.end, LAST), lo=start)]
+            start = bisect_left(places, span.first)
+            found = places[start : bisect_right(places, span.last, lo=start)]
             return [(place, self[(*owner, *place)]) for place in found]
 
     def _arrange(self) -> None:

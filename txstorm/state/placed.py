@@ -15,8 +15,8 @@ from txstorm.state.ordered import OrderedRows, Owner, Place, Span, over
 class PlacedRows(DiskRows, Protocol):
     """Rows of collections on disk, as `txstorm.state.rowstore.RowStore`."""
 
-    def scan(self, firsts: Sequence[Key], lasts: Sequence[Key]) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows from each key of `firsts` to that of `lasts`, in order."""
+    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+        """Places and rows of each of `owners` in `span`, in order."""
 
 
 class PlacedIndex(KeyIndex, Protocol):
@@ -93,8 +93,7 @@ class CollectionIndex(StateIndex):
             return found
         pending, writing = (cast("OrderedRows[Stored | Gone]", rows) for rows in self._behind)
         waiting = [(writing.scan(owner, span), pending.scan(owner, span)) for owner in owners]
-        firsts, lasts = [span.first(owner) for owner in owners], [span.last(owner) for owner in owners]
-        read = self._read(lambda disk: cast("PlacedRows", disk).scan(firsts, lasts))
+        read = self._read(lambda disk: cast("PlacedRows", disk).scan(owners, span))
         return [_there(rows, *later) for rows, later in zip(read, waiting, strict=True)]
 
 

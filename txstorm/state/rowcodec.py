@@ -17,10 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.keys import canonical, key_groups
+from txstorm.api.keys import canonical, canonical_value, key_group, key_groups
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.columns import python_values
 from txstorm.state.form import KeyForm, Value, ValueForm
+from txstorm.state.ordered import Owner, Place, Span
 from txstorm.state.schema import PLACE
 
 FORMAT = 1
@@ -32,6 +33,8 @@ _WORD_TAGS = ((pa.types.is_integer, b"i"), (pa.types.is_boolean, b"t"), (pa.type
 _HEAD = np.dtype([("tag", "S1"), ("size", "<u4")])
 _SIGN = np.uint64(1 << 63)
 _PLACE_BYTES = 8 * PLACE
+_FEW = 50
+"""Keys up to which it is quicker to take them one by one than as columns."""
 _WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
 
 
@@ -53,7 +56,13 @@ def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
     return [owner + places[i * _PLACE_BYTES : (i + 1) * _PLACE_BYTES] for i, owner in enumerate(owners)]
 
 
-def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[tuple[Any, int]]:
+def place_bytes(place: Place) -> bytes:
+    """The end of `placed_bytes` of one row."""
+    words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
+    return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
+
+
+def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
     """The places at the end of `placed_bytes`; `order` is the type of the order column."""
     words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
     orders, numbers = words.view(np.int64).reshape(-1, PLACE).T
@@ -108,7 +117,17 @@ class RowCodec:
         """Canonical keys as bytes."""
         return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
 
-    def places(self, keys: Sequence[bytes]) -> list[tuple[Any, int]]:
+    def ranges(self, owners: Sequence[Owner], span: Span) -> list[tuple[bytes, bytes]]:
+        """The lowest and the highest key that a row of each of the collections `owners` in `span` may have."""
+        if len(owners) <= _FEW:
+            begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
+        else:
+            columns = zip(self._keys.columns, zip(*owners, strict=True), strict=False)
+            begins = key_bytes([column.array(values) for column, values in columns], len(owners))
+        first, last = place_bytes(span.first), place_bytes(span.last)
+        return [(begin + first, begin + last) for begin in begins]
+
+    def places(self, keys: Sequence[bytes]) -> list[Place]:
         """The places of the rows of a collection."""
         return places_of(keys, self._keys.columns[-PLACE].field.type)
 

@@ -23,6 +23,7 @@ from txstorm.clients.rocks import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
 from txstorm.state.cache import Gone, Stored
 from txstorm.state.form import Key
+from txstorm.state.ordered import Owner, Place, Span
 from txstorm.state.rowcodec import FORMAT, RowCodec
 from txstorm.state.schema import OP, REMOVED, UPDATED, changes_schema
 
@@ -96,11 +97,9 @@ class RowStore:
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
 
-    def scan(self, firsts: Sequence[Key], lasts: Sequence[Key]) -> list[list[tuple[tuple[Any, int], Stored]]]:
-        """Places and rows of a collection from each key of `firsts` to that of `lasts`; raises `KeyStoreError`."""
-        ends = self._codec.keys([*firsts, *lasts])
-        spans = zip(ends[: len(firsts)], ends[len(firsts) :], strict=True)
-        found = [self._store.scan(first, last + b"\0") for first, last in spans]
+    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+        """Places and rows of each of the collections `owners` in `span`, in order; raises `KeyStoreError`."""
+        found = [self._store.scan(first, last + b"\0") for first, last in self._codec.ranges(owners, span)]
         rows = iter(self._decoded([row for part in found for row in part]))
         return [list(islice(rows, len(part))) for part in found]
 
@@ -143,7 +142,7 @@ class RowStore:
             log.warning("%s", error)
         remove_store(self.path)
 
-    def _decoded(self, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[tuple[Any, int], Stored]]:
+    def _decoded(self, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[Place, Stored]]:
         if not found:
             return []
         keys, rows = zip(*found, strict=True)

@@ -1,6 +1,7 @@
 """Collections per key: appended, scanned in order over a range, removed by range, under the rules of all states."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,12 +18,16 @@ from txstorm.clients.rocks import KeyStore
 from txstorm.errors import StateError
 from txstorm.state.collection import CollectionGroup
 from txstorm.state.index import Bounds
+from txstorm.state.ordered import Span
 from txstorm.state.placed import CollectionIndex
 from txstorm.state.rowcodec import RowCodec
 from txstorm.state.rowstore import RowStores, belonging
 
 VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
 LISTS = CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": pa.list_(pa.int64())})
+
+
+AT = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Bench:
@@ -180,10 +185,29 @@ def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
     codec = RowCodec(EVENTS)
     pairs = list(zip(codec.keys(keys), keys, strict=True))
     assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
+    for owner, at, number in keys:
+        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), Span(at, at))
+        (found,) = codec.keys([(owner, at, number)])
+        assert first <= found <= last
+        assert (first[:-16], first[-16:-8]) == (found[:-16], found[-16:-8])
     owners = [key[0] for _, key in sorted(pairs)]
     assert len([1 for one, other in pairwise(owners) if one != other]) == max(len(set(owners)) - 1, 0)
     for owner in set(owners):
         assert [key for _, key in sorted(pairs) if key[0] == owner] == sorted(key for key in keys if key[0] == owner)
+
+
+def test_collections_are_found_by_keys_of_every_type(tmp_path):
+    kinds = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal, "w": pa.int16()}
+    wide = CollectionState("wide", key=kinds, order={"at": pa.int32()}, value={"n": int})
+    full = ("ä", -1, True, b"\0", AT.replace(year=1905), date(1905, 1, 1), Decimal("1.50"), -7)
+    keys = [full, (None,) * len(kinds), *((*full[:1], i, *full[2:]) for i in range(60))]
+    made = Bench(wide, tmp_path, Bounds(kept_from=1, behind=1, seconds=1e9))
+    made.commit(1, lambda h: h.append_many([(key, at, i) for i, key in enumerate(keys) for at in (3, -3)]))
+    handle = made.open(2)
+    every = {key: [(-3, i), (3, i)] for i, key in enumerate(keys)}
+    assert handle.scan_many(keys) == every
+    assert {key: handle.scan(key) for key in keys} == every
+    assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
@@ -228,7 +252,6 @@ def test_an_index_that_cannot_be_read_any_more_is_made_again_beside_the_run(tmp_
 
 # --- misuse -----------------------------------------------------------------------------------------------------------
 
-AT = datetime(2024, 1, 1, tzinfo=UTC)
 MISUSE = {
     "no order": (lambda h: h.append(("a", 1), None, 1), "expected a value of the order column 'at', got None"),
     "no time zone": (lambda h: h.append(("a", 1), AT.replace(tzinfo=None), 1), "expected a datetime with a time zone"),
