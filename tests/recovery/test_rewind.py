@@ -218,6 +218,19 @@ def test_what_is_refused(copied, place):
     assert timeline(data_dir) == timeline(place / "copy") == 0
 
 
+def test_a_pending_one_is_shown(forks, copied, capsys):
+    data_dir, _ = copied()
+    assert execute(["inspect", str(data_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rewind"] is None
+    assert forks.run([data_dir, "--rewind", 5], "rewind.2.restored:kill:1")[0] == KILLED
+    assert execute(["inspect", str(data_dir), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rewind"]
+    assert (found["txid"], found["timeline"]) == (5, 1)
+    assert [one["restored"] for one in found["tables"]] == [True] * 2 + [False] * (TABLES - 2)
+    assert execute(["inspect", str(data_dir)]) == 0
+    assert "is not restored yet" in capsys.readouterr().out
+
+
 def test_the_form_in_the_ledger(forks, copied):
     data_dir, _ = copied()
     assert forks.run([data_dir, "--rewind", 5], "rewind.decided:kill:1")[0] == KILLED

@@ -66,8 +66,8 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
 def inspect(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
     """Show what the coordinator remembers: currtx, epoch, owner, metadata, attempts in flight, decided groups.
 
-    A decided group that is not completed is rolled forward by the next start; where a table blocks that, the cause is
-    shown. Works beside a live run and without one.
+    A decided group, or rewind, that is not completed is rolled forward by the next start; where a table blocks that,
+    the cause is shown. Works beside a live run and without one.
 
     Example: txstorm inspect txstorm-data/word-count --json
     """
@@ -273,4 +273,8 @@ def _inspected_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
             held = {True: "holds it", False: "does not hold it", None: "cannot be asked"}[table["published"]]
             cause = f": {table['cause']}" if table["cause"] else ""
             rows.append((f"decided {group['first']}-{group['last']}", f"{table['table']} {held}{cause}"))
+    if rewind := found["rewind"]:
+        states = {True: "is restored", False: "is not restored yet", None: "cannot be asked"}
+        name = f"rewind to {rewind['txid']}"
+        rows += [(name, f"{one['table']} {states[one['restored']]}") for one in rewind["tables"]]
     return rows

@@ -17,6 +17,7 @@ from txstorm.runtime.directory import FORMAT_FILE, ledger_exists
 from txstorm.runtime.reading import check_readable
 from txstorm.state.intent import Intent
 from txstorm.state.published import publications
+from txstorm.state.rewind import Rewind, is_restored
 
 ENDED = ("stopped", "failed", "killed")
 LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last_failure", "parallelism")
@@ -82,7 +83,8 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
 
     ``incarnation``, ``timeline``, ``epoch``, ``currtx``, ``metadata`` (txid → document, stamp, digests), ``tables``
     (table → last txid), ``failures`` (txid → count, last cause), and ``decided``: the groups that are decided and not
-    completed, each with its txids, attempts and tables, and whether these hold it already.
+    completed, each with its txids, attempts and tables, and whether these hold it already. ``rewind`` is one that is
+    decided and not carried out everywhere (its txid, timeline and epoch, and which tables are restored), or null.
 
     Raises:
         DataDirectoryError: there is no topology, or it is damaged.
@@ -91,6 +93,7 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
         identity = books.identity()
         currtx = books.currtx()
         live = [intent for intent in books.intents() if intent.last >= currtx]
+        rewind = books.rewind()
         return {
             **_status(directory, books),
             "incarnation": identity.incarnation if identity else None,
@@ -101,6 +104,7 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
             "tables": books.tables(),
             "failures": {str(txid): one for txid, one in books.failures().items()},
             "decided": [_decided(directory, intent) for intent in live],
+            "rewind": None if rewind is None else _pending(directory, rewind),
         }
 
 
@@ -115,6 +119,11 @@ def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
             for one, table in zip(publications(directory, intent), intent.tables, strict=True)
         ],
     }
+
+
+def _pending(directory: Path, rewind: Rewind) -> dict[str, Any]:
+    tables = [{"table": one.uri, "restored": is_restored(directory, rewind, one)} for one in rewind.tables]
+    return {"txid": rewind.txid, "timeline": rewind.timeline, "epoch": rewind.epoch, "tables": tables}
 
 
 def _status(directory: Path, books: Books) -> dict[str, Any]:

@@ -12,7 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta import Commit, DataFile
-from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, LedgerCorrupt, TableCorrupt
+from txstorm.errors import (
+    BlockedError,
+    ConflictError,
+    DataDirectoryError,
+    FencedError,
+    LedgerCorrupt,
+    TableCorrupt,
+    TxstormError,
+)
 from txstorm.state.clone import written
 from txstorm.state.intent import STATE
 from txstorm.state.read import version_as_of
@@ -142,6 +150,15 @@ def restore_table(data_dir: Path, rewind: Rewind, todo: RewoundTable, epoch: int
         table.refresh()
     msg = f"table {ref.uri}: cannot rewind it to txid {rewind.txid} in {TRIES} tries: another writer changes it"
     raise BlockedError(f"{msg} all the time; stop that one")
+
+
+def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | None:
+    """Whether the table is where `rewind` wants it; None if it cannot be asked."""
+    ref, owner = table_ref(todo.uri), rewind.owner
+    try:
+        return DeltaTableState.open(data_dir, owner, ref).handle.app_version(ref.txid_app(owner)) is not None
+    except TxstormError:
+        return None
 
 
 def _table_from(found: Mapping[str, Any]) -> RewoundTable:
