@@ -179,7 +179,7 @@ def test_values_read_are_nobody_elses(bench):
     assert made.open(2).scan(1) == [(1, [1])]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))))
 def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
     codec = RowCodec(EVENTS)

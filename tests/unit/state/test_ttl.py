@@ -112,14 +112,14 @@ def test_what_has_expired_does_not_pile_up_in_the_index(tmp_path):
     bounds = Bounds(memory=2_000, kept_from=20, behind=1, seconds=1e9)
     index = StateIndex(COUNTS, stores(tmp_path, COUNTS).make, bounds=bounds)
     bench = Bench(COUNTS, index)
-    for txid in range(1, 200):
+    for txid in range(1, 100):
         turn(bench, txid, txid * SECOND).put_many({f"{txid}-{i}": i for i in range(5)})
         end(bench, txid)
     assert index._disk is not None
     on_disk = index._disk._store.scan(b"", b"\xff\xff")
-    assert 50 <= len(on_disk) <= 150  # 50 of 995 are there still
-    handle = turn(bench, 200, 199 * SECOND)
-    assert len(handle.get_many([f"{txid}-{i}" for txid in range(1, 200) for i in range(5)])) == 50
+    assert 50 <= len(on_disk) <= 150  # 50 of 495 are there still
+    handle = turn(bench, 100, 99 * SECOND)
+    assert len(handle.get_many([f"{txid}-{i}" for txid in range(1, 100) for i in range(5)])) == 50
 
 
 def test_an_index_in_memory_forgets_too(tmp_path):
