@@ -1,6 +1,7 @@
 """The layout merge: every version of the table is the state after a group, whatever fails, and nothing is doubled."""
 
 import random
+import resource
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,13 @@ from store_cases import COUNTS, INCARNATION, TOPOLOGY, TOTALS, add, commit, inte
 
 from txstorm import faults
 from txstorm.clients.delta import DeltaHandle
-from txstorm.errors import FencedError, StateError, TableCorrupt
+from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.state.index import Bounds
 from txstorm.state.ranges import table_ranges
 from txstorm.state.read import read_changes, read_state
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
 from txstorm.state.salvage import find_tables
+from txstorm.state.sql import views
 from txstorm.state.table import Owner
 
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
@@ -162,6 +164,39 @@ def test_a_damaged_file_of_the_table_harms_nothing(tmp_path):
     hidden.rename(tmp_path / "state/counts" / path)
     store.publish(intent, 1)
     assert plain(tmp_path) == {"a": 2}
+
+
+def test_a_full_disk_in_the_middle_of_publishing(tmp_path):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    intent = intent_of(group, [record(2)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
+    try:
+        with pytest.raises((OSError, TableCorrupt, BlockedError), match=r"state/counts|sinks/out|changes/totals"):
+            store.publish(intent, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert plain(tmp_path) == {"a": 1}
+    store.publish(intent, 1)
+    group.apply(2)
+    assert plain(tmp_path) == {"a": 2}
+    store.sweep([intent])
+    assert len([path for path in staged_files(tmp_path) if "compact" in path and "state/counts" in path]) == 2
+
+
+def test_the_view_of_spark_is_the_table(tmp_path):
+    commit(opened(tmp_path, create=True), 1, {"a": 1}, {"a": 1})
+    table = f"delta.`{tmp_path}/state/counts`"
+    now = {view.name: view.query for view in views(tmp_path, None, 2)}
+    assert now["state_counts"] == f"SELECT `word`, `n` FROM {table}"
+    assert "changes_counts" not in now
+    (then, *_) = views(tmp_path, 0, 2)
+    assert then.query == f"SELECT `word`, `n` FROM {table} VERSION AS OF 0"
+    with pytest.raises(StateError, match="at the ends of groups only"):
+        views(tmp_path, 1, 2)
 
 
 def test_the_index_is_the_table_after_a_restart(tmp_path):
