@@ -41,7 +41,9 @@ from txstorm.state.together import together
 
 
 class StateStore:
-    """The tables, maps and outlets of one run. Used by one thread at a time, but for the handles that groups give out.
+    """The tables, maps and outlets of one run. Used by one thread at a time, but for groups and the handles they give.
+
+    A group may be made and written to by one thread while another one stages and publishes the one before.
 
     Attributes:
         outside: maps and outlets, which are in systems of the user's own.
