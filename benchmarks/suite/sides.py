@@ -87,7 +87,11 @@ class Side:
             with contextlib.suppress(BrokenPipeError):  # it has ended: it has no answer either
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
-            said = process.stdout.readline()
+            try:
+                said = process.stdout.readline()
+            except BaseException:  # interrupted: it must not go on writing into a directory that is being removed
+                self.kill()
+                raise
         if not said:
             self.kill()
             tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]

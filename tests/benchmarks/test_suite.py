@@ -2,6 +2,7 @@
 installing are not installed here."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -235,15 +236,17 @@ def test_a_side_that_takes_too_long_is_ended(tmp_path: Path):
             side.run(Job("words", 1, 1))
 
 
-def test_all_sides_end_at_once_with_the_bench():
+def test_all_sides_end_at_once_with_the_bench(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--engine", "local", "--rounds", "1000", "pipelining"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as bench:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as bench:
         assert bench.stderr is not None
         assert any("round 1 of 1000" in line for line in bench.stderr)
         [side] = [one.pid for one in processes.tree(bench.pid) if one.pid != bench.pid]
         bench.send_signal(signal.SIGTERM)
         assert bench.wait() == 128 + signal.SIGTERM
     assert not processes.tree(side)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_sides_end_when_the_bench_is_killed(tmp_path: Path):
