@@ -35,7 +35,6 @@ from txstorm.clients.delta_log import (
     checksum,
     copy_archived,
     entries_since_checkpoint,
-    info_of,
     note_checkpoint,
     own_info,
     paths_of,
@@ -229,30 +228,27 @@ class DeltaHandle:
         return noted
 
     def history(self) -> Iterator[LogEntry]:
-        """The kept versions, newest first."""
-        step, seen = 16, 0
-        while True:
-            found = self._history(step)
-            for one in found[seen:]:
-                if (entry := self.log_entry(one.version)).exists():
-                    _checked(entry)
-                yield one
-            if len(found) < step:
-                break
-            step, seen = step * 8, len(found)
+        """The kept versions up to this one, newest first, with what txstorm wrote into their commit infos.
 
-        yield from self._archived_history()
+        Raises:
+            TableCorrupt: an entry is damaged.
+        """
+        version = self.version
+        while (info := self._logged(version)) is not None:
+            yield LogEntry(version, info)
+            version -= 1
+        for entry in archived_entries(self.path):
+            older = version_of(entry.name)
+            if older is not None and older <= version:
+                yield LogEntry(older, _checked(entry))
 
-    def _archived_history(self) -> Iterator[LogEntry]:
-        for path in archived_entries(self.path):
-            version = version_of(path.name)
-            if version is not None and version < self.version:
-                yield LogEntry(version, _checked(path))
-
-    def _history(self, limit: int) -> list[LogEntry]:
-        with _reading(self.path, "the history"):
-            found = self._read_here().history(limit)
-        return [LogEntry(int(entry["version"]), info_of(entry)) for entry in found]
+    def _logged(self, version: int) -> Mapping[str, Any] | None:
+        try:
+            return _checked(self.log_entry(version))
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            raise _corrupt(self.path, "the history cannot be read", cause) from cause
 
     def files(self) -> list[DataFile]:
         """The files of this version."""

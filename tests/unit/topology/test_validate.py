@@ -296,7 +296,9 @@ def test_fields_are_different_names(fields, sentence):
     assert sentence in only_fault(with_bolt(bolt()))
 
 
-@pytest.mark.parametrize("table", [KeyedState("t", {"k": str}, {"n": int}, "rust"), SinkTable("t", {"n": int}, "rust")])
+@pytest.mark.parametrize(
+    "table", [KeyedState("t", {"k": str}, {"n": int}, writer="rust"), SinkTable("t", {"n": int}, writer="rust")]
+)
 def test_a_writer_that_is_none(table):
     bolt = type("Bolt", (Keep,), {"table": table})
     made = builder()
