@@ -85,7 +85,7 @@ class Settings(BaseModel):
     )
     max_group_txids: Count = Field(64, description="transactions decided and published together at most")
     finish_ahead: bool = Field(
-        False, description="whether committers finish the next group while the one before it is published"
+        True, description="whether committers finish the next group while the one before it is published"
     )
     max_jobs: Count = Field(2, description="jobs that process at the same time")
     batch_timeout: Duration = Field(
