@@ -85,7 +85,7 @@ class Bounds:
     """What of a state is where.
 
     Attributes:
-        memory: bytes of its rows in memory, about.
+        memory: bytes of its rows in memory, about; `packed`: of those that are there as on disk, once some are there.
         kept_from: keys from which on its rows are on disk too; a smaller state is read from its table as quickly.
         behind: rows that wait for being written to disk, and `seconds` that they wait, at which that is begun.
         sync_seconds: how often what was written is made durable; the rest is read from the tables after a crash.
@@ -96,6 +96,12 @@ class Bounds:
     behind: int = 50_000
     seconds: float = 10.0
     sync_seconds: float = 60.0
+    packed: int = 0
+
+    @classmethod
+    def within(cls, size: int) -> Bounds:
+        """`size` bytes in memory: a quarter for rows as they are used, the rest for packed ones, which are many more."""
+        return cls(memory=size // 4, packed=size - size // 4)
 
 
 class StateIndex:
