@@ -85,7 +85,7 @@ class Bounds:
     """What of a state is where.
 
     Attributes:
-        memory: bytes of its rows in memory, about; `packed`: of those that are there as on disk, once some are there.
+        memory: bytes of its rows in memory, about.
         kept_from: keys from which on its rows are on disk too; a smaller state is read from its table as quickly.
         behind: rows that wait for being written to disk, and `seconds` that they wait, at which that is begun.
         sync_seconds: how often what was written is made durable; the rest is read from the tables after a crash.
@@ -96,12 +96,6 @@ class Bounds:
     behind: int = 50_000
     seconds: float = 10.0
     sync_seconds: float = 60.0
-    packed: int = 0
-
-    @classmethod
-    def within(cls, size: int) -> Bounds:
-        """`size` bytes in memory: a quarter for rows as they are used, the rest for packed ones, which are many more."""
-        return cls(memory=size // 4, packed=size - size // 4)
 
 
 class StateIndex:
@@ -252,23 +246,20 @@ class StateIndex:
     def _looked_up(self, keys: Sequence[Key], found: list[Stored | None]) -> list[Stored | None]:
         applied = self._applied
         pending, writing = self._behind  # before the disk: what leaves these is there
-        absent: list[int] = []
-        for i in (i for i, row in enumerate(found) if row is None):
-            row = pending.get(keys[i]) or writing.get(keys[i])
-            if row is None:
-                absent.append(i)
-            elif row[0] is not None:
-                found[i] = row
-        if absent:
-            wanted = [keys[i] for i in absent]
-            there = zip(wanted, self._read(lambda disk: disk.get(wanted)), strict=True)
-            read = {key: row for key, row in there if row}
-            for i in absent:
-                found[i] = read.get(keys[i])
+        absent = [key for key, row in zip(keys, found, strict=True) if row is None]
+        waiting: list[Stored | Gone | None] = list(map(pending.get, absent))
+        if writing:
+            waiting = [row or writing.get(key) for key, row in zip(absent, waiting, strict=True)]
+        wanted = [key for key, row in zip(absent, waiting, strict=True) if row is None]
+        if wanted:
+            read = self._read(lambda disk: disk.get(wanted))
+            there = {key: row for key, row in zip(wanted, read, strict=True) if row}
             with self._lock:
                 if applied == self._applied:  # else a row may be older than what was applied and written meanwhile
-                    self._cache.put(read)
-        return found
+                    self._cache.put(there)
+            waiting = [there.get(key) if row is None else row for key, row in zip(absent, waiting, strict=True)]
+        rest = iter(waiting)
+        return [_present(next(rest)) if row is None else row for row in found]
 
     def _read(self, ask: Callable[[DiskRows], A]) -> A:
         disk = self._disk
@@ -368,6 +359,10 @@ class StateIndex:
         if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:
             self._disk.sync()
             self._synced_at = self._monotonic()
+
+
+def _present(row: Stored | Gone | None) -> Stored | None:
+    return row if row and row[0] is not None else None  # type: ignore[return-value]
 
 
 def _last(table: pa.Table) -> int:

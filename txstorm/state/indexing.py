@@ -35,7 +35,7 @@ def opened_index(
     as_of, last = kept.last_txid(), (changes or kept).last_txid()
     _check_not_ahead(kept, changes or kept, as_of, last)
     owner = belonging(state, kept.owner.incarnation, kept.owner.timeline)
-    stores = RowStores(data_dir / INDEX / state.name, state, owner, bounds.packed)
+    stores = RowStores(data_dir / INDEX / state.name, state, owner)
 
     def refill(disk: DiskRows) -> None:
         _refill(disk, data_dir, kept, changes)

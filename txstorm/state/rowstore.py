@@ -18,13 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm.api.state import CollectionState, KeyedState
+from txstorm.api.state import KeyedState
 from txstorm.clients.rocks import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
 from txstorm.state.cache import Gone, Stored
 from txstorm.state.form import Key
 from txstorm.state.ordered import Owner, Place, Span
-from txstorm.state.packed import Bytes, PackedStore
 from txstorm.state.rowcodec import FORMAT, RowCodec
 from txstorm.state.schema import OP, REMOVED, UPDATED, changes_schema
 
@@ -64,7 +63,7 @@ class RowStore:
         last: it holds all rows up to this txid, and maybe some later ones; None while it is being filled.
     """
 
-    def __init__(self, state: KeyedState, store: Bytes, owner: Belonging, last: int | None) -> None:
+    def __init__(self, state: KeyedState, store: KeyStore, owner: Belonging, last: int | None) -> None:
         self.last = last
         self._codec = RowCodec(state)
         self._store = store
@@ -172,14 +171,9 @@ class RowStore:
 
 
 class RowStores:
-    """The stores of one state: a directory each, since one that a frozen process still has open is left to it.
+    """The stores of one state: a directory each, since one that a frozen process still has open is left to it."""
 
-    Args:
-        packed: bytes of a store's rows that are kept in memory too.
-    """
-
-    def __init__(self, directory: Path, state: KeyedState, owner: Belonging, packed: int = 0) -> None:
-        self._packed = packed if not isinstance(state, CollectionState) else 0  # ranges of those are read from disk
+    def __init__(self, directory: Path, state: KeyedState, owner: Belonging) -> None:
         self._directory = directory
         self._state = state
         self._owner = owner
@@ -201,7 +195,7 @@ class RowStores:
                 continue
             last, fault = self._noted(store, published) if found is None else (0, "there is a newer one")
             if fault is None:
-                found = RowStore(self._state, self._in_memory(store), self._owner, last)
+                found = RowStore(self._state, store, self._owner, last)
             else:
                 store.close()
                 _useless(path, fault)
@@ -211,10 +205,7 @@ class RowStores:
         """A new, empty one; raises `KeyStoreError`."""
         numbers = [int(path.name) for path in self._paths()]
         path = self._directory / str(max(numbers, default=0) + 1)
-        return RowStore(self._state, self._in_memory(KeyStore.open(path), complete=True), self._owner, None)
-
-    def _in_memory(self, store: KeyStore, *, complete: bool = False) -> Bytes:
-        return PackedStore(store, self._packed, complete=complete) if self._packed else store
+        return RowStore(self._state, KeyStore.open(path), self._owner, None)
 
     def _paths(self) -> list[Path]:
         found = (path for path in self._directory.glob("*") if path.name.isdecimal())

@@ -141,7 +141,7 @@ class StateStore:
             if spark is not None and one.table.writer == SPARK:
                 found[one.refs[0]].use(spark)
         if cache_bytes is not None:
-            bounds = Bounds.within(cache_bytes // max(1, sum(map(len, states.values()))))
+            bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
         return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds, spark)
 
     def raise_epoch(self, epoch: int) -> None:
