@@ -21,6 +21,8 @@ from txstorm.ledger.durable import sync_file
 
 STAGED = "_txstorm/staged"
 _FIELDS = 6
+_SMALL = 2_000
+_REPEATED = ("_txid", "_op")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,9 @@ def column_stats(rows: pa.Table, column: str) -> str:
 def encoded(rows: pa.Table) -> memoryview:
     """`rows` as the bytes of a Parquet file whose pages have checksums."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
+    few = [name for name in _REPEATED if name in rows.column_names]
+    dictionary = few if rows.num_rows <= _SMALL else True  # of few rows, one makes the file larger, and takes longer
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, use_dictionary=dictionary)
     return memoryview(sink.getvalue())
 
 
