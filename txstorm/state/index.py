@@ -362,7 +362,7 @@ class StateIndex:
 
 
 def _present(row: Stored | Gone | None) -> Stored | None:
-    return row if row and row[0] is not None else None  # type: ignore[return-value]
+    return row if row and row[0] is not None else None
 
 
 def _last(table: pa.Table) -> int:

@@ -129,7 +129,8 @@ class _Way:
     def partials(self, values: pa.Array | None, groups: _Groups) -> list[Any]:
         """The partial value of each of `groups`; `values` are not needed to count rows."""
         if self.how == "count" or values is None:
-            return np.bincount(groups.of_row).tolist()
+            counts: list[int] = np.bincount(groups.of_row).tolist()
+            return counts
         if self.how == "last":
             return python_values(values.take(pa.array(groups.last)))
         if self._in_python(values):
