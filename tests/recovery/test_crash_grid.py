@@ -153,6 +153,9 @@ def test_every_point_is_passed_in_its_order_by_an_undisturbed_run(place):
     for step in one * 24:
         assert sorted(islice(left, len(step))) == sorted(step)
     assert not list(left)
+    published = [name for name in passed if name.startswith(("p5.staged", "p6", "p7", "p8", "checkpoint"))]
+    before = [published[i - 1] for i, name in enumerate(published) if name == "checkpoint.before"]
+    assert set(before) <= {"p8.after", "checkpoint.after"}  # between two groups, never within one
     for step in ("p1", "p2", "p3", "p4"):
         assert passed.index(f"{step}.before") < passed.index(f"{step}.after") < passed.index("p5.before")
     lead = ["p0.before", "p0.epoch", *["p0.N.raised"] * 5, "p0.raised", *["p0.N.raised"] * 5, "p0.after"]

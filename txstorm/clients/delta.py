@@ -58,13 +58,14 @@ class DeltaHandle:
     Attributes:
         path: its directory.
         version: the version this handle is at.
+        checkpointed: that of the last checkpoint; 0 before the first.
     """
 
     def __init__(self, path: Path, table: DeltaTable) -> None:
         self.path = path
         self._table = table  # at `version`, or before some that this handle has made since
         self.version = int(table.version())
-        self._checkpointed = _last_checkpoint(path)
+        self.checkpointed = _last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
         self._links = True
 
@@ -178,10 +179,15 @@ class DeltaHandle:
         self.version += 1
         self._apps.update(commit.transactions)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is committed to without delta-rs: then a long log makes no commit slower."""
+        protocol = self._table.protocol()  # not changed by what this handle has made
+        return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
+
     def _commit_entry(self, commit: Commit) -> bool:
         """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
-        protocol = self._table.protocol()  # not changed by what this handle has made
-        if not self._links or (protocol.min_reader_version, protocol.min_writer_version) != PLAIN:
+        if not self.is_plain:
             return False
         data = entry_bytes(commit, _info_of(commit), milliseconds())
         try:
@@ -208,10 +214,10 @@ class DeltaHandle:
     def checkpoint(self, every: int) -> list[Path]:
         """Write a checkpoint when the last one is `every` versions back, and start from it.
 
-        The cost of a commit grows with the log entries since the checkpoint a handle was opened at. Returns the
-        files that are to be made durable.
+        What a commit through delta-rs or Spark costs, and a start, grows with the log entries since the last one.
+        Returns the files that are to be made durable.
         """
-        if self.version - self._checkpointed < every:
+        if self.version - self.checkpointed < every:
             return []
         version = self.version
         table = self._read_here()
@@ -224,7 +230,7 @@ class DeltaHandle:
         noted = note_checkpoint(self.path)
         archive_entries(self.path, KEPT_VERSIONS)
         self.reopen()
-        self._checkpointed = version
+        self.checkpointed = version
         return noted
 
     def history(self) -> Iterator[LogEntry]:

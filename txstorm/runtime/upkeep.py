@@ -48,13 +48,23 @@ class Upkeep:
         self._before: list[str] | None = None
         self._committed_at: float | None = None
         self._not_before = 0.0
-        self._busy = False
+        self._busy = self._tidying = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def committed(self) -> None:
-        """A group was committed."""
+        """A group was committed; one log that has become long is shortened before the next one is published."""
         self._committed_at = self._monotonic()
+        table = None if self._tidying else next((one for one in self._store.tables.values() if one.is_long), None)
+        if table is not None:
+            self._tidying = True
+            self._in_turn(table.tidy).add_done_callback(lambda done: self._back(lambda: self._tidied(done)))
+
+    def _tidied(self, done: Future[Any]) -> None:
+        self._tidying = False
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
 
     def look(self, *, idle: bool) -> None:
         """Begin what is due; after some seconds without work, also what would not be yet."""

@@ -112,7 +112,7 @@ class TaskState(TaskWrites):
 
     def previous(self, key: Key) -> Any:
         """The value `key` had before this txid, or None."""
-        return self._values.public(self._group.before(self._canonical([key]), self._txid))[0]
+        return self._values.public(self._group.before(self._canonical([key]), self._txid, keep=True))[0]
 
     def _canonical(self, keys: Iterable[Key]) -> list[Key]:
         return self._checked(keys)[0]
@@ -122,13 +122,13 @@ class TaskState(TaskWrites):
         return self._keys.checked(keys, self._where)
 
     def _now(self, keys: list[Key]) -> list[Value | None]:
-        now, before = self._seen(keys)
+        now, before = self._seen(keys, keep=True)
         self.olds.update(zip(keys, before, strict=True))
         return now
 
-    def _seen(self, keys: list[Key]) -> tuple[list[Value | None], list[Value | None]]:
-        """The values that the task sees now, and those before the txid."""
-        before = self._group.before(keys, self._txid)
+    def _seen(self, keys: list[Key], *, keep: bool = False) -> tuple[list[Value | None], list[Value | None]]:
+        """The values that the task sees now, and those before the txid; see `RowGroup.before`."""
+        before = self._group.before(keys, self._txid, keep=keep)
         own = self.writes
         return (list(map(own.get, keys, before)) if own else before), before
 
@@ -191,11 +191,14 @@ class RowGroup(ABC, Generic[H]):
     def settle(self, component: str, task: int, txid: int) -> None:
         """Nothing to do: what a task writes is checked when it writes it."""
 
-    def before(self, keys: Sequence[Key], txid: int) -> list[Value | None]:
-        """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead."""
+    def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
+        """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead.
+
+        `keep`: unless `txid` writes these keys; see `KeyIndex.rows`.
+        """
         # The overlay first: when a txid moves into the index meanwhile, its keys are found in the one or the other.
         overlay = self._overlay
-        found: Sequence[Stored | Gone | None] = self._index.rows(keys)
+        found: Sequence[Stored | Gone | None] = self._index.rows(keys, keep=keep)
         if overlay:
             found = list(map(overlay.get, keys, found))
         if self._index.last_txid >= txid:

@@ -45,8 +45,11 @@ class KeyIndex(Protocol):
     def last_txid(self) -> int:
         """The highest txid of a row that was ever applied; 0 at first."""
 
-    def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none."""
+    def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none.
+
+        Without `keep` those that were not in memory do not stay there: they will be applied anew.
+        """
 
     def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
         """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
@@ -196,8 +199,8 @@ class StateIndex:
 
     # -- while it runs ------------------------------------------------------------------------------------------
 
-    def rows(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none.
+    def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none; those read from disk stay in memory with `keep`.
 
         Raises:
             TxstormError: the disk cannot be read, nor be filled again from the tables.
@@ -205,7 +208,7 @@ class StateIndex:
         found = self._cache.get(keys)
         if self._cache.complete or None not in found:
             return found
-        return self._looked_up(keys, found)
+        return self._looked_up(keys, found, keep=keep)
 
     def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
         """Take over published rows, those of keys that are gone too; `last` is the highest txid of them.
@@ -243,26 +246,24 @@ class StateIndex:
                 except TxstormError as error:  # the next start makes it again from the tables
                     log.warning("%s", error)
 
-    def _looked_up(self, keys: Sequence[Key], found: list[Stored | None]) -> list[Stored | None]:
+    def _looked_up(self, keys: Sequence[Key], found: list[Stored | None], *, keep: bool) -> list[Stored | None]:
         applied = self._applied
         pending, writing = self._behind  # before the disk: what leaves these is there
-        absent: list[int] = []
-        for i in (i for i, row in enumerate(found) if row is None):
-            row = pending.get(keys[i]) or writing.get(keys[i])
-            if row is None:
-                absent.append(i)
-            elif row[0] is not None:
-                found[i] = row
-        if absent:
-            wanted = [keys[i] for i in absent]
-            there = zip(wanted, self._read(lambda disk: disk.get(wanted)), strict=True)
-            read = {key: row for key, row in there if row}
-            for i in absent:
-                found[i] = read.get(keys[i])
-            with self._lock:
-                if applied == self._applied:  # else a row may be older than what was applied and written meanwhile
-                    self._cache.put(read)
-        return found
+        absent = [key for key, row in zip(keys, found, strict=True) if row is None]
+        waiting: list[Stored | Gone | None] = list(map(pending.get, absent))
+        if writing:
+            waiting = [row or writing.get(key) for key, row in zip(absent, waiting, strict=True)]
+        wanted = [key for key, row in zip(absent, waiting, strict=True) if row is None]
+        if wanted:
+            read = self._read(lambda disk: disk.get(wanted))
+            there = {key: row for key, row in zip(wanted, read, strict=True) if row}
+            if keep:
+                with self._lock:
+                    if applied == self._applied:  # else one may be older than what was applied and written meanwhile
+                        self._cache.put(there)
+            waiting = [there.get(key) if row is None else row for key, row in zip(absent, waiting, strict=True)]
+        rest = iter(waiting)
+        return [_present(next(rest)) if row is None else row for row in found]
 
     def _read(self, ask: Callable[[DiskRows], A]) -> A:
         disk = self._disk
@@ -362,6 +363,10 @@ class StateIndex:
         if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:
             self._disk.sync()
             self._synced_at = self._monotonic()
+
+
+def _present(row: Stored | Gone | None) -> Stored | None:
+    return row if row and row[0] is not None else None
 
 
 def _last(table: pa.Table) -> int:

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +25,10 @@ _SAFE_SUM = float(1 << 62)
 # Older Arrow versions have no grouped minimum of these.
 _WITHOUT_KERNEL = (str, bytes)
 _EXACT = decimal.Context(prec=76)
-_ROW, _ALL = "row", "all"
+_LIMITS = np.iinfo(np.int64)
+_STARTS = {"sum": 0, "min": _LIMITS.max, "max": _LIMITS.min}
+_UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+Positions = npt.NDArray[np.int64]
 
 
 def check_how(form: ValueForm, how: Mapping[str, str], where: str) -> None:
@@ -57,52 +61,102 @@ def aggregated(
     """
     if batch.num_rows == 0:
         return [], [[] for _ in values.columns]
-    # Own names: users' column names may clash with the suffixes of aggregates. The constant serves states without key.
-    table = pa.table({_ROW: pa.array(np.arange(batch.num_rows)), _ALL: pa.nulls(batch.num_rows, pa.int8())})
-    for i, column in enumerate(keys.columns):
-        table = table.append_column(f"k{i}", _column(batch, column, values.owner, where))
-    ways = [_Way(f"v{i}", how[column.name], column) for i, column in enumerate(values.columns)]
-    for way in ways:
-        if way.how != "count":
-            table = table.append_column(way.name, _column(batch, way.column, values.owner, where))
-    names = [f"k{i}" for i in range(len(keys.columns))]
-    asked = dict.fromkeys([(_ROW, "min"), *(way.aggregate(table) for way in ways)])
-    groups = table.group_by([_ALL, *names], use_threads=False).aggregate(list(asked)).sort_by(f"{_ROW}_min")
-    return keys.of_table(groups.select(names).rename_columns(keys.names)), [way.partials(table, groups) for way in ways]
+    given = [_whole(_column(batch, column, values.owner, where)) for column in keys.columns]
+    groups = _Groups.of(given, batch.num_rows)
+    ways = [_Way(how[column.name], column) for column in values.columns]
+    found = {
+        way.column.name: _whole(_column(batch, way.column, values.owner, where)) for way in ways if way.how != "count"
+    }
+    partials = [way.partials(found.get(way.column.name), groups) for way in ways]
+    if len(groups.first) < batch.num_rows:
+        given = [column.take(pa.array(groups.first)) for column in given]
+    return keys.of_table(pa.table(given, names=keys.names)) if given else [()], partials
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The rows of a batch by their keys, which are in order of first appearance.
+
+    Attributes:
+        of_row: the group of every row.
+        first, last: the first and the last row of every group.
+    """
+
+    of_row: Positions
+    first: Positions
+    last: Positions
+
+    @classmethod
+    def of(cls, columns: Sequence[pa.Array], rows: int) -> _Groups:
+        """The groups of `rows` rows, at least one, that have these key columns."""
+        of_row = np.zeros(rows, np.int64)
+        for i, column in enumerate(columns):
+            codes, count = _codes(column)
+            of_row = _codes(pa.array(of_row * count + codes))[0] if i else codes
+        first = np.empty(int(of_row.max()) + 1, np.int64)
+        last = np.empty_like(first)
+        last[of_row] = np.arange(rows)  # of several the last one stays
+        first[of_row[::-1]] = np.arange(rows)[::-1]
+        return cls(of_row, first, last)
+
+    def folded(self, ufunc: np.ufunc, values: npt.NDArray[Any], start: Any) -> list[Any]:
+        """`ufunc` over the values of every group, in their order, from `start` on."""
+        result = np.full(len(self.first), start, values.dtype)
+        ufunc.at(result, self.of_row, values)
+        folded: list[Any] = result.tolist()
+        return folded
+
+    def aggregate(self, values: pa.Array, how: str) -> pa.ChunkedArray:
+        """What Arrow makes of the values of every group."""
+        table = pa.table({"group": self.of_row, "value": values})
+        made = table.group_by("group", use_threads=False).aggregate([("value", how)]).sort_by("group")
+        return made[f"value_{how}"]
+
+
+def _codes(column: pa.Array) -> tuple[Positions, int]:
+    """A number for every value, those of different values in order of first appearance; and how many there are."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
 @dataclass(frozen=True)
 class _Way:
-    """How one value column is folded: what Arrow is asked for, and the partial values from its answer."""
+    """How one value column is folded."""
 
-    name: str
     how: str
     column: Column
 
-    def aggregate(self, table: pa.Table) -> tuple[str, str]:
-        if self.how == "count":
-            return (_ROW, "count")
+    def partials(self, values: pa.Array | None, groups: _Groups) -> list[Any]:
+        """The partial value of each of `groups`; `values` are not needed to count rows."""
+        if self.how == "count" or values is None:
+            counts: list[int] = np.bincount(groups.of_row).tolist()
+            return counts
         if self.how == "last":
-            return (_ROW, "max")
-        in_python = self._may_overflow(table[self.name]) if self.how == "sum" else self.column.exact in _WITHOUT_KERNEL
-        return (self.name, "list" if in_python else self.how)
+            return python_values(values.take(pa.array(groups.last)))
+        if self._in_python(values):
+            lists = groups.aggregate(values, "list").to_pylist()
+            return [_folded(_COMBINE[self.how], one) for one in lists]
+        if pa.types.is_integer(values.type) and not values.null_count:  # Arrow takes a while to begin
+            numbers = np.asarray(values.cast(pa.int64()))
+            return groups.folded(_UFUNCS[self.how], numbers, _STARTS[self.how])
+        return python_values(groups.aggregate(values, self.how))
 
-    def partials(self, table: pa.Table, groups: pa.Table) -> list[Any]:
-        name = "_".join(self.aggregate(table))
-        if self.how == "last":
-            return python_values(table[self.name].take(groups[name]))
-        if name.endswith("_list"):
-            return [_folded(_COMBINE[self.how], values) for values in groups[name].to_pylist()]
-        return python_values(groups[name])
+    def _in_python(self, values: pa.Array) -> bool:
+        return self._may_overflow(values) if self.how == "sum" else self.column.exact in _WITHOUT_KERNEL
 
-    def _may_overflow(self, values: pa.ChunkedArray) -> bool:
-        """Arrow's sums of integers and decimals wrap around in silence, so only those that cannot are left to it."""
+    def _may_overflow(self, values: pa.Array) -> bool:
+        """Sums of integers and decimals wrap around in silence, so only those that cannot are not made in Python."""
         kind = self.column.field.type
         if pa.types.is_floating(kind):
             return False
         limit = 10.0 ** (kind.precision - kind.scale - 1) if pa.types.is_decimal(kind) else _SAFE_SUM
         total = pc.sum(pc.abs(values.cast(pa.float64(), safe=False))).as_py()
         return total is not None and total >= limit
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _column(batch: pa.Table, column: Column, owner: str, where: str) -> pa.ChunkedArray:

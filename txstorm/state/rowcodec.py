@@ -10,6 +10,7 @@ those values that have none; its layout follows from the state's columns alone. 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,8 @@ def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
     groups = key_groups(columns, rows).astype(">u2")
     if not columns:
         return [groups[:1].tobytes()] * rows
-    parts = [_binary(groups), *map(_canonical_column, columns)]
-    made: list[bytes] = pc.binary_join_element_wise(*parts, _NOTHING).to_pylist()
+    parts = chain.from_iterable(map(_canonical_parts, columns))
+    made: list[bytes] = pc.binary_join_element_wise(_binary(groups), *parts, _NOTHING).to_pylist()
     return made
 
 
@@ -69,21 +70,28 @@ def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
     return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
 
 
-def _canonical_column(column: pa.Array) -> pa.Array:
+def _canonical_parts(column: pa.Array) -> Sequence[pa.Array]:
+    """Columns of bytes which, one behind the other, are the canonical bytes of `column`."""
+    parts = _parts_without_nulls(column)
+    if not column.null_count:
+        return parts
+    return [pc.if_else(column.is_null(), _NULL_KEY, pc.binary_join_element_wise(*parts, _NOTHING))]
+
+
+def _parts_without_nulls(column: pa.Array) -> Sequence[pa.Array]:
     kind = column.type
     tag = next((tag for fits, tag in _TEXT_TAGS if fits(kind)), None)
     if tag is not None:
         content = column.cast(pa.binary())
+        content = content.fill_null(b"") if content.null_count else content
         head = np.zeros(len(column), _HEAD)
-        head["tag"], head["size"] = tag, np.asarray(pc.binary_length(content).fill_null(0))
-        made = pc.binary_join_element_wise(_binary(head), content.fill_null(b""), _NOTHING)
-    elif (tag := next((tag for fits, tag in _WORD_TAGS if fits(kind)), None)) is not None:
+        head["tag"], head["size"] = tag, np.asarray(pc.binary_length(content))
+        return [_binary(head), content]
+    if (tag := next((tag for fits, tag in _WORD_TAGS if fits(kind)), None)) is not None:
         word = np.zeros(len(column), _WORD)
         word["tag"], word["size"], word["bits"] = tag, 8, _whole_numbers(column)
-        made = _binary(word)
-    else:
-        made = pa.array([canonical([value]) for value in python_values(column)], pa.binary())
-    return pc.if_else(column.is_null(), _NULL_KEY, made) if column.null_count else made
+        return [_binary(word)]
+    return [pa.array([canonical([value]) for value in python_values(column)], pa.binary())]
 
 
 def _whole_numbers(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -186,8 +186,11 @@ def _types(schema: pa.Schema) -> Mapping[str, str]:
 
 def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """`table` sorted by the columns `names`, None first: the one order rows have, whatever wrote them."""
+    names = [name for name in names if not _is_constant(table[name])]
     if not names:
         return table
+    if len(names) == 1 and not table[names[0]].null_count:
+        return table.take(pc.sort_indices(table[names[0]]))
     ranks = _ranks(table, names)
     if ranks is not None:
         return table.take(pa.array(np.argsort(ranks, kind="stable")))
@@ -198,6 +201,14 @@ def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
         order[f"value{i}"] = table[name]
     indices = pc.sort_indices(pa.table(order), sort_keys=[(name, "ascending") for name in order])
     return table.take(indices)
+
+
+def _is_constant(column: pa.ChunkedArray) -> bool:
+    """Whether it is a column of numbers that are all the same, as the txids of a group of one are."""
+    if not pa.types.is_int64(column.type) or column.null_count:
+        return False
+    numbers = column.to_numpy()
+    return bool((numbers == numbers[:1]).all())
 
 
 def _ranks(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64] | None:

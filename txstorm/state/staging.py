@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm import faults
@@ -21,6 +21,8 @@ from txstorm.ledger.durable import sync_file
 
 STAGED = "_txstorm/staged"
 _FIELDS = 6
+_SMALL = 2_000
+_REPEATED = ("_txid", "_op")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,12 @@ def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], st
     and ``p5.staged.after``.
     """
     faults.point("p5.staged.before")
-    txids = pc.min_max(rows["_txid"]).as_py()
+    txids = rows["_txid"].to_numpy()
     path = f"{STAGED}/{name.text(unique())}"
     data = encoded(rows)
     write_new(table / path, data)
     faults.point("p5.staged.after")
-    return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])
+    return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), int(txids.min()), int(txids.max()))
 
 
 def txid_stats(rows: pa.Table) -> str:
@@ -108,12 +110,12 @@ def txid_stats(rows: pa.Table) -> str:
 
 
 def column_stats(rows: pa.Table, column: str) -> str:
-    """Delta's statistics of a file with `rows` (at least one), of one column without nulls, as JSON."""
-    bounds = pc.min_max(rows[column]).as_py()
+    """Delta's statistics of a file with `rows` (at least one), of one column of whole numbers, as JSON."""
+    numbers = rows[column].to_numpy()
     stats = {
         "numRecords": rows.num_rows,
-        "minValues": {column: bounds["min"]},
-        "maxValues": {column: bounds["max"]},
+        "minValues": {column: int(numbers.min())},
+        "maxValues": {column: int(numbers.max())},
         "nullCount": {column: 0},
     }
     return json.dumps(stats)
@@ -122,7 +124,9 @@ def column_stats(rows: pa.Table, column: str) -> str:
 def encoded(rows: pa.Table) -> memoryview:
     """`rows` as the bytes of a Parquet file whose pages have checksums."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
+    few = [name for name in _REPEATED if name in rows.column_names]
+    dictionary = few if rows.num_rows <= _SMALL else True  # of few rows, one makes the file larger, and takes longer
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, use_dictionary=dictionary)
     return memoryview(sink.getvalue())
 
 
@@ -132,9 +136,10 @@ def write_new(path: Path, data: memoryview) -> None:
     try:
         with path.open("xb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
-    sync_file(path)
     sync_file(path.parent)
 
 

@@ -249,7 +249,6 @@ class StateStore:
             self._loose[table.uri] = self._loose.get(table.uri, 0) + 1
         if table.kind == CHANGES and table.name in self._growths:
             self._growths[table.name].later += table.staged.rows
-        delta.tidy()
         return version
 
     def _published(self, uri: str, last: int) -> None:

@@ -31,6 +31,7 @@ log = logging.getLogger("txstorm.state")
 
 TRIES = 10
 CHECKPOINT_EVERY = 20
+CHECKPOINT_MOST = 100
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
 REGROUPED, RESTORED, PRUNED = "regroup", "restore", "prune"
 
@@ -44,6 +45,7 @@ class DeltaTableState:
         self.owner = owner
         self._handle = handle
         self._writer: Writer = DIRECT
+        self._long_after = CHECKPOINT_EVERY
         self._txid_app = ref.txid_app(owner)
         self._lost = False
         check_owner(self.path, handle.properties, owner)
@@ -212,14 +214,25 @@ class DeltaTableState:
                 return True
         raise self._blocked("put rewritten files into it", None)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether `tidy` would shorten the log; may be asked by any thread."""
+        return self._handle.version >= self._handle.checkpointed + self._long_after
+
+    def _checkpoint_after(self) -> int:
+        """Versions between checkpoints, each of which costs as much as some commits; more where only starts read it."""
+        alone = self._writer is DIRECT and self._handle.is_plain
+        return max(CHECKPOINT_EVERY, min(self._handle.checkpointed // 2, CHECKPOINT_MOST) if alone else 0)
+
     def tidy(self) -> None:
-        """Now and then, shorten what has to be read of the log; called when the published group is durable.
+        """Shorten what has to be read of the log, where it is long; called in the committer's turn, between groups.
 
         A checkpoint only saves time, so one that fails (a full disk) is reported and does not stop the run.
         """
         try:
-            for file in self._handle.checkpoint(CHECKPOINT_EVERY):
+            for file in self._handle.checkpoint(self._long_after):
                 sync_file(file)
+            self._long_after = self._checkpoint_after()
         except (TableCorrupt, OSError) as cause:
             log.warning("table %s: no checkpoint: %s", self.ref.uri, cause)
 

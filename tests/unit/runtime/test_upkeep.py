@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from txstorm import TransactionalTopologyBuilder, run
+from txstorm import TransactionalTopologyBuilder, faults, run
 from txstorm.bolts import CountByKey
 from txstorm.clients.delta import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
@@ -100,6 +100,38 @@ def test_what_fails_is_tried_again_later(error, caplog):
     bench.now = upkeep.PAUSE + 1
     bench.turn()
     assert bench.store.done == [second]
+
+
+class Log:
+    """The log of a table that is long until it was shortened."""
+
+    def __init__(self, bench, error=None):
+        self.bench, self.error, self.is_long = bench, error, True
+
+    def tidy(self):
+        assert self.bench.turns == 1
+        if self.error is not None:
+            raise self.error
+        self.is_long = False
+
+
+def test_long_logs_are_shortened_in_turn_one_after_a_commit():
+    bench = Bench()
+    bench.store.tables = {"a": Log(bench), "b": Log(bench)}
+    for left in (1, 0, 0):
+        bench.upkeep.committed()
+        bench.upkeep.committed()  # the first one has not been answered yet
+        assert sum(log.is_long for log in bench.store.tables.values()) == left
+        bench.turn(1)
+    assert bench.failures == []
+
+
+def test_a_fault_of_shortening_ends_the_run():
+    bench = Bench()
+    bench.store.tables = {"a": Log(bench, faults.InjectedFault("x"))}
+    bench.upkeep.committed()
+    bench.turn(1)
+    assert [str(failure) for failure in bench.failures] == ["x"]
 
 
 class Kept:

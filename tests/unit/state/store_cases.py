@@ -76,7 +76,14 @@ def commit(store: StateStore, first: int, *plan: Mapping[str, int | None], epoch
     intent = intent_of(group, [record(first + i) for i in range(len(plan))], epoch)
     store.publish(intent, epoch)
     group.apply(intent.last)
+    tidy(store)
     return intent
+
+
+def tidy(store: StateStore) -> None:
+    """What a run does between two groups."""
+    for table in store.tables.values():
+        table.tidy()
 
 
 def staged_files(data_dir: Path) -> list[str]:

@@ -92,6 +92,24 @@ def fold(handle, row):
     handle.update((k, j), function)
 
 
+@pytest.mark.parametrize("rows", [1, 7, 3_000])
+def test_whole_numbers_are_folded_by_keys_of_several_columns(rows):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    state = KeyedState("whole", key={"k": str, "j": int}, value={"s": int, "least": int, "most": int})
+    keys = [(draw.choice(["a", "b", None]), draw.choice([0, 1, -5, None, 1 << 40])) for _ in range(rows)]
+    numbers = [draw.randrange(-(1 << 40), 1 << 40) for _ in range(rows)]
+    given = pa.table(
+        {"k": [k for k, _ in keys], "j": [j for _, j in keys], "s": numbers, "least": numbers, "most": numbers}
+    )
+    new = Bench(state).commit(1, lambda h: h.merge(given, {"s": "sum", "least": "min", "most": "max"}))
+    groups = {key: [n for other, n in zip(keys, numbers, strict=True) if other == key] for key in keys}
+    assert list(new.items()) == [
+        (key, {"s": sum(found), "least": min(found), "most": max(found)}) for key, found in groups.items()
+    ]
+
+
 def test_sums_that_pass_through_the_end_of_the_range_are_exact_or_refused():
     state = KeyedState("s", key={"k": str}, value={"n": int})
     big = 2**62

@@ -129,6 +129,18 @@ def test_memory_is_bounded(tmp_path):
     index.close()
 
 
+def test_what_is_read_to_be_written_does_not_stay_in_memory(tmp_path):
+    index = disk_index(tmp_path, bounds=Bounds(memory=2_000, kept_from=4, behind=1))
+    apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
+    index.flush()
+    index._cache.forget()
+    assert index.rows(["w7", "new"], keep=False) == [Row((7,), 1, None), None]
+    assert len(index._cache) == 0
+    assert index.rows(["w7", "new"]) == [Row((7,), 1, None), None]
+    assert list(index._cache.rows()) == ["w7"]
+    index.close()
+
+
 KEYS = list(words(0, 30))
 STEPS = st.lists(
     st.one_of(

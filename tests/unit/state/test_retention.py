@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from store_cases import COUNTS, INCARNATION, intent_of, open_store, record
+from store_cases import COUNTS, INCARNATION, intent_of, open_store, record, tidy
 
 from txstorm import faults
 from txstorm.clients import delta
@@ -51,6 +51,7 @@ def world(made, tmp_path):
 def shorten(patch):
     patch.setattr(delta, "KEPT_VERSIONS", 4)
     patch.setattr(table, "CHECKPOINT_EVERY", 2)
+    patch.setattr(table, "CHECKPOINT_MOST", 2)
     patch.setattr(horizon, "CHECKPOINT_EVERY", 2)
 
 
@@ -94,6 +95,7 @@ class World:
             intent = intent_of(group, [record(n)])
             self.store.publish(intent, 1)
             group.apply(n)
+            tidy(self.store)
             self.store.forget(n)
             self.ledger.live = [intent]
             self.words[n] = after(self.words[n - 1], counts)

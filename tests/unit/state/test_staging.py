@@ -30,6 +30,17 @@ def test_what_is_staged_is_what_is_read(tmp_path):
     check_digest(tmp_path, staged)
 
 
+def test_few_rows_have_no_dictionary_but_for_what_repeats():
+    def with_dictionary(rows):
+        table = pa.table({"k": [f"k{i}" for i in range(rows)], "_txid": [5] * rows, "_op": ["u"] * rows})
+        group = pq.ParquetFile(pa.BufferReader(staging.encoded(table))).metadata.row_group(0)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        return [column.path_in_schema for column in columns if column.has_dictionary_page]
+
+    assert with_dictionary(1_000) == ["_txid", "_op"]
+    assert with_dictionary(5_000) == ["k", "_txid", "_op"]
+
+
 def test_the_name_says_who_wrote_it_and_is_never_used_twice(tmp_path):
     one, two = (stage(tmp_path, ROWS, NAME) for _ in range(2))
     assert one.path != two.path

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
@@ -11,6 +12,7 @@ from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, o
 from txstorm import faults
 from txstorm.clients.delta import Commit, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.state import table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
 OWNER = Owner(TOPOLOGY, INCARNATION)
@@ -278,6 +280,29 @@ def test_a_newer_format_is_refused(tmp_path, store):
 def test_another_timeline_has_no_txid(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="no txid on timeline 1"):
         opened(tmp_path, Owner(TOPOLOGY, INCARNATION, 1)).last_txid()
+
+
+def test_checkpoints_become_rare_where_only_a_start_reads_the_log(tmp_path, monkeypatch, store):
+    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(table, "CHECKPOINT_MOST", 5)
+    kept = opened(tmp_path)
+    made = []
+    for txid in range(1, 40):
+        commit(store, txid, {"w": 1})
+        kept.refresh()
+        made += [kept.version] * (list((tmp_path / "changes/counts/_delta_log").glob(f"*{kept.version}.check*")) != [])
+    steps = [later - one for one, later in pairwise(made)]
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1]) == (2, 5)
+
+
+def test_a_log_that_every_commit_reads_has_checkpoints_as_before(tmp_path, monkeypatch, store):
+    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(DeltaHandle, "is_plain", False)
+    for txid in range(1, 30):
+        commit(store, txid, {"w": 1})
+    log = tmp_path / "changes/counts/_delta_log"
+    assert len(list(log.glob("*.checkpoint.parquet"))) >= 14
 
 
 def test_many_commits_with_checkpoints_between(tmp_path, store):
