@@ -13,12 +13,14 @@ import pytest
 from crash_job import SPOUTS, TXIDS
 from large_net import Keep, Key, Merged, tables, topology
 from recovery_cases import KILLED, check, content, eventually
+from test_lost_ledger import lose, one_published
 from watched import Diary, Shelf, ShelfSpout
 
 from txstorm import FailedException, faults, run
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import StateError, TxstormError
+from txstorm.runtime.recover import recover
 from txstorm.runtime.replay_audit import audit
 from txstorm.runtime.replay_range import Span
 from txstorm.runtime.replay_records import Recording
@@ -98,6 +100,18 @@ def test_killed_and_started_again(forks, undisturbed, place, point, spout):
     assert content(place / "data") == undisturbed(spout)
     assert set().union(*staged_by(place / "data", "counts").values()) == {"0", "1"}
     assert set().union(*staged_by(place / "data", "totals").values()) == {"all"}  # not grouped by its key
+
+
+@pytest.mark.parametrize("fault", [one_published(3), "p7.1.before:hang:3,p7.3.before:hang:3,p7.2.after:kill:3"])
+def test_its_ledger_is_lost_while_one_table_holds_it(forks, undisturbed, place, fault):
+    argv = [place / "data", "--set", "large_commit_rows=8"]
+    assert forks.run(argv, fault)[0] == KILLED
+    lose(place / "data")
+    assert recover(place / "data")["rolled_forward"] is not None
+    status, output = forks.run(argv)
+    assert status == 0, output
+    check(place / "data", TXIDS)
+    assert content(place / "data") == undisturbed("memory")
 
 
 @pytest.mark.spark

@@ -293,9 +293,8 @@ def _assemble(
     monitor: Monitor,
     sleep: Callable[[float], bool],
 ) -> Session:
-    settings = topology.settings
-    if topology.external:  # one txid is decided before the next one's effects begin
-        settings = settings.updated({"max_group_txids": 1})
+    # With effects elsewhere one txid is decided before those of the next one begin.
+    settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
     planning = Planning(books, planner(topology.spout.object, context), options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
