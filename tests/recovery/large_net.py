@@ -69,6 +69,10 @@ class Merged(Keep):
     exact = replace(Keep.exact, layout="merge")
 
 
+class SparkWritten(Keep):
+    seen = replace(Keep.seen, writer="spark")
+
+
 class Total(BatchBolt, Committer):
     """The sum of all; not grouped by its key."""
 

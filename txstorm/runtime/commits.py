@@ -221,13 +221,15 @@ class Committer:
         try:
             self._commit_spout(ready, turn)
             spread = self._large.run(ready, turn)
-            run = run or self._run(ready, resources, turn, spread.components)
+            run = run or self._run(ready, resources, turn, spread.staged)
             run.begins = turn.begins
             run.run()
         finally:
             turn.leave()
         letters = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
         try:
+            for component, files in spread.staged.items():
+                tables.take_over(component, txid, files)
             if letters:
                 tables.divert(txid, letters)
             tables.end_txid(txid)

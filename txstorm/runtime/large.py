@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,12 +37,12 @@ class Spread:
     """What a job has done of the commit phase of a txid.
 
     Attributes:
-        components: the committers it has let finish.
+        staged: the committers it has let finish → table → the files of its rows.
         counts: component → tuples they emitted.
         reported: what they reported.
     """
 
-    components: tuple[str, ...] = ()
+    staged: Mapping[str, Mapping[str, Sequence[Staged]]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     reported: list[str] = field(default_factory=list)
 
@@ -98,6 +98,8 @@ class LargeCommits:
     def run(self, ready: Ready, turn: Turn) -> Spread:
         """Let a job do its part of the commit phase of `ready`, in its turn; its rows are staged then.
 
+        They are the turn's once it cannot be taken away any more.
+
         Raises:
             CommitFailed: a committer raised, a worker died, or the job was cancelled.
             OSError: a file cannot be read or written.
@@ -113,9 +115,7 @@ class LargeCommits:
         turn.begins(components[0], 0)
         log.info("txid %s: %s commit in %s tasks", attempt, ", ".join(components), len(shares))
         answers = self._answers(work)
-        for name in components:
-            turn.tables.take_over(name, attempt.txid, _files(answers, name))
-        spread = Spread(components)
+        spread = Spread({name: _files(answers, name) for name in components})
         for one in answers:
             spread.counts.update(one.counts)
             spread.reported += one.reported
@@ -128,13 +128,14 @@ class LargeCommits:
             self._engine.cancel(running)
 
     def _answers(self, work: LargeCommit) -> list[ShareDone]:
-        self._running = self._engine.commit(work)
+        self._running = running = self._engine.commit(work)
         try:
-            answers = self._running.result()
+            answers = running.result()
         except EngineError as error:
             raise CommitFailed(ErrorRow("the worker", 0, "lost", "EngineError", str(error), "", "")) from error
         finally:
-            self._running = None
+            if self._running is running:  # else this thread was left behind, and another one is at work
+                self._running = None
         for one in answers:
             if one.refused is not None:
                 raise OSError(*one.refused)

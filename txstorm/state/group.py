@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Protocol, TypeVar
@@ -17,7 +17,7 @@ from txstorm.state.collection import CollectionGroup, TaskCollection
 from txstorm.state.handle import StateGroup, TaskState
 from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
 from txstorm.state.maps import MapGroup, TaskMap
-from txstorm.state.parts import Parts
+from txstorm.state.parts import Parts, staged_like
 from txstorm.state.sink import SinkGroup, TaskSink
 from txstorm.state.staging import Staged, StagedName, stage
 from txstorm.state.table import TableRef
@@ -92,6 +92,7 @@ class Member:
         self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = Lasts(last)
         self._staged: dict[str, int] = {}
+        self._expected: dict[int, StagedName] = {}
         self._parts: dict[int, Parts] = {}
         self._lock = RLock()
 
@@ -130,23 +131,23 @@ class Member:
     def expect(self, name: StagedName) -> None:
         """Tasks of a job are about to stage the rows of a txid, under names that begin like `name`."""
         with self._lock:
-            self._parts[name.txid] = Parts.of(self.path, name)
+            self._expected[name.txid] = name
 
     def take_over(self, txid: int, files: Sequence[Staged]) -> None:
-        """These are the rows of `txid`, durable already; called before it ends.
+        """These are the rows of `txid`, durable already; called before it ends, and once it cannot be taken away.
 
         Raises:
             TableCorrupt: a file is not here, or not as its task has written it.
         """
-        with self._lock:
-            parts = self._parts[txid] = replace(self._parts[txid], files=tuple(files))
+        parts = Parts(self.path, tuple(files))
         parts.check()
+        with self._lock:
+            self._parts[txid] = parts
 
     def unpublished(self) -> set[str]:
         """The staged files that this run may still decide on."""
         with self._lock:
-            writing = [parts.paths() for parts in self._parts.values()]
-            return set(self._staged).union(*writing)
+            return set(self._staged).union(*(staged_like(self.path, name) for name in self._expected.values()))
 
     def drop_from(self, txid: int) -> None:
         """Forget `txid` and later ones."""
@@ -154,6 +155,7 @@ class Member:
         with self._lock:
             self._lasts.dropped(txid)
             self._staged = {path: last for path, last in self._staged.items() if last < txid}
+            self._expected = {one: name for one, name in self._expected.items() if one < txid}
             self._parts = {one: parts for one, parts in self._parts.items() if one < txid}
 
     def published(self, txid: int) -> None:
@@ -167,6 +169,7 @@ class Member:
         self.rows.apply(txid)
         with self._lock:
             parts = self._parts.pop(txid, None)
+            self._expected = {one: name for one, name in self._expected.items() if one > txid}
         if parts is not None and isinstance(self._group, StateGroup):
             self._group.enter(parts.rows(), txid)
         self.applied = max(self.applied, txid)

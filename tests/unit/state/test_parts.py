@@ -150,8 +150,21 @@ def test_a_file_that_is_not_here_as_its_task_has_written_it_is_not_decided(tmp_p
     expected(group, 1)
     done = task(tmp_path, group, 0, WORDS, 1)
     os.truncate(tmp_path / "changes/counts" / done["changes/counts"].path, 10)
-    with pytest.raises(TableCorrupt, match=r"expected .* bytes, found 10"):
+    with pytest.raises(
+        TableCorrupt, match=r"a task of a large commit has written it, but here it has digest .*under the same path"
+    ):
         taken(group, 1, done)
+    (tmp_path / "changes/counts" / done["changes/counts"].path).unlink()
+    with pytest.raises(TableCorrupt, match=r"but here it is not there"):
+        taken(group, 1, done)
+
+
+def test_a_thread_that_was_left_behind_and_goes_on_to_a_job_takes_no_rows_away(tmp_path):
+    store = open_store(tmp_path, create=True)
+    group = store.group(1)
+    expected(group, 1)  # its group was taken away before; now the next attempt commits in the driver
+    commit(store, 1, {"a": 1})
+    assert read_state(tmp_path, "counts")["n"].to_pylist() == [1]
 
 
 def test_a_task_knows_no_other_keys(tmp_path):
