@@ -37,7 +37,7 @@ class Parts:
                 what = "is not there" if found is None else f"has digest {found[:16]}…, expected {one.digest[:16]}…"
                 msg = (
                     f"staged file {file}: a task of a large commit has written it, but here it {what}; workers must "
-                    "see the data directory under the same path as the driver: mount it there, or have all commits made in "
+                    "see the data directory under the same path as the driver: mount it there, or have commits made in "
                     "the driver with large_commit_rows=none and large_commit_bytes=none"
                 )
                 raise TableCorrupt(msg)
