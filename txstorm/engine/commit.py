@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -61,6 +61,7 @@ class CommitRun:
         cargo: the input of the committers.
         resources: their tables.
         begins: told (component, task) before any of its code runs.
+        elsewhere: committers that a job has let finish; nothing is behind them.
 
     Attributes:
         resources: their tables.
@@ -76,9 +77,11 @@ class CommitRun:
         resources: Resources,
         observe: Observe | None = None,
         begins: Callable[[str, int], None] = lambda component, task: None,
+        elsewhere: Collection[str] = (),
     ) -> None:
         self._program = program
         self._observe = observe
+        self._elsewhere = elsewhere
         self.begins = begins
         self._at = At()
         self._level = len(program.stages)
@@ -94,6 +97,8 @@ class CommitRun:
 
     def _arrive(self, cargo: Cargo) -> None:
         edge = self._program.edges[cargo.edge]
+        if edge.target in self._elsewhere:
+            return
         batch = cargo.batch
         if cargo.kind is Kind.SPILLED:
             assert self._program.spill_dir is not None
@@ -119,16 +124,18 @@ class CommitRun:
     def run(self) -> None:
         """Run the commit phase, or what `execute` left of it; raises `CommitFailed` when user code raises."""
         for name in self._program.commit:
-            spec = self._program.components[name]
-            for task in range(spec.parallelism):
-                self._run_task(spec, task)
+            if name not in self._elsewhere:
+                for task in range(self._program.components[name].parallelism):
+                    self.run_task(name, task)
 
     @property
     def letters(self) -> list[pa.RecordBatch]:
         """Dead letters of the commit phase; called once, after `run`."""
         return [self._salvage.letters.take()] if self._salvage is not None else []
 
-    def _run_task(self, spec: ComponentSpec, task: int) -> None:
+    def run_task(self, component: str, task: int) -> None:
+        """Run one task of one component; raises `CommitFailed` when its code raises."""
+        spec = self._program.components[component]
         self.begins(spec.id, task)
         work = self._work(spec, task)
         arrivals = self._arrivals.pop((spec.id, task), [])

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.collector import Observe
 from txstorm.engine.gather import destinations, gather
-from txstorm.engine.port import Pack, Processed
+from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
 from txstorm.engine.program import Program
+from txstorm.engine.share import run_share
 from txstorm.engine.task import StageTask
 from txstorm.errors import EngineError
+
+A = TypeVar("A")
 
 
 class LocalEngine:
@@ -33,7 +36,7 @@ class LocalEngine:
     def __init__(self, observe: Observe | None = None) -> None:
         self._observe = observe
         self._program: Program | None = None
-        self._cancelled: dict[Future[list[Processed]], threading.Event] = {}
+        self._cancelled: dict[Future[Any], threading.Event] = {}
 
     def start(self, program: Program) -> None:
         """Keep the program; there is nothing to warm up."""
@@ -41,21 +44,25 @@ class LocalEngine:
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` on a thread."""
-        future: Future[list[Processed]] = Future()
+        return self._on_thread(str(pack.inputs[0].attempt.txid), lambda cancelled: self.run(pack, cancelled))
+
+    def _on_thread(self, name: str, work: Callable[[threading.Event], A]) -> Future[A]:
+        future: Future[A] = Future()
         self._cancelled[future] = cancelled = threading.Event()
         future.add_done_callback(lambda done: self._cancelled.pop(done, None))
         # No pool: a bolt that never returns must neither take the place of another pack nor keep the process alive.
         thread = threading.Thread(
-            target=self._body,
-            args=(pack, cancelled, future),
-            name=f"txstorm-local-{pack.inputs[0].attempt.txid}",
-            daemon=True,
+            target=_answer, args=(lambda: work(cancelled), future), name=f"txstorm-local-{name}", daemon=True
         )
         thread.start()
         return future
 
-    def cancel(self, future: Future[list[Processed]]) -> None:
-        """Stop after the txid at hand; a bolt that never returns keeps its thread, and is ignored."""
+    def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
+        """Let the shares finish, one after the other on a thread."""
+        return self._on_thread(f"commit-{work.input.attempt.txid}", lambda cancelled: self._shares(work, cancelled))
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Stop after the txid or share at hand; a bolt that never returns keeps its thread, and is ignored."""
         cancelled = self._cancelled.get(future)
         if cancelled is not None:
             cancelled.set()
@@ -69,13 +76,13 @@ class LocalEngine:
         for cancelled in list(self._cancelled.values()):
             cancelled.set()
 
-    def _body(self, pack: Pack, cancelled: threading.Event, future: Future[list[Processed]]) -> None:
-        try:
-            outcome = self.run(pack, cancelled)
-        except BaseException as error:  # noqa: BLE001 - handed to who waits for the pack
-            future.set_exception(error)
-        else:
-            future.set_result(outcome)
+    def _shares(self, work: LargeCommit, cancelled: threading.Event) -> list[ShareDone]:
+        assert self._program is not None
+        done = []
+        for share in work.shares:
+            _check_not(cancelled)
+            done.append(run_share(self._program, work, share))
+        return done
 
     def run(self, pack: Pack, cancelled: threading.Event | None = None) -> list[Processed]:
         """Process `pack` on the caller's thread; raises `EngineError` when `cancelled` is set meanwhile."""
@@ -87,9 +94,7 @@ class LocalEngine:
             last = stage.level == len(program.stages) - 1
             for task in range(stage.tasks):
                 for cargo in self.task(stage.level, task, pack).run(arrived.get(task, ())):
-                    if cancelled is not None and cancelled.is_set():
-                        msg = "the job was cancelled"
-                        raise EngineError(msg)
+                    _check_not(cancelled)
                     targets = (0,) if last else destinations(program, stage.level, task, cargo)
                     for target in targets:
                         sent[target].append(cargo)
@@ -100,3 +105,18 @@ class LocalEngine:
         """Makes task `number` of the stage at `level`, for one pack."""
         assert self._program is not None
         return StageTask(self._program, level, number, pack, self._observe)
+
+
+def _answer(work: Callable[[], A], future: Future[A]) -> None:
+    try:
+        outcome = work()
+    except BaseException as error:  # noqa: BLE001 - handed to who waits for it
+        future.set_exception(error)
+    else:
+        future.set_result(outcome)
+
+
+def _check_not(cancelled: threading.Event | None) -> None:
+    if cancelled is not None and cancelled.is_set():
+        msg = "the job was cancelled"
+        raise EngineError(msg)

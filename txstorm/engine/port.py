@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import pyarrow as pa
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
+from txstorm.state.staging import Staged
 
 SOURCE = "source"
 """In `TxidInput.divert`: the batch as a whole is a dead letter; nothing of it is emitted."""
@@ -109,8 +110,60 @@ class Processed:
     error: ErrorRow | None = None
 
 
+@dataclass(frozen=True)
+class CommitShare:
+    """One task of a committer in a large commit.
+
+    Attributes:
+        cargo: its input, in files.
+        given: state → the file, in the same directory, with the rows of the keys of that input.
+    """
+
+    component: str
+    task: int
+    cargo: tuple[Cargo, ...]
+    given: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LargeCommit:
+    """The commit phase of one txid, as far as a job does it.
+
+    Attributes:
+        input: the attempt; without document and payload.
+        epoch: of the coordinator, for the names of staged files.
+        shares: every task of every committer that takes part, also those without input.
+    """
+
+    input: TxidInput
+    data_dir: str
+    epoch: int
+    shares: tuple[CommitShare, ...]
+
+
+@dataclass(frozen=True)
+class ShareDone:
+    """What became of a share.
+
+    Attributes:
+        staged: table → its file, durable.
+        counts: component → tuples emitted.
+        reported: errors reported without failing the batch.
+        error: set when its code raised, or broke a rule of the state.
+        refused: set when a file could not be read or written: number, text and file of the `OSError`.
+    """
+
+    component: str
+    task: int
+    staged: Mapping[str, Staged] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    reported: Sequence[str] = ()
+    error: ErrorRow | None = None
+    refused: tuple[int, str, str] | None = None
+
+
 class Engine(Protocol):
-    """Runs the processing phase of packs; several at once."""
+    """Runs the processing phase of packs, several at once, and large commits, one at a time."""
 
     name: str
 
@@ -123,8 +176,15 @@ class Engine(Protocol):
         It raises `EngineError` when the job itself failed (a worker died) or was cancelled.
         """
 
-    def cancel(self, future: Future[list[Processed]]) -> None:
-        """Give up a submitted pack; what it still does is ignored."""
+    def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
+        """Let the shares of a large commit finish and stage their rows, each in a task; one answer a share, in order.
+
+        The future raises `EngineError` when the job itself failed or was cancelled. What tasks have staged by then, or
+        stage later, is referred to by nothing.
+        """
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Give up a submitted pack or commit; what it still does is ignored."""
 
     def describe(self) -> Mapping[str, Any]:
         """What runs here, for status and logs."""

@@ -11,6 +11,7 @@ import cloudpickle
 
 from txstorm.api.output import StreamDeclaration
 from txstorm.errors import InputError
+from txstorm.plan.large import Tables, spread_tables
 from txstorm.plan.stages import Edge, Plan, Stage
 from txstorm.topology.graph import Component, Kind
 
@@ -54,6 +55,7 @@ class Program:
         edges: all edges; `Cargo.edge` is an index into them.
         settings: the topology's settings, as plain values.
         spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
+        spread: the committers whose large transactions a job can commit, and their tables.
     """
 
     topology: str
@@ -63,6 +65,7 @@ class Program:
     edges: tuple[Edge, ...]
     settings: Mapping[str, Any]
     spill_dir: str | None = None
+    spread: Mapping[str, Tables] = field(default_factory=dict)
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
         """The edges that leave `component`."""
@@ -83,7 +86,14 @@ class Program:
         """The same code under a plan with other numbers of tasks."""
         tasks = {one.id: one.parallelism for one in plan.topology.components}
         components = {name: replace(spec, parallelism=tasks[name]) for name, spec in self.components.items()}
-        return replace(self, components=components, stages=plan.stages, commit=plan.commit, edges=plan.edges)
+        return replace(
+            self,
+            components=components,
+            stages=plan.stages,
+            commit=plan.commit,
+            edges=plan.edges,
+            spread=spread_tables(plan),
+        )
 
     @property
     def spout(self) -> str:
@@ -103,6 +113,7 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
         edges=plan.edges,
         settings=settings,
         spill_dir=spill_dir,
+        spread=spread_tables(plan),
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import pyarrow as pa
@@ -15,8 +15,9 @@ import pyarrow as pa
 from txstorm.clients import spark as client
 from txstorm.engine.cargo import Cargo, decode, encode
 from txstorm.engine.gather import destinations, gather
-from txstorm.engine.port import Pack, Processed
+from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
 from txstorm.engine.program import Program, digest_of
+from txstorm.engine.share import as_cargo, of_cargo, run_share
 from txstorm.engine.task import StageTask
 from txstorm.errors import EngineError, InputError, SessionLost, TxstormError
 
@@ -25,6 +26,7 @@ SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary(
 _FLUSH_BYTES = 8 << 20
 _programs: dict[str, Program] = {}
 Batches = Iterable[pa.RecordBatch]
+A = TypeVar("A")
 
 
 class SparkEngine:
@@ -45,9 +47,11 @@ class SparkEngine:
         self._given = session is not None
         self._session = session
         self._numbers = itertools.count(1)
-        self._groups: dict[Future[list[Processed]], str] = {}
+        self._groups: dict[Future[Any], str] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-spark")
+        # Of their own: a commit must not wait for packs, which may wait for it.
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix="txstorm-spark-commit")
         self._program: Program | None = None
         self._shipped = b""
 
@@ -62,19 +66,26 @@ class SparkEngine:
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` as one Spark job."""
+        return self._submit(self._pool, lambda group: self._run(pack, group))
+
+    def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
+        """Let the shares finish as one Spark job, each in a partition."""
+        return self._submit(self._commits, lambda group: self._run_shares(work, group))
+
+    def _submit(self, pool: ThreadPoolExecutor, job: Callable[[str], A]) -> Future[A]:
         group = f"txstorm-{id(self)}-{next(self._numbers)}"
-        future = self._pool.submit(self._run, pack, group)
+        future = pool.submit(job, group)
         with self._lock:
             self._groups[future] = group
         future.add_done_callback(self._forget)
         return future
 
-    def _forget(self, future: Future[list[Processed]]) -> None:
+    def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._groups.pop(future, None)
 
-    def cancel(self, future: Future[list[Processed]]) -> None:
-        """Cancel the pack's Spark job."""
+    def cancel(self, future: Future[Any]) -> None:
+        """Cancel the Spark job of a pack or commit."""
         if future.cancel():
             return
         with self._lock:
@@ -96,19 +107,32 @@ class SparkEngine:
         for future in running:
             self.cancel(future)
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._commits.shutdown(wait=True, cancel_futures=True)
         if not self._given and self._session is not None:
             client.sessions.release(self._session)
             self._session = None
 
     def _run(self, pack: Pack, group: str) -> list[Processed]:
         assert self._program is not None
+        return gather(self._program, pack, self._collected(self._frame(self._program, pack), group))
+
+    def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
+        """The answers of a large commit; there is nothing to exchange, since its input is divided already."""
+        shares, rows = len(work.shares), client.cargo_type(*SCHEMA.names)
+        frame = self._session.range(0, shares, 1, shares).mapInArrow(
+            share_function(self._shipped_program(), work), rows
+        )
+        done = {one.source: of_cargo(one) for one in self._collected(frame, group)}
+        return [done[number] for number in range(shares)]
+
+    def _collected(self, frame: Any, group: str) -> Iterator[Cargo]:
+        """What the job of `frame` answers."""
         try:
             with client.job_group(self._session, group):
-                table = self._frame(self._program, pack).toArrow()
+                table = frame.toArrow()
         except Exception as error:
             raise self._failure(error) from error
-        cargo = (decode(value.as_buffer()) for value in table.column("cargo"))
-        return gather(self._program, pack, cargo)
+        return (decode(value.as_buffer()) for value in table.column("cargo"))
 
     def _failure(self, error: Exception) -> TxstormError:
         """A job's failure; what is wrong with the input stays so when a worker is the first to see it."""
@@ -124,23 +148,25 @@ class SparkEngine:
         return EngineError(client.explain_failure(error))
 
     def _frame(self, program: Program, pack: Pack) -> Any:
-        shipped = Shipped(digest_of(self._shipped), self._shipped, pack)
+        shipped = self._shipped_program()
         rows = client.cargo_type(*SCHEMA.names)
         frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
         for stage in program.stages:
             if stage.level > 0:
                 frame = client.exchange(frame, stage.tasks, "target")
-            frame = frame.mapInArrow(stage_function(shipped, stage.level), rows)
+            frame = frame.mapInArrow(stage_function(shipped, pack, stage.level), rows)
         return frame
+
+    def _shipped_program(self) -> Shipped:
+        return Shipped(digest_of(self._shipped), self._shipped)
 
 
 class Shipped:
-    """A program and a pack on their way to the workers; the program is unpickled once per worker."""
+    """A program on its way to the workers; it is unpickled once per worker."""
 
-    def __init__(self, digest: str, program: bytes, pack: Pack) -> None:
+    def __init__(self, digest: str, program: bytes) -> None:
         self.digest = digest
         self.program = program
-        self.pack = pack
 
     def load(self) -> Program:
         """The program, from the worker's memory when it has been there before.
@@ -161,14 +187,26 @@ class Shipped:
         return program
 
 
-def stage_function(shipped: Shipped, level: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def stage_function(shipped: Shipped, pack: Pack, level: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function Spark runs in every partition of the stage at `level`."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()
         task, arrived = _read(batches, level)
-        sent = StageTask(program, level, task, shipped.pack).run(arrived)
+        sent = StageTask(program, level, task, pack).run(arrived)
         yield from _write(program, level, task, sent)
+
+    return run
+
+
+def share_function(shipped: Shipped, work: LargeCommit) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function Spark runs in every partition of a large commit."""
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        program = shipped.load()
+        number, _ = _read(batches, 0)
+        done = as_cargo(work, number, run_share(program, work, work.shares[number]))
+        yield _rows([0], [encode(done)])
 
     return run
 

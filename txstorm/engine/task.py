@@ -316,7 +316,7 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
         cargo.source,
         cargo.target,
         cargo.sequence,
-        data={"file": name, "rows": cargo.batch.num_rows},
+        data={"file": name, "rows": cargo.batch.num_rows, "bytes": cargo.batch.nbytes},
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import SPARK, CollectionState, KeyedState, SinkTable
+from txstorm.plan.large import spread_tables
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
 from txstorm.topology.view import kind_word, plural, printable
@@ -74,7 +75,8 @@ def _commit(plan: Plan) -> Branch:
 def _step(plan: Plan, place: int, name: str) -> Branch:
     component = plan.topology.component(name)
     inputs = [Branch(f"from {_source(edge)} by {printable(edge.grouping)}") for edge in plan.in_edges(name)]
-    return Branch(f"{place}. {_headline(component)}", [*inputs, *_tables(plan.topology, name)])
+    large = [Branch("large commits: as a job, by key")] if name in spread_tables(plan) else []
+    return Branch(f"{place}. {_headline(component)}", [*inputs, *_tables(plan.topology, name), *large])
 
 
 def _tables(topology: Topology, name: str) -> list[Branch]:

@@ -25,6 +25,7 @@ from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
 from txstorm.runtime.ahead import Ahead
 from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.large import LargeCommits
 from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready, history_rows
 from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer
@@ -43,6 +44,7 @@ class Committer:
 
     Args:
         ahead: whether committers may finish before the group ahead of theirs is decided.
+        large: lets jobs do what is too much for the driver.
         blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
         sleep: waits between tries; returns True when the run is to stop.
         observe: told what every task of the commit phase emitted.
@@ -67,7 +69,9 @@ class Committer:
         observe: Observe | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         ahead: bool = False,
+        large: LargeCommits,
     ) -> None:
+        self._large = large
         self.turn: Turn | None = None
         self._ahead = Ahead(lambda txid: Turn(store.group(txid), Outcome(), monotonic, ahead=True), allowed=ahead)
         self._monotonic = monotonic
@@ -88,7 +92,10 @@ class Committer:
         """Let committers execute the input of `ready` before its turn, on the thread that commits.
 
         Nothing of it lasts, as they write in `finish_batch` only. Raises `CommitFailed` when one of them raises.
+        A large commit is left for its turn.
         """
+        if self._large.of(ready):
+            return
         tables = self._store.group(ready.attempt.txid)
         turn = self.turn = Turn(tables, Outcome(), self._monotonic, ahead=True, executes=True)
         turn.enter(ready.attempt)
@@ -102,9 +109,10 @@ class Committer:
     def finish_ahead(self, ready: Ready) -> None:
         """Let committers finish `ready` before its turn, over what is finished but not published yet.
 
-        Nothing is done unless it follows what has finished last. When one of them raises, that is told in its turn.
+        Nothing is done unless it follows what has finished last; behind a large commit, whose rows are not in memory,
+        nothing does. When one of them raises, that is told in its turn.
         """
-        turn = self._ahead.turn_of(ready.attempt)
+        turn = None if self._large.of(ready) else self._ahead.turn_of(ready.attempt)
         if turn is not None:
             self.turn = turn
             with seldom_collected(), _timed(turn.outcome, "finish"):
@@ -120,6 +128,7 @@ class Committer:
         """Finish later groups with `program`; called while none is under way."""
         self.close()
         self._program = program
+        self._large.use(program)
         self._spout = _spout_committer(program)
 
     def close(self) -> None:
@@ -132,7 +141,11 @@ class Committer:
         return self.conclude(self.finish(group), housekeeping)
 
     def finish(self, group: Sequence[Ready]) -> Turn:
-        """P5, but for staging: committers finish in txid order; of what was finished ahead nothing is done again."""
+        """P5, but for staging: committers finish in txid order; of what was finished ahead nothing is done again.
+
+        A large commit is a group of its own: the others of `group` are told to commit again.
+        """
+        group = self._large.together(group)
         turn = self.turn = self._ahead.take(group) or Turn(
             self._store.group(group[0].attempt.txid), Outcome(), self._monotonic
         )
@@ -147,6 +160,7 @@ class Committer:
 
         So is all that was executed early: that would be finished on another thread than it was prepared on.
         """
+        self._large.cancel()
         self._early.clear()
         if turn.executes:
             turn.tables.drop_from(attempt.txid)
@@ -188,7 +202,8 @@ class Committer:
                 return
             try:
                 turn.outcome.committed.append(self._finish_txid(ready, turn))
-                self._ahead.reached = ready.attempt.txid
+                if not self._large.of(ready):
+                    self._ahead.reached = ready.attempt.txid
             except CommitFailed as failure:
                 self._failed(turn, ready.attempt, failure.row)
 
@@ -203,27 +218,30 @@ class Committer:
         run, resources = self._early.pop(ready.attempt, (None, None))
         resources = tables.begin_txid(txid, resources, ready.txid_input.stamp)
         turn.enter(ready.attempt)
-        run = run or self._run(ready, resources, turn)
-        run.begins = turn.begins
         try:
             self._commit_spout(ready, turn)
+            spread = self._large.run(ready, turn)
+            run = run or self._run(ready, resources, turn, spread.staged)
+            run.begins = turn.begins
             run.run()
         finally:
             turn.leave()
         letters = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
         try:
+            for component, files in spread.staged.items():
+                tables.take_over(component, txid, files)
             if letters:
                 tables.divert(txid, letters)
             tables.end_txid(txid)
         except TxstormError as error:
             raise CommitFailed(_rule_row(error)) from error
-        counts = {**ready.processed.counts, **run.counts}
-        reported = (*ready.processed.reported, *run.reported)
+        counts = {**ready.processed.counts, **run.counts, **spread.counts}
+        reported = (*ready.processed.reported, *spread.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
 
-    def _run(self, ready: Ready, resources: Resources, turn: Turn) -> CommitRun:
+    def _run(self, ready: Ready, resources: Resources, turn: Turn, elsewhere: Collection[str] = ()) -> CommitRun:
         cargo = ready.processed.cargo
-        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins)
+        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, elsewhere)
 
     def _commit_spout(self, ready: Ready, turn: Turn) -> None:
         if self._spout is None:

@@ -115,7 +115,12 @@ def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
         "epoch": intent.epoch,
         "attempts": {str(one.txid): one.attempt_id for one in intent.txids},
         "tables": [
-            {"table": one.uri, "rows": table.staged.rows, "published": one.published, "cause": one.cause}
+            {
+                "table": one.uri,
+                "rows": sum(staged.rows for staged in table.files),
+                "published": one.published,
+                "cause": one.cause,
+            }
             for one, table in zip(publications(directory, intent), intent.tables, strict=True)
         ],
     }

@@ -30,6 +30,7 @@ from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer
 from txstorm.runtime.directory import check_directory, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
+from txstorm.runtime.large import LargeCommits
 from txstorm.runtime.origin import Origin
 from txstorm.runtime.outcome import history_rows
 from txstorm.runtime.planning import Planning
@@ -228,7 +229,8 @@ def check_kept(data_dir: Path, books: Books) -> None:
     """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
     for intent in books.intents():
         for table in intent.tables:
-            check_digest(data_dir / table.uri, table.staged)
+            for staged in table.files:
+                check_digest(data_dir / table.uri, staged)
 
 
 def check_together(data_dir: Path, books: Books, identity: Identity, epoch: int | None) -> None:
@@ -291,9 +293,8 @@ def _assemble(
     monitor: Monitor,
     sleep: Callable[[float], bool],
 ) -> Session:
-    settings = topology.settings
-    if topology.external:  # one txid is decided before the next one's effects begin
-        settings = settings.updated({"max_group_txids": 1})
+    # With effects elsewhere one txid is decided before those of the next one begin.
+    settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
     planning = Planning(books, planner(topology.spout.object, context), options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
@@ -308,6 +309,7 @@ def _assemble(
         observe=options.observe,
         monotonic=options.clock.monotonic,
         ahead=settings.finish_ahead and not topology.outside,
+        large=LargeCommits(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None),
     )
     return Session(
         data_dir=Path(store.data_dir),

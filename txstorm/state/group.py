@@ -17,8 +17,9 @@ from txstorm.state.collection import CollectionGroup, TaskCollection
 from txstorm.state.handle import StateGroup, TaskState
 from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
 from txstorm.state.maps import MapGroup, TaskMap
+from txstorm.state.parts import Parts, staged_like
 from txstorm.state.sink import SinkGroup, TaskSink
-from txstorm.state.staging import StagedName, stage
+from txstorm.state.staging import Staged, StagedName, stage
 from txstorm.state.table import TableRef
 from txstorm.state.together import together
 
@@ -87,14 +88,21 @@ class Member:
         self.ref = ref
         self.rows: Rows = rows
         self.applied = last
+        self._group = rows
         self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = Lasts(last)
         self._staged: dict[str, int] = {}
+        self._expected: dict[int, StagedName] = {}
+        self._parts: dict[int, Parts] = {}
         self._lock = RLock()
 
     def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
         """What writes the rows of `txids`, which follow each other, to a staged file; None when there are none."""
         first, last = txids[0], txids[-1]
+        with self._lock:
+            parts = self._parts.get(last.txid)
+        if parts is not None:  # a large commit is a group of its own
+            return self._staged_elsewhere(parts, first.txid, last.txid) if parts.files else None
         rows: pa.Table | None = self._take(first.txid, last.txid)
         if rows is None or not rows.num_rows:
             return None
@@ -104,16 +112,42 @@ class Member:
 
     def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
         staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
+        return self._intent(rows.schema, previous, last.txid, [staged])
+
+    def _staged_elsewhere(self, parts: Parts, first: int, last: int) -> Callable[[], IntentTable]:
+        assert isinstance(self._group, StateGroup | SinkGroup)
+        schema = self._group.schema
         with self._lock:
-            self._lasts.staged(last.txid)
-            self._staged[staged.path] = last.txid
-        ref = self.ref
-        return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(rows.schema), previous, staged)
+            previous = self._lasts.before(first)
+        return lambda: self._intent(schema, previous, last, parts.files)
+
+    def _intent(self, schema: pa.Schema, previous: int, txid: int, files: Sequence[Staged]) -> IntentTable:
+        with self._lock:
+            self._lasts.staged(txid)
+            self._staged.update((one.path, txid) for one in files)
+        ref, (staged, *more) = self.ref, files
+        return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged, tuple(more))
+
+    def expect(self, name: StagedName) -> None:
+        """Tasks of a job are about to stage the rows of a txid, under names that begin like `name`."""
+        with self._lock:
+            self._expected[name.txid] = name
+
+    def take_over(self, txid: int, files: Sequence[Staged]) -> None:
+        """These are the rows of `txid`, durable already; called before it ends, and once it cannot be taken away.
+
+        Raises:
+            TableCorrupt: a file is not here, or not as its task has written it.
+        """
+        parts = Parts(self.path, tuple(files))
+        parts.check()
+        with self._lock:
+            self._parts[txid] = parts
 
     def unpublished(self) -> set[str]:
         """The staged files that this run may still decide on."""
         with self._lock:
-            return set(self._staged)
+            return set(self._staged).union(*(staged_like(self.path, name) for name in self._expected.values()))
 
     def drop_from(self, txid: int) -> None:
         """Forget `txid` and later ones."""
@@ -121,6 +155,8 @@ class Member:
         with self._lock:
             self._lasts.dropped(txid)
             self._staged = {path: last for path, last in self._staged.items() if last < txid}
+            self._expected = {one: name for one, name in self._expected.items() if one < txid}
+            self._parts = {one: parts for one, parts in self._parts.items() if one < txid}
 
     def published(self, txid: int) -> None:
         """The group that ends with `txid` is in the table."""
@@ -131,6 +167,11 @@ class Member:
     def apply(self, txid: int) -> None:
         """The txids up to `txid` are published: their rows enter the index."""
         self.rows.apply(txid)
+        with self._lock:
+            parts = self._parts.pop(txid, None)
+            self._expected = {one: name for one, name in self._expected.items() if one > txid}
+        if parts is not None and isinstance(self._group, StateGroup):
+            self._group.enter(parts.rows(), txid)
         self.applied = max(self.applied, txid)
 
 
@@ -271,6 +312,25 @@ class CommitGroup:
     def activate(self, active: bool) -> None:
         """Let the handles of the txid at hand be used, or no longer."""
         self.resources.activate(active)
+
+    def expect(self, component: str, name: StagedName) -> None:
+        """Tasks of a job are about to stage all that `component` writes in a txid; see `Member.expect`."""
+        for member in self._members_of(component):
+            member.expect(name)
+
+    def take_over(self, component: str, txid: int, files: Mapping[str, Sequence[Staged]]) -> None:
+        """Table → what those tasks have staged; raises `TableCorrupt` as `Member.take_over` does."""
+        for member in self._members_of(component):
+            member.take_over(txid, files.get(member.ref.uri, ()))
+
+    def keyed(self, name: str) -> StateGroup:
+        """The unpublished rows of the keyed state `name`."""
+        rows = self._tables.states[name][1]
+        assert isinstance(rows, StateGroup)
+        return rows
+
+    def _members_of(self, component: str) -> list[Member]:
+        return [one for one in self._tables.members if one.component == component]
 
     def divert(self, txid: int, letters: pa.Table) -> None:
         """Dead letters of `txid`; called after its committers have finished and before it ends."""

@@ -28,7 +28,7 @@ from txstorm.state.expiry import moment
 from txstorm.state.form import Arrays, Key, KeyForm, Rows, Value, ValueForm, absences, joined, row_arrays
 from txstorm.state.index import KeyIndex
 from txstorm.state.merge import aggregated, check_how, combined
-from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, changes_schema, in_order
+from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.state.semantics import Row, base
 from txstorm.state.writes import Overlay, TaskWrites, with_stamp
 
@@ -157,7 +157,7 @@ class RowGroup(ABC, Generic[H]):
         self.keys = KeyForm(state)
         self.values = ValueForm(state)
         self._index = index
-        self._schema = changes_schema(state)
+        self.schema = changes_schema(state)
         self._stamps: dict[int, datetime] = {}
         self._open: dict[int, dict[tuple[str, int], H]] = {}
         self._ended: list[Ended] = []
@@ -278,7 +278,7 @@ class RowGroup(ABC, Generic[H]):
         columns[OP.name] = (
             pc.if_else(absences(rows.values), _REMOVED, _UPDATED) if removals else pa.repeat(_UPDATED, len(rows.keys))
         )
-        table = pa.table([columns[name] for name in self._schema.names], schema=self._schema)
+        table = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
         return in_order(table, [TXID.name, *self.keys.names])
 
     def apply(self, last: int) -> None:
@@ -290,6 +290,27 @@ class RowGroup(ABC, Generic[H]):
                 rows = newest(published) if later else self._overlay
                 self._index.apply(*settled(published, rows), published[-1].txid)
             self._keep(later)
+
+    def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
+        """Move published change rows of `txid` into the index, which tasks of a job have written; after `apply`.
+
+        The index is said to be at `txid` when all of them are there.
+        """
+        for rows in tables:
+            ended = self._read(rows, txid)
+            self._index.apply(*settled([ended], dict(ended.rows())), txid - 1)
+        self._index.apply((), (), txid)
+
+    def _read(self, rows: pa.Table, txid: int) -> Ended:
+        gone = pc.equal(rows[OP.name], _REMOVED).to_pylist()
+        values = self.values.of_table(rows)
+        return Ended(
+            txid,
+            self.keys.of_table(rows),
+            [None if removed else value for value, removed in zip(values, gone, strict=True)],
+            self.values.of_struct(rows[PREV]),
+            removals=any(gone),
+        )
 
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> Ended | None:
         """What the tasks wrote in `txid`; None when nothing."""

@@ -13,7 +13,9 @@ import pyarrow as pa
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.state.staging import Staged
 
-FORMAT, VERSION = "txstorm-intent", 1
+FORMAT, VERSION = "txstorm-intent", 2
+ONE_FILE = 1
+"""The version of an intent whose tables have one staged file each: that of all intents, once."""
 CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
 DIRECTORIES = {
     CHANGES: "changes",
@@ -75,7 +77,8 @@ class IntentTable:
         uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
         schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
         previous: the last txid of the table before this group; `UNKNOWN` where the ledger was lost with it.
-        staged: the rows.
+        staged: the rows, or the first part of them.
+        more: the other parts: the tasks of a large commit stage a file each.
     """
 
     kind: str
@@ -84,6 +87,12 @@ class IntentTable:
     schema: str
     previous: int
     staged: Staged
+    more: tuple[Staged, ...] = ()
+
+    @property
+    def files(self) -> tuple[Staged, ...]:
+        """All staged files."""
+        return (self.staged, *self.more)
 
     def arrow_schema(self) -> pa.Schema:
         """The schema of the staged rows."""
@@ -91,6 +100,7 @@ class IntentTable:
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for an intent."""
+        more = {"more": [one.to_json() for one in self.more]} if self.more else {}
         return {
             "kind": self.kind,
             "name": self.name,
@@ -98,13 +108,15 @@ class IntentTable:
             "schema": self.schema,
             "previous": self.previous,
             "staged": self.staged.to_json(),
+            **more,
         }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> IntentTable:
         """What `to_json` made."""
         staged = Staged.from_json(found["staged"])
-        return cls(found["kind"], found["name"], found["uri"], found["schema"], found["previous"], staged)
+        more = tuple(map(Staged.from_json, found.get("more", ())))
+        return cls(found["kind"], found["name"], found["uri"], found["schema"], found["previous"], staged, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ class Intent:
         """The intent as JSON values, with its format's version."""
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if any(table.more for table in self.tables) else ONE_FILE,
             "topology": self.topology,
             "incarnation": self.incarnation,
             "timeline": self.timeline,

@@ -7,7 +7,7 @@ over their rows, and take the place of the old ones in the one commit that carri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,9 @@ FILE_ROWS = 65_536
 """Of a file at most: a commit writes every file again that has a changed key."""
 
 
-def merged_files(table: DeltaHandle, staged: Staged, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
+def merged_files(
+    table: DeltaHandle, staged: Sequence[Staged], epoch: int, stamp: int
+) -> tuple[list[DataFile], list[DataFile]]:
     """The files that come into `table`, and those that leave it, when the `staged` change rows are published.
 
     Called in P7, again after every failure: what an earlier call wrote is then referred to by nothing, and swept.
@@ -34,7 +36,7 @@ def merged_files(table: DeltaHandle, staged: Staged, epoch: int, stamp: int) -> 
         TableCorrupt: the staged rows, or a file of the table, are missing or damaged.
         OSError: the disk is full.
     """
-    later = pq.read_table(pa.BufferReader(checked_bytes(table.path, staged)))
+    later = pa.concat_tables(pq.read_table(pa.BufferReader(checked_bytes(table.path, one))) for one in staged)
     files = Rewriting(table, key_names_of(table.properties), epoch, stamp, FILE_ROWS)
     for span in files.spans(counted(later)):
         files.rewrite(span, later)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
         return None
     published = found.groups[found.last]
     files = {one.uri: _logged(data_dir, found, one) for one in published}
-    prefix = "-".join(next(iter(files.values())).name.split("-")[:3]) + "-"
+    prefix = "-".join(next(iter(files.values()))[0].name.split("-")[:3]) + "-"
     held = [
         _table(found.tables[one.uri].ref, data_dir, files[one.uri], one.first - 1)  # a range begins after the last one
         for one in published
@@ -42,32 +42,36 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
     return Intent(found.topology, found.incarnation, found.timeline, epoch, records, (*held, *waiting))
 
 
-def _logged(data_dir: Path, found: Found, one: Published) -> Path:
-    """The staged file that a commit made part of its table."""
+def _logged(data_dir: Path, found: Found, one: Published) -> list[Path]:
+    """The staged files that a commit made part of its table."""
     entry = found.tables[one.uri].handle.log_entry(one.version)
-    paths = list(paths_of(entry))
-    if len(paths) != 1:
-        msg = f"table {one.uri}: expected version {one.version} to add one file, found {paths}; restore it from a copy"
+    paths = [data_dir / one.uri / path for path in paths_of(entry)]
+    if not paths:
+        msg = f"table {one.uri}: expected version {one.version} to add files, found none; restore it from a copy"
         raise TableCorrupt(msg)
-    return data_dir / one.uri / paths[0]
+    return paths
 
 
 def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> Iterable[IntentTable]:
     for uri, table in found.tables.items():
-        if uri not in published and (file := _staged_file(data_dir / uri, prefix)) is not None:
-            yield _table(table.ref, data_dir, file, table.last_txid())
+        if uri not in published and (files := _staged_files(data_dir / uri, prefix)):
+            yield _table(table.ref, data_dir, files, table.last_txid())
     for ref in outside_folders(data_dir):
-        if (file := _staged_file(data_dir / ref.uri, prefix)) is not None:
-            yield _table(ref, data_dir, file, _outside_txid(data_dir / ref.uri, found))
+        if files := _staged_files(data_dir / ref.uri, prefix):
+            yield _table(ref, data_dir, files, _outside_txid(data_dir / ref.uri, found))
 
 
-def _staged_file(table: Path, prefix: str) -> Path | None:
-    files = sorted((table / STAGED).glob(f"{prefix}*.parquet"))
-    if len({digest(file.read_bytes()) for file in files}) > 1:
-        names = ", ".join(file.name for file in files)
-        msg = f"{table}: expected one staged file of the group, found several that differ: {names}; restore a copy"
-        raise TableCorrupt(msg)
-    return files[0] if files else None
+def _staged_files(table: Path, prefix: str) -> list[Path]:
+    """The file of each task, one that is there twice counted once: Spark may have run it again."""
+    files: dict[str, list[Path]] = {}
+    for file in sorted((table / STAGED).glob(f"{prefix}*.parquet")):
+        files.setdefault(file.name.rpartition("-")[0], []).append(file)
+    for same in files.values():
+        if len({digest(file.read_bytes()) for file in same}) > 1:
+            names = ", ".join(file.name for file in same)
+            msg = f"{table}: expected one staged file of a task, found several that differ: {names}; restore a copy"
+            raise TableCorrupt(msg)
+    return [same[0] for same in files.values()]
 
 
 def _outside_txid(path: Path, found: Found) -> int:
@@ -85,7 +89,14 @@ def _outside_txid(path: Path, found: Found) -> int:
     return max((txid for txid in kept if txid < found.last), default=UNKNOWN)
 
 
-def _table(ref: TableRef, data_dir: Path, file: Path, previous: int) -> IntentTable:
+def _table(ref: TableRef, data_dir: Path, files: Sequence[Path], previous: int) -> IntentTable:
+    (staged, schema), *more = [_read(ref, data_dir, file) for file in files]
+    return IntentTable(
+        ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged, tuple(one for one, _ in more)
+    )
+
+
+def _read(ref: TableRef, data_dir: Path, file: Path) -> tuple[Staged, pa.Schema]:
     data = file.read_bytes()
     try:
         rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
@@ -95,5 +106,4 @@ def _table(ref: TableRef, data_dir: Path, file: Path, previous: int) -> IntentTa
     txids = pc.min_max(rows["_txid"]).as_py()
     path = str(file.relative_to(data_dir / ref.uri))
     staged = Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])
-    schema = rows.schema.remove_metadata() if ref.kind != MAP else rows.schema
-    return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged)
+    return staged, rows.schema.remove_metadata() if ref.kind != MAP else rows.schema

@@ -96,7 +96,8 @@ def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
 def _publish(data_dir: Path, owner: Owner, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
     found = DeltaTableState.open(data_dir, owner, TableRef(table.kind, table.name))
     found.check_schema(table.arrow_schema())
-    check_digest(data_dir / table.uri, table.staged)
+    for staged in table.files:
+        check_digest(data_dir / table.uri, staged)
     return found.publish(number, table, intent, epoch)
 
 

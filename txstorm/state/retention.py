@@ -60,10 +60,11 @@ def retain_table(
     yield from _remove_versions(data_dir, table.path, version, saved)
     yield
     handle = DeltaHandle.open(table.path)
-    needed = set(kept())
-    for one in saved:
-        if one < version:
-            needed |= {file.path for file in DeltaHandle.open(table.path, one).files()}
+
+    def needed() -> set[str]:
+        older = (DeltaHandle.open(table.path, one) for one in saved if one < version)
+        return {*kept(), *(file.path for one in older for file in one.files())}
+
     doomed = yield from unlogged(table.path, epoch, needed, handle, AT_ONCE)
     yield from _remove_files(data_dir, [table.path / path for path in doomed])
     return as_of
@@ -88,7 +89,7 @@ def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> N
 def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
     """Remove archived versions below `version`, and files no log entry names, of a table that no savepoint names."""
     yield from _remove_versions(data_dir, table, version, ())
-    doomed = yield from unlogged(table, 0, set(), DeltaHandle.open(table), AT_ONCE)
+    doomed = yield from unlogged(table, 0, set, DeltaHandle.open(table), AT_ONCE)
     yield from _remove_files(data_dir, [table / path for path in doomed])
 
 

@@ -90,7 +90,7 @@ class SinkGroup:
     def __init__(self, sink: SinkTable) -> None:
         self.sink = sink
         self._columns = [Column(f"sink {sink.name!r}", "column", field) for field in sink_fields(sink)]
-        self._schema = sink_schema(sink)
+        self.schema = sink_schema(sink)
         self._open: dict[int, dict[tuple[str, int], TaskSink]] = {}
         self._ended: dict[int, pa.Table] = {}
         self._lock = RLock()
@@ -136,7 +136,7 @@ class SinkGroup:
                     pa.chunked_array([chunk for table in tables for chunk in table[i].chunks])
                     for i in range(len(self._columns))
                 ]
-                self._ended[txid] = pa.table([*columns, txids], schema=self._schema)
+                self._ended[txid] = pa.table([*columns, txids], schema=self.schema)
             self._open.pop(txid, None)
 
     def drop_from(self, txid: int) -> None:

@@ -244,11 +244,11 @@ class StateStore:
         version = delta.publish(number, table, intent, epoch)
         self._published(table.uri, intent.last)
         if table.kind == STATE:
-            self._merged.append((intent.last, delta.path / table.staged.path))
+            self._merged += [(intent.last, delta.path / staged.path) for staged in table.files]
         else:
-            self._loose[table.uri] = self._loose.get(table.uri, 0) + 1
+            self._loose[table.uri] = self._loose.get(table.uri, 0) + len(table.files)
         if table.kind == CHANGES and table.name in self._growths:
-            self._growths[table.name].later += table.staged.rows
+            self._growths[table.name].later += sum(staged.rows for staged in table.files)
         return version
 
     def _published(self, uri: str, last: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from txstorm.clients.delta import DeltaHandle
@@ -11,13 +11,16 @@ from txstorm.state.staging import STAGED, epoch_of
 
 
 def unlogged(
-    table: Path, epoch: int, kept: set[str], handle: DeltaHandle, at_once: int
+    table: Path, epoch: int, kept: Callable[[], set[str]], handle: DeltaHandle, at_once: int
 ) -> Generator[None, None, list[str]]:
     """What `sweep_table` would remove, found in steps of `at_once` log entries.
 
-    `handle` is at the newest version, and `kept` what is staged now: what is staged or published later is not found.
+    `handle` is at the newest version, and `kept` tells what is staged now: what is staged or published later is not
+    found. It is asked after the look at what is there, since tasks of a large commit may be writing.
     """
-    found = _candidates(table, epoch, kept)
+    there = _candidates(table, epoch, set())
+    needed = kept() if there else set()
+    found = [path for path in there if path not in needed]
     if not found:
         return []
     logged: set[str] = set()
@@ -62,7 +65,8 @@ def _removed(table: Path, paths: list[str]) -> list[str]:
 
 def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
     """The staged files of the table `uri` that `intents` name."""
-    return {table.staged.path for intent in intents for table in intent.tables if table.uri == uri}
+    tables = (table for intent in intents for table in intent.tables if table.uri == uri)
+    return {staged.path for table in tables for staged in table.files}
 
 
 def _is_older(path: str, epoch: int) -> bool:

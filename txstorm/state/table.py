@@ -337,10 +337,10 @@ class DeltaTableState:
         label = f"txstorm txids {first} to {intent.last}"
         apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
         if table.kind != STATE:
-            return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
+            return Commit(apps, info, [data_file(self.path, staged) for staged in table.files], label=label)
         self.check_schema(table.arrow_schema())
         now = intent.txids[-1].stamp // 1000
-        adds, removes = merged_files(self._handle, table.staged, epoch, now)
+        adds, removes = merged_files(self._handle, table.files, epoch, now)
         return Commit(apps, info, adds, removes, now, label)
 
     def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:

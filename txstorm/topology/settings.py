@@ -106,6 +106,14 @@ class Settings(BaseModel):
     spill_bytes: Size = Field(
         8 * MIB, description="bytes of committers' input per task and transaction beyond which it goes through a file"
     )
+    large_commit_rows: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        1_000_000,
+        description="rows of a committer's input in a transaction beyond which a job commits it, where that is "
+        "possible; none: no bound",
+    )
+    large_commit_bytes: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        256 * MIB, description="the same in bytes"
+    )
     cargo_bytes: Annotated[Count, Field(le=16 * MIB)] = Field(
         16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
     )

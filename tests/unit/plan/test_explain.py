@@ -21,7 +21,8 @@ commit phase: finishes one txid after the other, in the driver, in this order
 └─ 1. counts: committer, 2 tasks
    ├─ from partial by fields word
    ├─ state counts: state/counts, changes/counts, by word
-   └─ sink log: sinks/log"""
+   ├─ sink log: sinks/log
+   └─ large commits: as a job, by key"""
 
 DIAGRAM = """\
 plan of topology diagram

@@ -1,6 +1,7 @@
 """Intents: what is decided survives as JSON, and what is no intent, or a newer one, is refused by name."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,14 @@ def test_round_trip():
     assert (INTENT.first, INTENT.last) == (3, 4)
 
 
+def test_an_intent_with_several_files_of_a_table_is_of_a_newer_version():
+    """A txstorm that knows one file a table must not publish the first alone."""
+    several = replace(INTENT, tables=(replace(TABLE, more=(replace(STAGED, path="b"), replace(STAGED, path="c"))),))
+    assert decode(encode(several)) == several
+    assert [one.path for one in several.tables[0].files] == [STAGED.path, "b", "c"]
+    assert (INTENT.to_json()["version"], several.to_json()["version"]) == (1, 2)
+
+
 def test_the_same_intent_gives_the_same_bytes():
     assert encode(INTENT) == encode(decode(encode(INTENT)))
 
@@ -33,7 +42,7 @@ def document(**changes):
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (document(version=2), DataDirectoryError, "version 2 is newer than 1"),
+        (document(version=3), DataDirectoryError, "version 3 is newer than 2"),
         (document(format="other"), LedgerCorrupt, "expected format 'txstorm-intent'"),
         (b"[]", LedgerCorrupt, "expected format"),
         (b"{half", LedgerCorrupt, "expected JSON"),

@@ -1,0 +1,109 @@
+"""A topology whose committer does with its states all that a large commit allows, and what trouble it can make."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from watched import Diary, Trouble
+
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm.api.state import SinkTable
+from txstorm.state.read import read_changes, read_sink, read_state, rows_json
+
+TTL = timedelta(milliseconds=40)
+STATES = ("seen", "lately", "exact")
+
+
+class Key(BasicBolt):
+    """Numbers under a key of two columns, a text and a number or None."""
+
+    fields = ("name", "part", "n")
+
+    def execute(self, tuple, collector):
+        n = tuple["n"]
+        collector.emit(f"käse {n % 11}", None if n % 3 == 0 else n % 3, n)
+
+
+class Keep(BatchBolt, Committer):
+    """Per key how often, and which number last; keys are removed now and then, and some never stay at all."""
+
+    seen = KeyedState("seen", key={"name": str, "part": int}, value={"times": int, "last": int})
+    lately = KeyedState("lately", key={"name": str, "part": int}, value={"times": int}, ttl=TTL)
+    exact = KeyedState("exact", key={"name": str, "part": int}, value={"ns": pa.list_(pa.int64())})
+    log = SinkTable("log", {"name": str, "n": int, "before": int})
+
+    def __init__(self, diary: Diary | None = None, trouble: Trouble | None = None) -> None:
+        self.diary, self.trouble = diary, trouble
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.attempt, self.numbers = context, attempt, defaultdict(list)
+
+    def execute(self, tuple):
+        self.numbers[tuple["name"], tuple["part"]].append(tuple["n"])
+
+    def finish_batch(self):
+        seen, lately, exact = (self.context.state(name) for name in STATES)
+        for key, ns in self.numbers.items():
+            before = seen.get(key, {"times": 0, "last": 0})
+            seen.put(key, {"times": before["times"] + len(ns), "last": ns[-1]})
+            if sum(ns) % 5 == 0:
+                seen.remove(key)
+            if sum(ns) % 7 == 0:  # there, and gone again
+                exact.put(key, [0])
+                exact.remove(key)
+            self.context.sink("log").append(key[0], ns[0], before["times"])
+        lately.update_many({key: len(ns) for key, ns in self.numbers.items()}, lambda old, n: (old or 0) + n)
+        exact.update_many(self.numbers, lambda old, ns: [*(old or []), *ns][-5:])
+        if self.diary is not None:
+            self.diary.note("keep", self.attempt.txid, self.context.task)
+        if self.trouble is not None:
+            self.trouble(self.attempt.txid, self.context.task)
+
+
+class Merged(Keep):
+    exact = replace(Keep.exact, layout="merge")
+
+
+class SparkWritten(Keep):
+    seen = replace(Keep.seen, writer="spark")
+
+
+class Total(BatchBolt, Committer):
+    """The sum of all; not grouped by its key."""
+
+    total = KeyedState("total", key={}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.sum = context, 0
+
+    def execute(self, tuple):
+        self.sum += tuple["n"]
+
+    def finish_batch(self):
+        self.context.state("total").update((), lambda old: (old or 0) + self.sum)
+
+
+def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **settings: Any) -> Any:
+    builder = TransactionalTopologyBuilder("large", "numbers", source)
+    builder.set_bolt("key", key or Key(), 2).shuffle_grouping("numbers")
+    builder.set_committer_bolt("keep", keep or Keep(), 3).fields_grouping("key", ["name", "part"])
+    builder.set_committer_bolt("total", Total()).global_grouping("key")
+    wanted = {"max_spout_pending": 6, "max_pack_txids": 3, "retry_backoff": 0.01, **settings}
+    return builder.build_topology().with_settings(wanted)
+
+
+def tables(data_dir: Path, last: int) -> dict[str, Any]:
+    """All rows of a directory, but for stamps, and what time has made of them: equal where the input was."""
+    changes = {name: _changes(data_dir, name, last) for name in ("seen", "total")}
+    cuts = [rows_json(read_state(data_dir, name, txid)) for name in ("seen", "total") for txid in range(last + 1)]
+    sink = sorted(map(repr, read_sink(data_dir, "log").to_pylist()))
+    return {**changes, "cuts": cuts, "exact": rows_json(read_state(data_dir, "exact")), "log": sink}
+
+
+def _changes(data_dir: Path, name: str, last: int) -> list[str]:
+    return sorted(map(repr, read_changes(data_dir, name, 1, last).to_pylist()))

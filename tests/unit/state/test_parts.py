@@ -1,0 +1,210 @@
+"""Rows that tasks of a job have staged: decided, published and looked up like those of the driver, kept while written."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from index_cases import TINY
+from store_cases import COUNTS, OUT, commit, intent_of, open_store, record, staged_files
+
+from txstorm.api.state import KeyedState
+from txstorm.errors import StateError, TableCorrupt
+from txstorm.state import parts
+from txstorm.state.given import GivenRows, given_rows, input_keys, write_given
+from txstorm.state.handle import StateGroup
+from txstorm.state.intent import decode, encode
+from txstorm.state.read import read_changes, read_sink, read_state
+from txstorm.state.recovery import roll_forward
+from txstorm.state.sink import SinkGroup
+from txstorm.state.staging import StagedName, stage
+
+WORDS = [f"w{i}" for i in range(40)]
+
+
+def task(path, group, number, words, txid, *, gone=()):
+    """One task of a large commit: counts `words`, all of which are its input, and removes those that are `gone`."""
+    file = path / f"given-{number}"
+    write_given(given_rows(group.keyed("counts"), words, txid), file)
+    counts, out = StateGroup(COUNTS, GivenRows(COUNTS, file, f"count[{number}], txid {txid}")), SinkGroup(OUT)
+    state, sink = counts.handle("count", number, txid), out.handle("count", number, txid)
+    state.active = sink.active = True
+    state.update_many(dict.fromkeys(words, 1), lambda old, n: (old or 0) + n)
+    state.remove_many(gone)
+    for word in words:
+        sink.append(word, number)
+    for rows in (counts, out):
+        rows.end_txid(txid)
+    name = StagedName(1, txid, txid * 10, "count", str(number))
+    return {
+        "changes/counts": stage(path / "changes/counts", counts.changes(txid, txid), name),
+        "sinks/out": stage(path / "sinks/out", out.rows(txid, txid), name),
+    }
+
+
+def expected(group, txid):
+    group.begin_txid(txid)
+    group.expect("count", StagedName(1, txid, txid * 10, "count", ""))
+
+
+def taken(group, txid, *done):
+    group.take_over("count", txid, {uri: [one[uri] for one in done] for uri in done[0]})
+    group.end_txid(txid)
+
+
+def large(path, store, txid, words=WORDS, gone=()):
+    """A group of one txid that two tasks have committed."""
+    group = store.group(txid)
+    expected(group, txid)
+    half = len(words) // 2
+    taken(group, txid, task(path, group, 0, words[:half], txid, gone=gone), task(path, group, 1, words[half:], txid))
+    return group, intent_of(group, [record(txid)])
+
+
+def test_published_and_looked_up_like_those_of_the_driver(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "ROWS_AT_ONCE", 7)
+    one, other = tmp_path / "large", tmp_path / "driver"
+    stores = open_store(one, create=True, bounds=TINY), open_store(other, create=True, bounds=TINY)
+    for store in stores:
+        commit(store, 1, dict.fromkeys(WORDS, 1))
+    group, intent = large(one, stores[0], 2, gone=["w3"])
+    assert [len(table.files) for table in intent.tables] == [2, 2]
+    stores[0].publish(intent, 1)
+    group.apply(2)
+    commit(stores[1], 2, {**dict.fromkeys(WORDS, 1), "w3": None})
+    for store in stores:
+        commit(store, 3, {"w3": 5, "w4": 1})
+        store.compact()
+    for txid in (1, 2, 3):
+        cuts = [read_state(path, "counts", txid).to_pylist() for path in (one, other)]
+        assert cuts[0] == cuts[1]
+    rows = [
+        read_changes(path, "counts", 1, 3).sort_by([("_txid", "ascending"), ("word", "ascending")])
+        for path in (one, other)
+    ]
+    assert rows[0].to_pylist() == rows[1].to_pylist()
+    assert {row["word"] for row in read_sink(one, "out").to_pylist()} == set(WORDS)
+    found = [store._indexes["counts"].rows(WORDS) for store in stores]
+    assert found[0] == found[1]
+
+
+def test_an_index_that_got_a_part_of_the_rows_only_is_not_said_to_have_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "ROWS_AT_ONCE", 5)
+    store = open_store(tmp_path, create=True, bounds=TINY)
+    commit(store, 1, dict.fromkeys(WORDS, 1))
+    group, intent = large(tmp_path, store, 2)
+    store.publish(intent, 1)
+    index = store._indexes["counts"]
+    given, apply = [], index.apply
+
+    def killed(changed, removed, last):
+        given.append(last)
+        if len(given) > 4:
+            raise KeyboardInterrupt
+        apply(changed, removed, last)
+
+    monkeypatch.setattr(index, "apply", killed)
+    with pytest.raises(KeyboardInterrupt):
+        group.apply(2)
+    index.flush()
+    index._disk.close()
+    again = open_store(tmp_path, epoch=2, bounds=TINY)
+    again.load()
+    assert again._indexes["counts"].rows(WORDS) == [((2,), 2, (1,))] * 40
+
+
+def test_files_are_kept_from_the_moment_tasks_may_write_them_until_they_are_void(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    published = staged_files(tmp_path)
+    group = store.group(2)
+    expected(group, 2)
+    done = task(tmp_path, group, 0, WORDS, 2)
+    assert store.sweep([]) == []
+    taken(group, 2, done)
+    assert store.sweep([]) == []
+    group.stage([record(2)], 1)
+    assert store.sweep([]) == []
+    group.drop_from(2)
+    assert len(store.sweep([])) == 2
+    assert staged_files(tmp_path) == published
+
+
+def test_a_decided_group_rolls_forward_from_its_intent_alone(tmp_path):
+    store = open_store(tmp_path, create=True)
+    _, intent = large(tmp_path, store, 1)
+    again = open_store(tmp_path, epoch=2)
+    assert again.sweep([intent]) == []
+    for _ in range(2):
+        roll_forward(tmp_path, decode(encode(intent)), 2)
+    assert read_state(tmp_path, "counts")["n"].to_pylist() == [1] * 40
+    assert read_sink(tmp_path, "out").num_rows == 40
+
+
+def test_a_file_that_is_not_here_as_its_task_has_written_it_is_not_decided(tmp_path):
+    store = open_store(tmp_path, create=True)
+    group = store.group(1)
+    expected(group, 1)
+    done = task(tmp_path, group, 0, WORDS, 1)
+    os.truncate(tmp_path / "changes/counts" / done["changes/counts"].path, 10)
+    with pytest.raises(
+        TableCorrupt, match=r"a task of a large commit has written it, but here it has digest .*under the same path"
+    ):
+        taken(group, 1, done)
+    (tmp_path / "changes/counts" / done["changes/counts"].path).unlink()
+    with pytest.raises(TableCorrupt, match=r"but here it is not there"):
+        taken(group, 1, done)
+
+
+def test_a_thread_that_was_left_behind_and_goes_on_to_a_job_takes_no_rows_away(tmp_path):
+    store = open_store(tmp_path, create=True)
+    group = store.group(1)
+    expected(group, 1)  # its group was taken away before; now the next attempt commits in the driver
+    commit(store, 1, {"a": 1})
+    assert read_state(tmp_path, "counts")["n"].to_pylist() == [1]
+
+
+def test_a_task_knows_no_other_keys(tmp_path):
+    store = open_store(tmp_path, create=True)
+    group = store.group(1)
+    group.begin_txid(1)
+    write_given(given_rows(group.keyed("counts"), ["a"], 1), tmp_path / "given")
+    given = GivenRows(COUNTS, tmp_path / "given", "count[0], txid 1")
+    assert given.rows(["a", "a"]) == [None, None]
+    with pytest.raises(StateError, match=r"state 'counts', count\[0\], txid 1: key 'b' is not in the task's input"):
+        given.rows(["a", "b"])
+
+
+KEYS = {
+    str: ["a", "käse", "", "a"],
+    int: [1, -(2**63), 0, 1],
+    bool: [True, False, True, False],
+    bytes: [b"", b"\xff", b"a", b""],
+    date: [date(2020, 2, 29), date(1, 1, 1)],
+    datetime: [datetime(2020, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, tzinfo=UTC)],
+    Decimal: [Decimal("1.5"), Decimal("-2")],
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_the_input(kind):
+    state = KeyedState("s", key={"k": kind, "more": int}, value={"n": int})
+    keys = [(key, more) for key in [*KEYS[kind], None] for more in (1, None)]
+    batches = [
+        pa.RecordBatch.from_pylist([{"more": more, "n": 1, "k": key} for key, more in part])
+        for part in (keys, keys[:3])
+    ]
+    found = input_keys(state, batches, "the input of x")
+    assert len(found) == len(set(found))
+    assert set(found) == set(keys)
+    assert input_keys(state, [], "the input of x") == []
+
+
+def test_columns_that_hold_something_else_than_the_key_are_refused():
+    state = KeyedState("s", key={"k": str}, value={"n": int})
+    batch = pa.RecordBatch.from_pydict({"k": [1, 2]})
+    with pytest.raises(StateError, match="key column 'k', the input of x: expected string, got int64"):
+        input_keys(state, [batch], "the input of x")
