@@ -12,7 +12,7 @@ from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import names
-from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
+from txstorm.ledger.blobs import BlobValues, Values
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
 from txstorm.state.intent import Intent
@@ -64,11 +64,14 @@ class Books:
     """Reads and writes one topology's ledger.
 
     Every write checks the epoch this coordinator raised; when another one has raised it since, `FencedError`.
+
+    Args:
+        values: how values are kept; or where the files of long ones are.
     """
 
-    def __init__(self, ledger: Ledger, blob_dir: Path) -> None:
+    def __init__(self, ledger: Ledger, values: Path | Values) -> None:
         self.ledger = ledger
-        self._blobs = blob_dir
+        self._values = BlobValues(values) if isinstance(values, Path) else values
         self._guard: Check | None = None
         self._partitions: PartitionEntries | None = None
         self._late: dict[int, Meta] = {}
@@ -318,7 +321,7 @@ class Books:
         """Remove blob files nothing in the ledger names any more."""
         kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
         faults.point("sweep.values")
-        sweep_blobs(self._blobs, kept, epoch=self.epoch)
+        self._values.sweep(kept, self.epoch)
 
     def _partition_paths(self) -> list[str]:
         return [f"{names.USER}/{partition}" for partition in self.ledger.children(names.USER)]
@@ -359,14 +362,14 @@ class Books:
         return Put(path, self._encoded(value, path), expect)
 
     def _encoded(self, value: Any, what: str) -> bytes:
-        return encode_value(self._blobs, value, what, epoch=self.epoch)
+        return self._values.encode(value, what, self.epoch)
 
     def _read(self, path: str) -> Any:
         entry = self.ledger.get(path)
         return None if entry is None else self._value(path, entry.value)
 
     def _value(self, path: str, data: bytes) -> Any:
-        return decode_value(self._blobs, data, path)
+        return self._values.decode(data, path)
 
     def _intent(self, last: int, data: bytes) -> Intent:
         path = names.intent_path(last)

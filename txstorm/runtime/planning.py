@@ -14,6 +14,8 @@ from txstorm.api.spout import NOT_READY
 from txstorm.engine.port import Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
+from txstorm.ledger import names
+from txstorm.ledger.store import Delete, Op
 from txstorm.runtime.books import Books, Meta, with_digests
 from txstorm.spouts.executors import SpoutPlanner, planner
 from txstorm.topology.graph import Component
@@ -165,6 +167,10 @@ class Planning:
         """Everything up to `last` is committed: the spout is told, and documents before it are dropped."""
         self.planner.committed(self.document(last))
         self.forget(last)
+
+    def outlived(self, last: int) -> list[Op]:
+        """What goes with P8 of a group up to `last`: metadata before it; its own is what the next is planned from."""
+        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
 
     def forget(self, before: int) -> list[int]:
         """Drop documents of txids below `before`; returns them, to be removed from the ledger with P8."""

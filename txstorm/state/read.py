@@ -21,7 +21,8 @@ from txstorm.errors import StateError
 from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
-from txstorm.state.table import COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.state.versions import version_as_of
 
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
@@ -83,9 +84,9 @@ def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: i
     last = max(changes.last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
-    base, as_of = version_as_of(kept, wanted)
+    version, as_of = version_as_of(kept, wanted)
     keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
-    return StateParts(base, as_of, changes.handle, wanted, keys, values)
+    return StateParts(kept.at(version), as_of, changes.handle, wanted, keys, values)
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
@@ -198,30 +199,6 @@ def _names(data_dir: Path, kind: str) -> list[str]:
 
 def _columns(handle: DeltaHandle, prop: str) -> list[str]:
     return list(json.loads(handle.properties.get(prop, "[]")))
-
-
-def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
-    """The newest version of a state table that is not ahead of txid `wanted`, and the txid it is as of.
-
-    Versions of earlier timelines count too: before one that a rewind took back there is a newer one that it made.
-
-    Raises:
-        StateError: there is none, or none that is kept.
-    """
-    if (last := table.last_txid()) <= wanted:
-        return table.handle, last
-    for entry in table.handle.history():
-        info = entry.info
-        if info.get("kind") not in (COMPACTED, CREATED, RESTORED):
-            continue
-        as_of = info["last"] if info["kind"] == CREATED else info["as_of"]
-        if as_of <= wanted:
-            return DeltaHandle.open(table.path, entry.version), as_of
-    msg = (
-        f"state {table.ref.name!r}: txid {wanted} is older than what is kept of it (or than the state itself); "
-        "ask for a later one"
-    )
-    raise StateError(msg)
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:

@@ -210,6 +210,10 @@ class StateStore:
             self._published(one.uri, intent.last)
         return {one.uri: version for (_, one), version in zip(tables, made, strict=True)}
 
+    def forget(self, before: int) -> None:
+        """Staged rows for maps and outlets of groups before `before` are needed no more."""
+        self.outside.forget(before=before)
+
     def _publish_table(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
         delta = self._delta[TableRef(table.kind, table.name)]
         version = delta.publish(number, table, intent, epoch)

@@ -1,92 +1,43 @@
-"""One Delta table of a topology: who owns it, which txid and epoch it is at, and how a group is published to it."""
+"""One Delta table of a topology in its data directory: how it is made, opened, and made durable."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from txstorm import faults
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
-from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.errors import TableCorrupt
 from txstorm.ledger.durable import sync_file
-from txstorm.state.exchange import Exchange
-from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
+from txstorm.state.intent import IntentTable
+from txstorm.state.logged import COMMITTED as COMMITTED
+from txstorm.state.logged import COMPACTED as COMPACTED
+from txstorm.state.logged import CREATED as CREATED
+from txstorm.state.logged import EPOCH as EPOCH
+from txstorm.state.logged import REGROUPED as REGROUPED
+from txstorm.state.logged import RESTORED as RESTORED
+from txstorm.state.logged import TRIES as TRIES
+from txstorm.state.logged import LoggedTable, identity_info
+from txstorm.state.logged import Owner as Owner
+from txstorm.state.logged import TableRef as TableRef
 from txstorm.state.schema import schema_differences
-from txstorm.state.staging import STAGED, data_file
-from txstorm.state.tiling import check_tiles
+from txstorm.state.staging import STAGED, Staged, check_digest, data_file
 
 log = logging.getLogger("txstorm.state")
 
-FORMAT = "1"
-TRIES = 10
 CHECKPOINT_EVERY = 20
-CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
-REGROUPED, RESTORED = "regroup", "restore"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is.
-
-    Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int = 0
-
-    @property
-    def epoch_app(self) -> str:
-        """The app id under which tables keep the coordinator's epoch."""
-        return f"txstorm/{self.incarnation}/epoch"
-
-    def properties(self) -> dict[str, str]:
-        """What every table of this owner says about itself."""
-        return {
-            "txstorm.format": FORMAT,
-            "txstorm.topology": self.topology,
-            "txstorm.incarnation": self.incarnation,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TableRef:
-    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
-
-    kind: str
-    name: str
-
-    @property
-    def uri(self) -> str:
-        """Its directory, relative to the data directory; also its name in ledger and messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
-
-    def txid_app(self, owner: Owner) -> str:
-        """The app id under which it keeps its last txid."""
-        table = f"{self.kind}-{self.name}" if self.name else self.kind
-        return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
-
-
-class DeltaTableState:
-    """A table at the version last read. Every commit of it is a compare-and-set on that version."""
+class DeltaTableState(LoggedTable):
+    """A table in a data directory, at the version last read."""
 
     def __init__(self, data_dir: Path, owner: Owner, ref: TableRef, handle: DeltaHandle) -> None:
-        self.ref = ref
         self.path = data_dir / ref.uri
-        self.owner = owner
         self._handle = handle
-        self._txid_app = ref.txid_app(owner)
-        self._check_owner()
-        check_tiles(ref.uri, handle.checked_infos())
+        super().__init__(owner, ref, handle, str(self.path))
 
     @classmethod
     def open(cls, data_dir: Path, owner: Owner, ref: TableRef) -> DeltaTableState:
@@ -105,7 +56,7 @@ class DeltaTableState:
         """Create an empty, durable table whose range starts after `txid`; `about` are further table properties."""
         path = data_dir / ref.uri
         (path / STAGED).mkdir(parents=True, exist_ok=True)
-        info = {**_identity(owner), "kind": CREATED, "last": txid}
+        info = {**identity_info(owner), "kind": CREATED, "last": txid}
         commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0}, info)
         handle = DeltaHandle.create(path, schema, {**owner.properties(), **about}, commit)
         made = cls(data_dir, owner, ref, handle)
@@ -116,64 +67,9 @@ class DeltaTableState:
         return made
 
     @property
-    def version(self) -> int:
-        """The version last read."""
-        return self._handle.version
-
-    @property
     def handle(self) -> DeltaHandle:
         """The table itself, for reading."""
         return self._handle
-
-    def last_txid(self) -> int:
-        """The last txid that was published to this table (``state/…``: the txid it is as of).
-
-        Raises:
-            DataDirectoryError: it has none on this timeline.
-        """
-        txid = self._handle.app_version(self._txid_app)
-        if txid is None:
-            msg = (
-                f"table {self.ref.uri}: has no txid on timeline {self.owner.timeline} of {self.owner.incarnation}; "
-                "ledger and tables do not belong together: restore both from the same copy"
-            )
-            raise DataDirectoryError(msg)
-        return txid
-
-    def epoch(self) -> int:
-        """The epoch of the last coordinator that led this table; 0 at first."""
-        return self._handle.app_version(self.owner.epoch_app) or 0
-
-    def check_schema(self, expected: pa.Schema) -> None:
-        """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
-        differences = schema_differences(expected, self._handle.schema)
-        if differences:
-            msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
-            raise TableCorrupt(msg)
-
-    def refresh(self) -> None:
-        """Read the newest version."""
-        self._handle.refresh()
-
-    def raise_epoch(self, epoch: int) -> None:
-        """Make `epoch` the table's, so that a coordinator with an older one can no longer commit to it.
-
-        The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it.
-
-        Raises:
-            FencedError: the table has a newer epoch.
-        """
-        self._handle.refresh()
-        for _ in range(TRIES):
-            if self._check_epoch(epoch) == epoch:
-                return
-            last = self.last_txid()
-            info = {**_identity(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
-            version = self._try(Commit({self._txid_app: last, self.owner.epoch_app: epoch}, info))
-            if version is not None:
-                self.sync(version)
-                return
-        raise self._blocked("raise the epoch", None)
 
     def check_there(self) -> None:
         """A look, without reading, whether the log can be written to; called before a group is published to any table.
@@ -187,55 +83,8 @@ class DeltaTableState:
         try:
             self._handle.reopen()
         except TableCorrupt as gone:
-            raise self._blocked("commit to it", gone) from gone
-        raise self._blocked("commit to it", PermissionError(f"no right to write to {log}"))
-
-    def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
-        """Publish the staged rows of `intent` to this table, once; returns the version that holds them.
-
-        Called in P7, again after a lost answer or a crash, and by a later coordinator that rolls the intent forward:
-        what decides is what the table says (design rule R4). Passes the fault points ``p7.<number>.before``,
-        ``.written`` (between the write and its answer) and ``.after``.
-
-        Raises:
-            FencedError: a newer coordinator leads this table.
-            TableCorrupt: the table holds something else than the intent expects.
-            BlockedError: the commit cannot be made.
-        """
-        faults.point(f"p7.{number}.before")
-        version = self._published(table, intent, epoch)
-        for _ in range(TRIES):
-            if version is not None:
-                self.sync(version)
-                faults.point(f"p7.{number}.after")
-                return version
-            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
-            if version is None:
-                version = self._published(table, intent, epoch)
-        raise self._blocked(f"publish txid {intent.last}", None)
-
-    def exchange(self, files: Exchange, epoch: int) -> bool:
-        """Put files in the place of others; False when the table has changed so that they are of no use.
-
-        Called in the committer's turn, with what a compaction wrote beside the commits.
-
-        Raises:
-            FencedError: a newer coordinator leads this table.
-            TableCorrupt: the table is ahead of the txid that the files are as of.
-        """
-        self._handle.refresh()
-        for _ in range(TRIES):
-            self._check_epoch(epoch)
-            last, leaves = self.last_txid(), set(files.removes)
-            leaving = [file for file in self._handle.files() if file.path in leaves]
-            if files.base not in (None, last) or len(leaving) < len(leaves):
-                self._check_not_ahead(last, files.as_of)
-                return False
-            version = self._try(self._exchanging(files, leaving, last, epoch))
-            if version is not None:
-                self.sync(version)
-                return True
-        raise self._blocked("put rewritten files into it", None)
+            raise self.blocked("commit to it", gone) from gone
+        raise self.blocked("commit to it", PermissionError(f"no right to write to {log}"))
 
     def tidy(self) -> None:
         """Now and then, shorten what has to be read of the log; called when the published group is durable.
@@ -255,144 +104,26 @@ class DeltaTableState:
             sync_file(entry)
         sync_file(entry.parent)
 
-    def _try(self, commit: Commit, written: str | None = None) -> int | None:
-        """The version that the commit made, or None when it is not known to; then the handle is at the newest one."""
-        version = self._handle.version + 1
-        try:
-            self._handle.commit(commit)
-        except ConflictError:
-            self._handle.refresh()
-            return None
-        except TableCorrupt as cause:
-            self._after_failure(cause)
-            return None
-        if written:
-            faults.point(written)
-        self._handle.refresh()
-        return version
+    def staged_file(self, staged: Staged) -> DataFile:
+        """The staged file as an entry for the log; raises `TableCorrupt` where it is gone or has another size."""
+        return data_file(self.path, staged)
 
-    def _after_failure(self, cause: TableCorrupt) -> None:
-        """The commit may have been made or not: read again, and only when nothing has moved give up."""
-        before = self._handle.version
-        try:
-            self._handle.reopen()
-        except TableCorrupt as gone:
-            raise self._blocked("commit to it", gone) from gone
-        if self._handle.version == before:
-            raise self._blocked("commit to it", cause) from cause
+    def check_staged(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the staged rows are what was decided, and have the table's columns."""
+        self.check_schema(table.arrow_schema())
+        check_digest(self.path, table.staged)
 
-    def _published(self, table: IntentTable, intent: Intent, epoch: int) -> int | None:
-        """The version that already holds `intent`, or None when it is this table's turn to get it."""
-        self._check_epoch(epoch)
-        last = self.last_txid()
-        if last >= intent.last:
-            return self._same(intent)
-        if last != table.previous:
-            msg = (
-                f"table {self.ref.uri}: expected to be at txid {table.previous} before txids {intent.first} to "
-                f"{intent.last} are published, found it at {last}; restore ledger and tables from the same copy"
-            )
+    def at(self, version: int) -> DeltaHandle:
+        """The table at `version`."""
+        return self._handle if version == self.version else DeltaHandle.open(self.path, version)
+
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file at `path`, relative to the table."""
+        return (self.path / path).exists()
+
+    def check_schema(self, expected: pa.Schema) -> None:
+        """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
+        differences = schema_differences(expected, self._handle.schema)
+        if differences:
+            msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
             raise TableCorrupt(msg)
-        return None
-
-    def _same(self, intent: Intent) -> int:
-        """The version that ends with the intent's last txid, which must hold the very attempts of the intent."""
-        for version, info in self.commits():
-            if info["last"] == intent.last:
-                expected, found = _attempts(intent.txids), _attempts_of(info)
-                if found == expected:
-                    return version
-                msg = (
-                    f"table {self.ref.uri}: txid {intent.last} is already published with other content: expected "
-                    f"(txid, attempt, digest) {expected}, found {found}; restore ledger and tables from the same copy"
-                )
-                raise TableCorrupt(msg)
-            if info["last"] < intent.last:
-                break
-        msg = (
-            f"table {self.ref.uri}: is past txid {intent.last}, but no version of it ends there; "
-            "restore ledger and tables from the same copy"
-        )
-        raise TableCorrupt(msg)
-
-    def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Version and commit info of the groups on this timeline, newest first, as far as the log is kept."""
-        for entry in self._handle.history():
-            if entry.info.get("kind") == COMMITTED and entry.info.get("timeline") == self.owner.timeline:
-                yield entry.version, entry.info
-
-    def _commit(self, table: IntentTable, intent: Intent, epoch: int) -> Commit:
-        first = table.previous + 1
-        info = {
-            **_identity(self.owner),
-            "kind": COMMITTED,
-            "epoch": epoch,
-            "first": first,
-            "last": intent.last,
-            "txids": [record.to_json() for record in intent.txids],
-        }
-        label = f"txstorm txids {first} to {intent.last}"
-        apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
-        return Commit(apps, info, [data_file(self.path, table.staged)], label=label)
-
-    def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
-        info = {**_identity(self.owner), "kind": REGROUPED, "epoch": epoch}
-        txid, label = last, "txstorm small files gathered"
-        if files.as_of is not None:
-            info |= {"kind": COMPACTED, "as_of": files.as_of}
-            txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
-        apps = {self._txid_app: txid, self.owner.epoch_app: epoch}
-        change = files.as_of is not None
-        return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
-
-    def _check_epoch(self, epoch: int) -> int:
-        found = self.epoch()
-        if found > epoch:
-            msg = (
-                f"table {self.ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch "
-                f"{epoch}; stop this run, the other one continues"
-            )
-            raise FencedError(msg)
-        return found
-
-    def _check_not_ahead(self, last: int, as_of: int | None) -> None:
-        if as_of is not None and last > as_of:
-            msg = (
-                f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
-            )
-            raise TableCorrupt(msg)
-
-    def _check_owner(self) -> None:
-        found = self._handle.properties
-        if "txstorm.incarnation" not in found:
-            msg = f"table {self.path}: expected a table of txstorm, found a foreign one; use another name or directory"
-            raise DataDirectoryError(msg)
-        if found.get("txstorm.format") != FORMAT:
-            msg = (
-                f"table {self.path}: has format {found.get('txstorm.format')!r}, this txstorm reads {FORMAT!r}; "
-                "use the txstorm that wrote it, or a newer one"
-            )
-            raise DataDirectoryError(msg)
-        if found["txstorm.incarnation"] != self.owner.incarnation:
-            msg = (
-                f"table {self.path}: belongs to topology {found.get('txstorm.topology')!r}, incarnation "
-                f"{found['txstorm.incarnation']}; expected {self.owner.topology!r}, incarnation "
-                f"{self.owner.incarnation}; one data directory belongs to one topology: use another one"
-            )
-            raise DataDirectoryError(msg)
-
-    def _blocked(self, what: str, cause: BaseException | None) -> BlockedError:
-        why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
-        return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
-
-
-def _identity(owner: Owner) -> dict[str, Any]:
-    return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
-
-
-def _attempts(records: tuple[TxidRecord, ...]) -> list[tuple[int, int, str]]:
-    return [(record.txid, record.attempt_id, record.digest) for record in records]
-
-
-def _attempts_of(info: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    return [(found["txid"], found["attempt"], found["digest"]) for found in info["txids"]]
