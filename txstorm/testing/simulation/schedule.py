@@ -1,0 +1,87 @@
+"""What one simulated world is made from: its knobs and its faults, drawn from a seed and a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+TOPOLOGY, INCARNATION = "sim", "sim"
+CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
+CONFLICT, PAUSE = "conflict", "paused_coordinator"
+STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE)
+"""Faults that strike at a step; what stands here twice is drawn twice as often."""
+
+RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
+STALE, AWAY, REWIND, CLOCK, STOP = "late_or_duplicate_event", "partition_away", "rewind", "clock_jump", "stop"
+SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering", "sweep"
+REPLAYED = "opaque_replay_differs"
+KINDS = (
+    *dict.fromkeys(STRIKES),
+    *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
+    *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
+)
+MOST_STRIKES = 5
+STRIKE_STEPS = 140
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault that strikes at the first step that is `step` or later."""
+
+    step: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One world: the same schedule gives the same trace, byte for byte.
+
+    Attributes:
+        seed, index: where it comes from; whatever else happens in it is drawn from them too.
+        opaque: whether undecided batches may change when they are planned again.
+        tables: 1 to 3; the second one is a state.
+        partitions: of the source.
+        depth: transactions at once; `group`: of them under one intent at most.
+        turns: how many things happen before the world heals.
+        trouble: how often, in percent, a turn is trouble.
+        notices: whether who has lost the lease learns it at once.
+        strikes: in the order of their steps.
+    """
+
+    seed: int
+    index: int
+    opaque: bool
+    tables: int
+    partitions: int
+    depth: int
+    group: int
+    turns: int
+    trouble: int
+    notices: bool
+    strikes: tuple[Strike, ...]
+
+
+def random_of(seed: int, index: int) -> Random:
+    """The source of all that is drawn in schedule `index` of `seed`."""
+    return Random((seed << 64) | index)  # noqa: S311 - not for secrets
+
+
+def drawn(seed: int, index: int) -> Schedule:
+    """Schedule `index` of `seed`."""
+    draw = Random((seed << 64) | index | 1 << 63).random  # noqa: S311 - the same
+    strikes = []
+    for _ in range(int(draw() * (MOST_STRIKES + 1))):
+        strikes.append(Strike(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]))
+    return Schedule(
+        seed=seed,
+        index=index,
+        opaque=draw() < 0.6,
+        tables=1 + int(draw() * 3),
+        partitions=1 + int(draw() * 2),
+        depth=1 + int(draw() * 8),
+        group=1 + int(draw() * 4),
+        turns=3 + int(draw() * 8),
+        trouble=(10, 30, 60)[int(draw() * 3)],
+        notices=draw() < 0.5,
+        strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
+    )

@@ -1,0 +1,152 @@
+"""What goes wrong, or is asked for, between the steps of a simulated world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txstorm.coordinator import events as ev
+from txstorm.testing.simulation import schedule as kinds
+
+if TYPE_CHECKING:
+    from txstorm.testing.simulation.world import World
+
+
+def rival(world: World) -> None:
+    """The leader loses its lease unseen, and another one leads beside it."""
+    if world.leader() is not None:
+        world.count(kinds.RIVAL, "a second coordinator")
+        world.start()
+
+
+def lose_lease(world: World) -> None:
+    """The leader loses its lease, and nobody has it."""
+    if world.leader() is not None:
+        world.count(kinds.LEASE, "the lease is lost")
+        world.entries.holder = None
+
+
+def batch_fails(world: World) -> None:
+    """The processing phase of a batch fails."""
+    process = world.leader()
+    if process is not None and process.jobs:
+        world.count(kinds.BATCH, f"a batch of {process} fails")
+        place, resume = world.below(8), world.below(3) > 0
+        world.act(process, lambda: process.fail(place, resume=resume))
+
+
+def commit_fails(world: World) -> None:
+    """A committer fails in `finish_batch`: what is before it in its group is committed."""
+    process = world.leader()
+    if process is not None and process.group is not None:
+        world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
+        upto = world.below(len(process.group.txids))
+        world.act(process, lambda: process.commit(upto))
+
+
+def stale(world: World) -> None:
+    """An answer of an attempt that was discarded comes late."""
+    process = world.leader()
+    if process is not None and process.dead:
+        world.count(kinds.STALE, f"{process} gets a late event")
+        which = world.below(12)
+        world.act(process, lambda: process.stale(which))
+
+
+def go_away(world: World) -> None:
+    """A partition of the source goes away, or comes back."""
+    world.count(kinds.AWAY, "a partition goes away, or comes back")
+    world.away ^= {world.below(world.schedule.partitions)}
+
+
+def jump(world: World) -> None:
+    """The wall clock jumps, also back."""
+    world.count(kinds.CLOCK, "the clock jumps")
+    world.now = max(0, world.now + world.below(2000) - 1000)
+
+
+def rewind(world: World) -> None:
+    """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
+    process = world.leader()
+    if process is not None:
+        world.ended(process, "is stopped")
+    operator = world.process("rewind")
+    world.entries.holder = None
+    world.count(kinds.REWIND, f"{operator} starts")
+    share = world.draw()
+    world.act(operator, lambda: operator.rewind(share))
+    if operator in world.processes:
+        world.ended(operator, "is done")
+
+
+def compact(world: World) -> None:
+    """A compaction begins."""
+    _keep_up(world, kinds.COMPACTION, compact=True)
+
+
+def gather(world: World) -> None:
+    """Small files are gathered."""
+    _keep_up(world, kinds.GATHERING, compact=False)
+
+
+def _keep_up(world: World, kind: str, *, compact: bool) -> None:
+    process = world.leader()
+    if process is None:
+        return
+
+    def begin() -> None:
+        if process.begin_upkeep(compact=compact):
+            world.count(kind, f"{process} writes files")
+
+    world.act(process, begin)
+
+
+def sweep(world: World) -> None:
+    """The leader removes what nothing refers to."""
+    process = world.leader()
+    if process is not None and process.group is None:
+        world.count(kinds.SWEEP, f"{process} sweeps")
+        world.act(process, process.sweep)
+
+
+def savepoint(world: World) -> None:
+    """The last committed transaction is named."""
+    process = world.leader()
+    if process is not None:
+        world.count(kinds.SAVEPOINT, f"{process} makes a savepoint")
+        world.act(process, process.savepoint)
+
+
+def stop(world: World) -> None:
+    """A clean stop: the group that is committing is finished, the history flushed, files swept."""
+    process = world.leader()
+    if process is None:
+        return
+
+    def end() -> None:
+        process.feed(ev.Stopping())
+        if process.group is not None:
+            process.commit()
+        process.flush_history()
+        process.sweep()
+
+    world.count(kinds.STOP, f"{process} is to stop")
+    world.act(process, end)
+    if process in world.processes:
+        world.ended(process, "has stopped")
+
+
+TROUBLE = (
+    rival,
+    lose_lease,
+    batch_fails,
+    commit_fails,
+    stale,
+    go_away,
+    jump,
+    rewind,
+    compact,
+    gather,
+    sweep,
+    savepoint,
+    stop,
+)
