@@ -173,11 +173,11 @@ class Process:
         txid = list(self.jobs)[place % len(self.jobs)]
         self.feed(ev.Failed(txid, self.jobs[txid], resume))
 
-    def stale(self, kind: int) -> None:
+    def stale(self, place: int, kind: int) -> None:
         """A late or duplicate answer of an attempt that is void: it must change nothing."""
-        txid, attempt = self.dead[kind % len(self.dead)]
+        txid, attempt = self.dead[place]
         events = ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt)
-        self.feed(events[kind % len(events)])
+        self.feed(events[kind])
 
     # -- P5 to P8 ------------------------------------------------------------------------------------------------
 
@@ -240,11 +240,11 @@ class Process:
 
     def begin_upkeep(self, *, compact: bool) -> bool:
         """Write the files of a compaction, or of gathering small files; whether there is anything to do."""
-        kind = STATE if compact else CHANGES
-        refs = [table.ref for table in self.tables.values() if table.ref.kind == kind]
+        refs = [table.ref for table in self.tables.values() if (table.ref.kind == STATE) is compact]
         if self.work is not None or not refs:
             return False
-        self.work = self._compaction(refs[0]) if compact else self._gathering(refs[0])
+        ref = refs[self.world.below(len(refs))]
+        self.work = self._compaction(ref) if compact else self._gathering(ref)
         return self.work is not None
 
     def end_upkeep(self) -> None:

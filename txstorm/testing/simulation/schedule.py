@@ -20,8 +20,8 @@ KINDS = (
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
 )
-MOST_STRIKES = 5
-STRIKE_STEPS = 140
+MOST_STRIKES = 3
+STRIKE_STEPS = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Schedule:
         depth: transactions at once; `group`: of them under one intent at most.
         turns: how many things happen before the world heals.
         trouble: how often, in percent, a turn is trouble.
+        flaky: how often, in percent, something a process does fails or is answered late.
         notices: whether who has lost the lease learns it at once.
         strikes: in the order of their steps.
     """
@@ -57,6 +58,7 @@ class Schedule:
     group: int
     turns: int
     trouble: int
+    flaky: int
     notices: bool
     strikes: tuple[Strike, ...]
 
@@ -80,8 +82,9 @@ def drawn(seed: int, index: int) -> Schedule:
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
         group=1 + int(draw() * 4),
-        turns=3 + int(draw() * 8),
-        trouble=(10, 30, 60)[int(draw() * 3)],
+        turns=2 + int(draw() * 6),
+        trouble=(5, 25, 60)[int(draw() * 3)],
+        flaky=(0, 10, 30)[int(draw() * 3)],
         notices=draw() < 0.5,
         strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
     )

@@ -156,7 +156,15 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
     """Schedules that are a little simpler, the simplest first."""
     for number in range(len(schedule.strikes)):
         yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
-    for name, least in (("turns", 0), ("tables", 1), ("partitions", 1), ("depth", 1), ("group", 1), ("trouble", 0)):
+    for name, least in (
+        ("turns", 0),
+        ("tables", 1),
+        ("partitions", 1),
+        ("depth", 1),
+        ("group", 1),
+        ("trouble", 0),
+        ("flaky", 0),
+    ):
         value = getattr(schedule, name)
         for smaller in dict.fromkeys((least, (least + value) // 2, value - 1)):
             if least <= smaller < value:

@@ -8,6 +8,7 @@ from txstorm.coordinator import events as ev
 from txstorm.testing.simulation import schedule as kinds
 
 if TYPE_CHECKING:
+    from txstorm.testing.simulation.process import Process
     from txstorm.testing.simulation.world import World
 
 
@@ -25,31 +26,18 @@ def lose_lease(world: World) -> None:
         world.entries.holder = None
 
 
-def batch_fails(world: World) -> None:
-    """The processing phase of a batch fails."""
-    process = world.leader()
-    if process is not None and process.jobs:
+def fails(world: World, process: Process) -> None:
+    """Something that happens to attempts: a batch or a committer fails, an answer comes late or twice."""
+    which = world.below(3)
+    if which == 0 and process.jobs:
         world.count(kinds.BATCH, f"a batch of {process} fails")
-        place, resume = world.below(8), world.below(3) > 0
-        world.act(process, lambda: process.fail(place, resume=resume))
-
-
-def commit_fails(world: World) -> None:
-    """A committer fails in `finish_batch`: what is before it in its group is committed."""
-    process = world.leader()
-    if process is not None and process.group is not None:
+        process.fail(world.below(8), resume=world.below(3) > 0)
+    elif which == 1 and process.group is not None:
         world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
-        upto = world.below(len(process.group.txids))
-        world.act(process, lambda: process.commit(upto))
-
-
-def stale(world: World) -> None:
-    """An answer of an attempt that was discarded comes late."""
-    process = world.leader()
-    if process is not None and process.dead:
+        process.commit(world.below(len(process.group.txids)))
+    elif process.dead:
         world.count(kinds.STALE, f"{process} gets a late event")
-        which = world.below(12)
-        world.act(process, lambda: process.stale(which))
+        process.stale(world.below(len(process.dead)), world.below(3))
 
 
 def go_away(world: World) -> None:
@@ -136,17 +124,7 @@ def stop(world: World) -> None:
 
 
 TROUBLE = (
-    rival,
-    lose_lease,
-    batch_fails,
-    commit_fails,
-    stale,
-    go_away,
-    jump,
-    rewind,
-    compact,
-    gather,
-    sweep,
-    savepoint,
-    stop,
+    *(rival, lose_lease, go_away, jump, rewind, savepoint, stop),
+    *(sweep, compact, gather) * 2,
 )
+"""What is hard to come by stands here twice."""

@@ -17,7 +17,7 @@ from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
 from txstorm.testing.simulation.schedule import Schedule, random_of
 from txstorm.testing.simulation.tables import Stored
-from txstorm.testing.simulation.trouble import TROUBLE
+from txstorm.testing.simulation.trouble import TROUBLE, fails
 
 NEVER = 1 << 60
 DEEP = 2
@@ -137,7 +137,7 @@ class World:
         if not self.processes:
             return
         process = self.processes[self.below(len(self.processes))]
-        for _ in range(1 + self.below(3)):
+        for _ in range(2 + self.below(4)):
             if process in self.processes:
                 self.act(process, other_turn(self, process))
 
@@ -229,7 +229,9 @@ def other_turn(world: World, process: Process) -> Callable[[], None]:
     """Something that a running process does next, as it is drawn."""
 
     def turn() -> None:
-        if process.work is not None and world.below(2):
+        if world.below(100) < world.schedule.flaky:
+            fails(world, process)
+        elif process.work is not None and world.below(2):
             process.end_upkeep()
         elif process.group is not None and world.below(3):
             process.commit()
