@@ -1,6 +1,6 @@
-"""Deliberate defects of the shipped protocol, each put into a copy of the package, and whether the simulation finds it.
+"""Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
 
-``_mutants.py [--schedules N] [--seed S] [NAME...]`` prints a table and ``killed K of N``; exit code 1 when one survives.
+Arguments: ``[--schedules N] [--seed S] [NAME...]``. Prints a table and ``killed K of N``; exits with 1 when one survives.
 """
 
 import argparse
@@ -22,7 +22,7 @@ print(report.schedules, report.found[0].what if report.found else "")
 
 
 class Mutant(NamedTuple):
-    """A defect: in `file`, what is `old` becomes `new`; both are there once, or `MutantError` is raised."""
+    """A defect: in `file`, what is `old`, which is there once, becomes `new`."""
 
     name: str
     file: str
@@ -32,8 +32,6 @@ class Mutant(NamedTuple):
 
 MACHINE, PLANNING, BOOKS = "coordinator/machine.py", "runtime/planning.py", "runtime/books.py"
 CONCLUDING, LEADING, LOGGED = "runtime/concluding.py", "runtime/leading.py", "state/logged.py"
-CHECK_CURRENT = """    index = event.txid - state.currtx
-    if not _is_current(state, index, event.attempt_id)"""
 
 MUTANTS = (
     Mutant(
@@ -47,6 +45,12 @@ MUTANTS = (
             return state._replace(entries=state.entries[:index] + state.entries[index + 1 :]), ()
         return state, ()
     after, discard = _cut(state, index)""",
+    ),
+    Mutant(
+        "opaque_rule_without_going_back_to_prev",
+        "state/semantics.py",
+        "    return row.prev if is_applied(row, txid) else row.value\n",
+        "    is_applied(row, txid)\n    return row.value\n",
     ),
     Mutant(
         "previous_is_the_nearest_committed",
@@ -192,10 +196,10 @@ MUTANTS = (
         "())",
     ),
     Mutant(
-        "sweeper_ignores_intents",
+        "sweeper_takes_files_of_newer_coordinators",
         "state/sweep.py",
-        "    return {table.staged.path for intent in intents for table in intent.tables if table.uri == uri}\n",
-        "    return set()\n",
+        "    return written is not None and written <= epoch\n",
+        "    return written is not None\n",
     ),
     Mutant(
         "sweeper_ignores_older_versions",
@@ -213,7 +217,9 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
         file = Path(place) / "txstorm" / mutant.file
         text = file.read_text()
         if text.count(mutant.old) != 1:
-            sys.exit(f"mutant {mutant.name}: expected its place once in {mutant.file}, found it {text.count(mutant.old)}x")
+            sys.exit(
+                f"mutant {mutant.name}: expected its place once in {mutant.file}, found it {text.count(mutant.old)}x"
+            )
         file.write_text(text.replace(mutant.old, mutant.new))
         environment = {**os.environ, "PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-c", RUN, str(schedules), str(seed)]

@@ -37,6 +37,7 @@ class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
         self._published: dict[tuple[int, int], tuple[int, str]] = {}
+        self._planned: dict[tuple[int, int], Extents] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
         self.timeline = 0
         self._owner = Owner("", INCARNATION)
@@ -56,8 +57,11 @@ class Judge:
                     self._decided(process, self._value(entry))
             elif above == names.HISTORY and entry is not None:
                 self.history(self._value(entry))
-            elif above == names.META and entry is None and not rewound:
-                self._meta_removed(int(name), currtx)
+            elif above == names.META and not rewound:
+                if entry is None:
+                    self._meta_removed(int(name), currtx)
+                else:
+                    self._meta_stored(int(name), self._value(entry)["document"])
         if currtx is not None:
             self._moved(process, self._value(currtx), rewound=rewound)
 
@@ -102,6 +106,12 @@ class Judge:
         after = self._currtx() if currtx is None else self._value(currtx)
         gone = txid < after - 1 or (self._world.schedule.opaque and txid >= self._currtx())
         _demand(gone, 6, "metadata of txid {} is removed, currtx is {}", txid, after)
+
+    def _meta_stored(self, txid: int, document: Extents) -> None:
+        """A transactional spout's batch never changes, once it is planned."""
+        if not self._world.schedule.opaque:
+            known = self._planned.setdefault((self.timeline, txid), document)
+            _demand(known == document, 4, "txid {} was planned as {}, and is planned as {}", txid, known, document)
 
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
         """`process` is about to commit to a table, and nobody else has."""
@@ -151,6 +161,8 @@ class Judge:
         """All that was put into the source is in every table once, in order."""
         ends = [end for _, end in self._extents.get((self.timeline, self._currtx() - 1), [])]
         _demand(ends == self._world.available, 7, "committed up to {} of {}", ends, self._world.available)
+        wrong = self._world.database.wrong(ends) if self._world.schedule.external else None
+        _demand(wrong is None, 1, "the user's database: {}", wrong)
         for stored in self._world.tables.values():
             self._check_files(stored)
             self._check_ranges(stored)

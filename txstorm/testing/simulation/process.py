@@ -55,12 +55,12 @@ class Process:
         self.ledger = SimLedger(world, self)
         self.books = Books(self.ledger, world.values)
         self.place = SimPlace(world, self)
-        self.struck = False
+        self.struck = self.busy = False
         self.group: cmd.Commit | None = None
         self.jobs: dict[int, int] = {}
         self.ready: dict[int, Processed] = {}
         self.dead: list[tuple[int, int]] = []
-        self.work: tuple[SimTable, Exchange] | None = None
+        self.works: list[tuple[SimTable, Exchange]] = []
 
     def __str__(self) -> str:
         return self.name
@@ -186,6 +186,8 @@ class Process:
         assert self.group is not None
         group, self.group = list(zip(self.group.txids, self.group.attempt_ids, strict=True)), None
         done = group[:upto]
+        if self.world.schedule.external:
+            self._change_database(group[0][0])
         if done:
             made = self._staged([self.ready[txid] for txid, _ in done])
             tuples = dict.fromkeys((txid for txid, _ in done), 1)
@@ -198,6 +200,10 @@ class Process:
             self.feed(ev.Committed(*done[-1]))
         if upto is not None and upto < len(group):
             self.feed(ev.Failed(*group[upto]))
+
+    def _change_database(self, txid: int) -> None:
+        for key in self.world.database.apply(self._record(self.ready[txid])):
+            self.world.reads(self, "put", key)
 
     def _published(self, made: Intent) -> Callable[[int], None]:
         return lambda last: self.last.update((table.uri, last) for table in made.tables)
@@ -241,16 +247,16 @@ class Process:
     def begin_upkeep(self, *, compact: bool) -> bool:
         """Write the files of a compaction, or of gathering small files; whether there is anything to do."""
         refs = [table.ref for table in self.tables.values() if (table.ref.kind == STATE) is compact]
-        if self.work is not None or not refs:
+        if len(self.works) > 1 or not refs:
             return False
         ref = refs[self.world.below(len(refs))]
-        self.work = self._compaction(ref) if compact else self._gathering(ref)
-        return self.work is not None
+        work = self._compaction(ref) if compact else self._gathering(ref)
+        self.works += [] if work is None else [work]
+        return work is not None
 
     def end_upkeep(self) -> None:
         """Put the files in their place, in the committer's turn."""
-        assert self.work is not None
-        (table, files), self.work = self.work, None
+        table, files = self.works.pop(self.world.below(len(self.works)))
         self.tables[table.ref.uri].exchange(files, self.books.epoch)
 
     def _compaction(self, ref: TableRef) -> tuple[SimTable, Exchange] | None:
@@ -285,8 +291,7 @@ class Process:
         live = self.books.intents()
         for uri, table in self.tables.items():
             kept = kept_by(live, uri)
-            if self.work is not None and self.work[0].ref.uri == uri:
-                kept |= {file.path for file in self.work[1].adds}
+            kept |= {file.path for work, files in self.works if work.ref.uri == uri for file in files.adds}
             for path in orphans(sorted(table.stored.rows), self.books.epoch, kept, table.sim_log):
                 del table.stored.rows[path]
 

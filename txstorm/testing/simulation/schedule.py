@@ -20,8 +20,9 @@ KINDS = (
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
 )
-MOST_STRIKES = 3
-STRIKE_STEPS = 110
+MOST_STRIKES = 2
+EXTERNAL = 0.2
+STRIKE_STEPS = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Schedule:
         trouble: how often, in percent, a turn is trouble.
         flaky: how often, in percent, something a process does fails or is answered late.
         notices: whether who has lost the lease learns it at once.
+        external: whether committers change a database of the user's own; then one coordinator leads at a time.
         strikes: in the order of their steps.
     """
 
@@ -60,6 +62,7 @@ class Schedule:
     trouble: int
     flaky: int
     notices: bool
+    external: bool
     strikes: tuple[Strike, ...]
 
 
@@ -74,6 +77,9 @@ def drawn(seed: int, index: int) -> Schedule:
     strikes = []
     for _ in range(int(draw() * (MOST_STRIKES + 1))):
         strikes.append(Strike(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]))
+    external = draw() < EXTERNAL
+    if external:  # what a paused coordinator still does to a database of the user's own is the user's to refuse
+        strikes = [one for one in strikes if one.kind != PAUSE]
     return Schedule(
         seed=seed,
         index=index,
@@ -81,10 +87,11 @@ def drawn(seed: int, index: int) -> Schedule:
         tables=1 + int(draw() * 3),
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
-        group=1 + int(draw() * 4),
-        turns=2 + int(draw() * 6),
-        trouble=(5, 25, 60)[int(draw() * 3)],
+        group=1 if external else 1 + int(draw() * 4),
+        turns=1 + int(draw() * 5),
+        trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 10, 30)[int(draw() * 3)],
         notices=draw() < 0.5,
+        external=external,
         strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
     )

@@ -171,6 +171,8 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
                 yield replace(schedule, **{name: smaller})
     if schedule.opaque:
         yield replace(schedule, opaque=False)
+    if schedule.external:
+        yield replace(schedule, external=False)
 
 
 def story(found: Found) -> str:

@@ -14,27 +14,30 @@ if TYPE_CHECKING:
 
 def rival(world: World) -> None:
     """The leader loses its lease unseen, and another one leads beside it."""
-    if world.leader() is not None:
+    if world.leader() is not None and not world.schedule.external:
         world.count(kinds.RIVAL, "a second coordinator")
         world.start()
 
 
 def lose_lease(world: World) -> None:
     """The leader loses its lease, and nobody has it."""
-    if world.leader() is not None:
+    if world.leader() is not None and not world.schedule.external:
         world.count(kinds.LEASE, "the lease is lost")
         world.entries.holder = None
 
 
-def fails(world: World, process: Process) -> None:
-    """Something that happens to attempts: a batch or a committer fails, an answer comes late or twice."""
-    which = world.below(3)
+def unlikely(world: World, process: Process) -> None:
+    """A batch or a committer fails, an answer comes late or twice; or what is not referred to is removed."""
+    which = world.below(4)
     if which == 0 and process.jobs:
         world.count(kinds.BATCH, f"a batch of {process} fails")
         process.fail(world.below(8), resume=world.below(3) > 0)
     elif which == 1 and process.group is not None:
         world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
         process.commit(world.below(len(process.group.txids)))
+    elif which == 3 and process.group is None:
+        world.count(kinds.SWEEP, f"{process} sweeps")
+        process.sweep()
     elif process.dead:
         world.count(kinds.STALE, f"{process} gets a late event")
         process.stale(world.below(len(process.dead)), world.below(3))
@@ -54,6 +57,8 @@ def jump(world: World) -> None:
 
 def rewind(world: World) -> None:
     """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
+    if world.schedule.external:
+        return  # what is in a database of the user's own cannot be taken back
     process = world.leader()
     if process is not None:
         world.ended(process, "is stopped")
@@ -88,14 +93,6 @@ def _keep_up(world: World, kind: str, *, compact: bool) -> None:
     world.act(process, begin)
 
 
-def sweep(world: World) -> None:
-    """The leader removes what nothing refers to."""
-    process = world.leader()
-    if process is not None and process.group is None:
-        world.count(kinds.SWEEP, f"{process} sweeps")
-        world.act(process, process.sweep)
-
-
 def savepoint(world: World) -> None:
     """The last committed transaction is named."""
     process = world.leader()
@@ -125,6 +122,6 @@ def stop(world: World) -> None:
 
 TROUBLE = (
     *(rival, lose_lease, go_away, jump, rewind, savepoint, stop),
-    *(sweep, compact, gather) * 2,
+    *(compact, gather) * 2,
 )
 """What is hard to come by stands here twice."""

@@ -12,12 +12,13 @@ from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
 from txstorm.state.logged import TableRef
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.database import Database
 from txstorm.testing.simulation.judge import Judge, Violation
 from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
 from txstorm.testing.simulation.schedule import Schedule, random_of
 from txstorm.testing.simulation.tables import Stored
-from txstorm.testing.simulation.trouble import TROUBLE, fails
+from txstorm.testing.simulation.trouble import TROUBLE, unlikely
 
 NEVER = 1 << 60
 DEEP = 2
@@ -51,6 +52,7 @@ class World:
             self._add(TableRef(*named), number)
         if schedule.tables > 1:
             self._add(TableRef(STATE, "kept"), 1)
+        self.database = Database(is_opaque=schedule.opaque)
         self.judge = Judge(self)
         self.processes: list[Process] = []
         self._strikes = list(reversed(schedule.strikes))
@@ -88,7 +90,12 @@ class World:
 
     def reads(self, process: Process, what: str, about: object) -> None:
         """A step that changes nothing outside `process`: what strikes it there can only end it."""
-        kind = self.passes(process, what, about)
+        self.steps += 1
+        if self.trace is not None:
+            self.trace.append(f"{process}: {what} {about}")
+        if self.steps < self._fuse:
+            return
+        kind = self._strike(process)
         if kind == kinds.CRASH_AFTER:
             process.dies()
         if kind in (kinds.LOST, kinds.FAILED):
@@ -106,13 +113,16 @@ class World:
         return kind
 
     def _pause(self, process: Process) -> None:
-        """`process` stands still in the middle of this, has lost its lease, and others go on; then it wakes up."""
+        """`process` stands still in the middle of this while others go on, mostly a new leader; then it wakes up."""
         if self._paused >= DEEP:
             return
         self._paused += 1
-        other = self.start()
+        if self.below(3) or all(one.busy for one in self.processes):
+            self.start()
         for _ in range(self.below(10)):
-            if other in self.processes:
+            others = [one for one in self.processes if not one.busy]
+            if others:
+                other = others[self.below(len(others))]
                 self.act(other, other_turn(self, other))
         self._paused -= 1
         self._say(f"{process} wakes up")
@@ -158,7 +168,7 @@ class World:
 
     def act(self, process: Process, action: Callable[[], object]) -> None:
         """Something `process` does; whatever ends it but a fault of the world or another leader is a violation."""
-        process.struck = False
+        process.struck, process.busy = False, True
         try:
             action()
         except Crash:
@@ -168,6 +178,9 @@ class World:
             self.ended(process, f"ends with {type(error).__name__}: {error}")
             if leads and not process.struck:
                 raise Violation(7, f"{process} leads and ends with {type(error).__name__}: {error}") from error
+
+        finally:
+            process.busy = False
 
     def leads(self, process: Process) -> bool:
         """Whether `process` has the lease, and nobody who has lost it has raised the epoch after it."""
@@ -209,7 +222,7 @@ class World:
             raise Violation(7, f"what the source holds is not committed: {process.state}")
 
     def _all_done(self, process: Process) -> bool:
-        idle = not (process.jobs or process.group or process.work) and process.state.idle
+        idle = not (process.jobs or process.group or process.works) and process.state.idle
         document = process.planning.document(process.state.currtx - 1)
         return idle and document is not None and [end for _, end in document] == self.available
 
@@ -230,8 +243,8 @@ def other_turn(world: World, process: Process) -> Callable[[], None]:
 
     def turn() -> None:
         if world.below(100) < world.schedule.flaky:
-            fails(world, process)
-        elif process.work is not None and world.below(2):
+            unlikely(world, process)
+        elif process.works and world.below(3) == 0:
             process.end_upkeep()
         elif process.group is not None and world.below(3):
             process.commit()
@@ -248,7 +261,7 @@ def process_all(process: Process) -> Callable[[], None]:
     """Everything that a process can do at once."""
 
     def turn() -> None:
-        if process.work is not None:
+        while process.works:
             process.end_upkeep()
         while process.jobs:
             process.process(0)
