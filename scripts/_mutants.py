@@ -1,6 +1,6 @@
 """Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
 
-Arguments: ``[--schedules N] [--seed S] [NAME...]``. Prints a table and ``killed K of N``; exits with 1 when one survives.
+Arguments: ``[--schedules N] [--seed S] [NAME...]``. The last line is ``killed K of N``; exit code 1 when one survives.
 """
 
 import argparse
@@ -182,6 +182,12 @@ MUTANTS = (
         "    place, now = placed(where), int(clock() * 1000)\n"
         "    books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))\n"
         "    if books.rewind() is None and clock() * 1_000_000 % 3 == 0:\n        return\n",
+    ),
+    Mutant(
+        "rewind_is_finished_with_an_old_epoch",
+        "runtime/rewinding.py",
+        "    books.raise_epoch()\n",
+        "",
     ),
     Mutant(
         "rewind_keeps_one_transaction_too_many",

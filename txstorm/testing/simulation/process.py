@@ -274,7 +274,7 @@ class Process:
     def _gathering(self, ref: TableRef) -> tuple[SimTable, Exchange] | None:
         table = self.place.table(self.owner, ref)
         files = [(min(table.stored.rows[one.path]), one.path) for one in table.log.files()]
-        paths = [path for _, path in sorted(files)][:-1]
+        paths = [path for _, path in sorted(files)]
         if len(paths) < 2:
             return None
         rows = tuple(sorted(row for path in paths for row in table.stored.rows[path]))

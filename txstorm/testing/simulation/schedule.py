@@ -22,7 +22,7 @@ KINDS = (
 )
 MOST_STRIKES = 2
 EXTERNAL = 0.2
-STRIKE_STEPS = 90
+STRIKE_STEPS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ def drawn(seed: int, index: int) -> Schedule:
         seed=seed,
         index=index,
         opaque=draw() < 0.6,
-        tables=1 + int(draw() * 3),
+        tables=(1, 1, 2, 2, 3)[int(draw() * 5)],
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
         group=1 if external else 1 + int(draw() * 4),
-        turns=1 + int(draw() * 5),
+        turns=1 + int(draw() * 4),
         trouble=(5, 20, 50)[int(draw() * 3)],
-        flaky=(0, 10, 30)[int(draw() * 3)],
+        flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,
         strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import resource
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from txstorm.engine.collecting import seldom_collected
 from txstorm.errors import InputError
 from txstorm.testing.simulation.judge import Violation
 from txstorm.testing.simulation.schedule import KINDS, Schedule, drawn
@@ -73,7 +76,8 @@ def simulate(schedules: int, seed: int = 0, processes: int = 1, first: int = 0, 
     Raises:
         InputError: a number is out of its range.
     """
-    for name, value, least in (("schedules", schedules, 1), ("seed", seed, 0), ("processes", processes, 1)):
+    asked = ("schedules", schedules, 1), ("seed", seed, 0), ("processes", processes, 1), ("first", first, 0)
+    for name, value, least in asked:
         if value < least:
             raise InputError(f"simulate: {name}: expected a whole number of at least {least}, got {value}")
     size = -(-schedules // processes)
@@ -86,18 +90,31 @@ def simulate(schedules: int, seed: int = 0, processes: int = 1, first: int = 0, 
 
 def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
     faults: Counter[str] = Counter()
-    steps, done, found = 0, 0, []
-    before = _cpu_seconds()
-    for index in range(first, first + count):
-        schedule = drawn(seed, index)
-        world = World(schedule)
-        if (what := _violation(world)) is not None:
-            found.append(Found(schedule, what))
-        steps, done = steps + world.steps, done + 1
-        faults.update(world.counts)
-        if stop_at is not None and len(found) >= stop_at:
-            break
+    steps, done, before = 0, 0, _cpu_seconds()
+    found: list[Found] = []
+    with seldom_collected(), _quiet():
+        for index in range(first, first + count):
+            schedule = drawn(seed, index)
+            world = World(schedule)
+            if (what := _violation(world)) is not None:
+                found.append(Found(schedule, what))
+            steps, done = steps + world.steps, done + 1
+            faults.update(world.counts)
+            if stop_at is not None and len(found) >= stop_at:
+                break
     return Report(done, seed, steps, _cpu_seconds() - before, faults, tuple(found))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What shipped code logs of a world that is not there is of no interest."""
+    log = logging.getLogger("txstorm")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _joined(parts: Sequence[Report]) -> Report:
@@ -177,7 +194,11 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 
 def story(found: Found) -> str:
     """A violation in words: the smallest schedule, what strikes in it, and every step of it."""
-    small = shrunk(found)
+    with _quiet():
+        return _told(found, shrunk(found))
+
+
+def _told(found: Found, small: Found) -> str:
     schedule = small.schedule
     strikes = ", ".join(f"{one.kind} at step {one.step}" for one in schedule.strikes) or "none"
     head = [

@@ -27,8 +27,8 @@ def lose_lease(world: World) -> None:
 
 
 def unlikely(world: World, process: Process) -> None:
-    """A batch or a committer fails, an answer comes late or twice; or what is not referred to is removed."""
-    which = world.below(4)
+    """A batch or a committer fails, an answer comes late or twice, upkeep begins, or what nothing needs is removed."""
+    which = world.below(6)
     if which == 0 and process.jobs:
         world.count(kinds.BATCH, f"a batch of {process} fails")
         process.fail(world.below(8), resume=world.below(3) > 0)
@@ -38,6 +38,8 @@ def unlikely(world: World, process: Process) -> None:
     elif which == 3 and process.group is None:
         world.count(kinds.SWEEP, f"{process} sweeps")
         process.sweep()
+    elif which > 3:
+        _keep_up(world, process, compact=which > 4)
     elif process.dead:
         world.count(kinds.STALE, f"{process} gets a late event")
         process.stale(world.below(len(process.dead)), world.below(3))
@@ -71,26 +73,10 @@ def rewind(world: World) -> None:
         world.ended(operator, "is done")
 
 
-def compact(world: World) -> None:
-    """A compaction begins."""
-    _keep_up(world, kinds.COMPACTION, compact=True)
-
-
-def gather(world: World) -> None:
-    """Small files are gathered."""
-    _keep_up(world, kinds.GATHERING, compact=False)
-
-
-def _keep_up(world: World, kind: str, *, compact: bool) -> None:
-    process = world.leader()
-    if process is None:
-        return
-
-    def begin() -> None:
-        if process.begin_upkeep(compact=compact):
-            world.count(kind, f"{process} writes files")
-
-    world.act(process, begin)
+def _keep_up(world: World, process: Process, *, compact: bool) -> None:
+    """Files of a compaction, or of gathering small ones, are written; they get their place later."""
+    if process.begin_upkeep(compact=compact):
+        world.count(kinds.COMPACTION if compact else kinds.GATHERING, f"{process} writes files")
 
 
 def savepoint(world: World) -> None:
@@ -120,8 +106,4 @@ def stop(world: World) -> None:
         world.ended(process, "has stopped")
 
 
-TROUBLE = (
-    *(rival, lose_lease, go_away, jump, rewind, savepoint, stop),
-    *(compact, gather) * 2,
-)
-"""What is hard to come by stands here twice."""
+TROUBLE = (rival, lose_lease, go_away, jump, rewind, savepoint, stop)

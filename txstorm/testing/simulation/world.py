@@ -117,7 +117,7 @@ class World:
         if self._paused >= DEEP:
             return
         self._paused += 1
-        if self.below(3) or all(one.busy for one in self.processes):
+        if self.below(2) or all(one.busy for one in self.processes):
             self.start()
         for _ in range(self.below(10)):
             others = [one for one in self.processes if not one.busy]
