@@ -247,7 +247,8 @@ class Process:
     def begin_upkeep(self, *, compact: bool) -> bool:
         """Write the files of a compaction, or of gathering small files; whether there is anything to do."""
         refs = [table.ref for table in self.tables.values() if (table.ref.kind == STATE) is compact]
-        if len(self.works) > 1 or not refs:
+        compacts = any(table.ref.kind == STATE for table, _ in self.works)
+        if len(self.works) > 1 or not refs or (compact and compacts):
             return False
         ref = refs[self.world.below(len(refs))]
         work = self._compaction(ref) if compact else self._gathering(ref)

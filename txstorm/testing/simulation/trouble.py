@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txstorm.coordinator import events as ev
+from txstorm.ledger.names import CURRTX
 from txstorm.testing.simulation import schedule as kinds
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
     from txstorm.testing.simulation.world import World
+
+
+REWIND_STEPS = 80
+"""About as many as a rewind has."""
 
 
 def rival(world: World) -> None:
@@ -59,14 +64,16 @@ def jump(world: World) -> None:
 
 def rewind(world: World) -> None:
     """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
-    if world.schedule.external:
-        return  # what is in a database of the user's own cannot be taken back
+    if world.schedule.external or world.entries.get(CURRTX) is None:
+        return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
     process = world.leader()
     if process is not None:
         world.ended(process, "is stopped")
     operator = world.process("rewind")
     world.entries.holder = None
     world.count(kinds.REWIND, f"{operator} starts")
+    if world.below(2):
+        world.arm(REWIND_STEPS)
     share = world.draw()
     world.act(operator, lambda: operator.rewind(share))
     if operator in world.processes:
@@ -106,4 +113,4 @@ def stop(world: World) -> None:
         world.ended(process, "has stopped")
 
 
-TROUBLE = (rival, lose_lease, go_away, jump, rewind, savepoint, stop)
+TROUBLE = (rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)

@@ -16,7 +16,7 @@ from txstorm.testing.simulation.database import Database
 from txstorm.testing.simulation.judge import Judge, Violation
 from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
-from txstorm.testing.simulation.schedule import Schedule, random_of
+from txstorm.testing.simulation.schedule import Schedule, Strike, random_of
 from txstorm.testing.simulation.tables import Stored
 from txstorm.testing.simulation.trouble import TROUBLE, unlikely
 
@@ -44,7 +44,7 @@ class World:
         self.draw = random_of(schedule.seed, schedule.index).random
         self.entries, self.values = Entries(), Values()
         self.history: list[Mapping[str, Any]] = []
-        self.available = [0] * schedule.partitions
+        self.available = [1 + self.below(4) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
         self.now = 1_000_000
         self.tables: dict[str, Stored] = {}
@@ -100,6 +100,12 @@ class World:
             process.dies()
         if kind in (kinds.LOST, kinds.FAILED):
             raise process.injected(Injected(f"no answer to {what}"))
+
+    def arm(self, within: int) -> None:
+        """Something more strikes, at one of the next steps."""
+        strike = Strike(self.steps + 1 + self.below(within), kinds.STRIKES[self.below(len(kinds.STRIKES))])
+        self._strikes = sorted([*self._strikes, strike], key=lambda one: (-one.step, one.kind))
+        self._fuse = self._strikes[-1].step
 
     def _strike(self, process: Process) -> str | None:
         kind = self._strikes.pop().kind
