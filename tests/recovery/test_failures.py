@@ -206,6 +206,9 @@ def test_a_batch_beyond_its_timeout_is_cancelled_and_replayed(make_engine, place
     assert_everything_once(place / "data")
 
 
+@pytest.mark.parametrize(
+    "make_engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])], indirect=True
+)
 def test_a_batch_that_always_takes_too_long_is_named(make_engine, place, diary):
     def trouble(txid, nth):
         if txid == 3:

@@ -129,6 +129,15 @@ class TopologyTestDriver:
         """Ask the source again, as a run does all the time: for example after tuples were added to it."""
         self._driver.wake()
 
+    def source_end(self) -> Any:
+        """What the source holds now, to be given to `reached`; None where the spout cannot tell."""
+        return self._running().planning.planner.latest()
+
+    def reached(self, end: Any) -> bool:
+        """Whether all that the source held when `source_end` gave `end` is committed."""
+        planning = self._running().planning
+        return planning.planner.reached(planning.document(self.committed), end)
+
     def advance(self, seconds: float) -> None:
         """Let time pass: back-offs end, ``batch_timeout`` fails phases that were not acked, the source is asked."""
         self.clock.advance(seconds)
@@ -255,6 +264,10 @@ class TopologyTestDriver:
         return f"<TopologyTestDriver {self.topology.id}: committed txid {self.committed}, {self._words()}>"
 
     # -- help -----------------------------------------------------------------------------------------------------
+
+    def _running(self) -> Session:
+        assert self._session is not None, "the driver is closed"
+        return self._session
 
     def _waiting(self, txid: int) -> TransactionAttempt:
         if self.status(txid) not in (PROCESSING, COMMITTING):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ from txstorm.testing.rules import CheckFailed
 ACTIONS = 30
 DRY = 3
 LIMIT = 100
+PATIENCE = 5.0
+"""Seconds that a source may take to give what it has said to hold."""
 Tuples = Counter[str]
 """Tuples as text, with how often each came."""
 
@@ -40,13 +43,21 @@ def _act(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], N
 
 
 def drain(driver: TopologyTestDriver) -> None:
-    """Commit until the source has nothing more: none is started, or several are empty, one after the other."""
-    empty = 0
-    for _ in range(LIMIT):
+    """Commit until the source has nothing more: none is started, or several are empty, one after the other.
+
+    A source that can tell that it holds more may take a while to give it: servers that are busy.
+    """
+    end, late = driver.source_end(), time.monotonic() + PATIENCE
+    empty = commits = 0
+    while commits < LIMIT:
         driver.next_tuple()
+        if not driver.active and end is not None and not driver.reached(end) and time.monotonic() < late:
+            time.sleep(0.02)
+            continue
         if not driver.active or empty == DRY:
             return
         driver.commit()
+        commits += 1
         empty = 0 if batch(driver, driver.committed) else empty + 1
     msg = (
         f"the source runs dry: expected that within {LIMIT} transactions, got tuples in all; a spout must go on where "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from txstorm import (
@@ -70,6 +71,23 @@ class Plain(TransactionalSpout, SpoutCoordinator, Emitter):
             if number % self.context.parallelism == self.context.task:
                 for row in rows[metadata["starts"][number] : metadata["ends"][number]]:
                     collector.emit(row)
+
+
+class Slow(Plain):
+    """Says what its source holds, and gives it a little later, as a busy server does."""
+
+    def coordinator(self, context):
+        self.since = time.monotonic()
+        return self
+
+    def is_ready(self):
+        return time.monotonic() > self.since + 0.2
+
+    def latest(self):
+        return [len(rows) for rows in self.source.read()]
+
+    def reached(self, metadata, mark):
+        return metadata is not None and metadata["ends"] == mark
 
 
 class PositionInMemory(Plain):

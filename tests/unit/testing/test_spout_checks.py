@@ -20,7 +20,7 @@ def source(tmp_path: Path) -> spouts.Source:
     return spouts.Source(tmp_path / "source.json")
 
 
-@pytest.mark.parametrize("kind", [spouts.Plain, spouts.Partitioned])
+@pytest.mark.parametrize("kind", [spouts.Plain, spouts.Slow, spouts.Partitioned])
 def test_transactional_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
     check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
 
