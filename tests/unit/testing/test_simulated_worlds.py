@@ -22,7 +22,7 @@ from txstorm.testing.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = int(os.environ.get("TXSTORM_SIMULATION_SEED", "0"))
-SCHEDULES = int(os.environ.get("TXSTORM_SIMULATION_SCHEDULES", "1000"))
+SCHEDULES = int(os.environ.get("TXSTORM_SIMULATION_SCHEDULES", "700"))
 DIGEST = """
 import hashlib
 from txstorm.testing.simulation import drawn, trace
@@ -77,12 +77,12 @@ def test_a_violation_is_made_smaller_and_told_step_by_step(no_epoch_check):
     (found,) = simulate(2000, SEED, stop_at=1).found
     small = shrunk(found)
     assert small.what.startswith("invariant 5: ")
-    assert len(small.schedule.strikes) <= len(found.schedule.strikes)
-    assert (small.schedule.tables, small.schedule.partitions) == (1, 1)
+    assert len(trace(small.schedule)) < len(trace(found.schedule))
+    assert shrunk(small) == small
     told = story(found).splitlines()
     assert told[0] == f"seed {SEED}, schedule {found.schedule.index}: {found.what}"
     assert told[-1].strip() == f"-- VIOLATION of {small.what}"
-    assert any(" table commit sinks/out" in line for line in told)
+    assert any(" table commit " in line for line in told)
     assert story(found).splitlines() == told
 
 
@@ -120,7 +120,7 @@ def test_numbers_out_of_range_are_refused(option, capsys):
 def test_mutants_are_found_and_a_survivor_is_an_error():
     script = [sys.executable, "scripts/_mutants.py"]
     names = ["naive_group_commit", "n_plus_1_before_n", "clean_up_before_completion"]
-    found = [*script, "--schedules", "60", *names, "rewind_forgets_files_that_go_on"]  # which takes many more
+    found = [*script, "--schedules", "20", *names, "blind_retry_after_a_lost_answer"]  # which takes many more
     made = subprocess.run(found, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = made.stdout.splitlines()
     assert [name for name, line in zip(names, lines, strict=False) if name not in line or "SURVIVES" in line] == []

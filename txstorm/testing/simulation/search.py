@@ -51,7 +51,7 @@ class Report:
     found: Sequence[Found] = field(default=())
 
     def to_json(self) -> dict[str, object]:
-        """What ``txstorm simulate --json`` prints at its end; all numbers are whole."""
+        """What ``txstorm simulate --json`` prints at its end; whole numbers, and rates by seconds of the processors."""
         return {
             "schedules": self.schedules,
             "seed": self.seed,
