@@ -35,6 +35,15 @@ def drift(before: float, after: float) -> float:
     return max(before, after) / min(before, after) - 1
 
 
+def noise_line(drifts: Sequence[float]) -> str:
+    """How far a fixed piece of work drifted from before to after each round."""
+    noisy = sum(one > NOISY for one in drifts)
+    if not drifts:
+        return "noise: not measured"
+    often = f"by more than {NOISY:.0%} in {noisy} of {len(drifts)} rounds"
+    return f"noise: a fixed spin drifted by {max(drifts):.0%} at most, {often}"
+
+
 def cpu_seconds() -> tuple[float, float]:
     """CPU seconds of this process, and of the processes below it (0 where there is no /proc)."""
     own = resource.getrusage(resource.RUSAGE_SELF)

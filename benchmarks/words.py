@@ -26,6 +26,11 @@ def zipf_ranks(txid: int, share: range, keys: int = VOCABULARY) -> Ranks:
     return np.take(pool(keys), np.arange(start, start + len(share)), mode="wrap").astype(np.int64)
 
 
+def message_ranks(partition: int, start: int, stop: int) -> Ranks:
+    """Which words are the keys of the offsets `start` to `stop` of a partition of Kafka."""
+    return np.take(pool(), np.arange(start, stop) + partition * STEP * 131, mode="wrap").astype(np.int64)
+
+
 def spread_ranks(txid: int, share: range, keys: int) -> Ranks:
     """`share` of the keys that `txid` changes: all different, and spread over all `keys`, a power of ten."""
     return (txid * 1_000_003 + np.arange(share.start, share.stop, dtype=np.int64) * STEP) % keys

@@ -98,9 +98,7 @@ MUTANTS = (
     Mutant(
         "blind_retry_after_a_lost_answer",
         LOGGED,
-        """            if version is None:
-                version = self._published(table, intent, epoch)
-""",
+        "                self._lost = True\n                version = self._published(table, intent, epoch)\n",
         "",
     ),
     Mutant(
@@ -154,8 +152,8 @@ MUTANTS = (
     Mutant(
         "nobody_raises_the_tables_epoch",
         LOGGED,
-        "            if self._check_epoch(epoch) == epoch:\n                return\n",
-        "            if self._check_epoch(epoch) <= epoch:\n                return\n",
+        "            if self._check_epoch(epoch) == epoch and not fresh:\n                return\n",
+        "            if self._check_epoch(epoch) <= epoch and not fresh:\n                return\n",
     ),
     Mutant(
         "ledger_without_epoch_guard",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         SpoutCoordinator,
         TransactionalSpout,
     )
-    from txstorm.api.state import KeyedState, SinkTable
+    from txstorm.api.state import CollectionState, KeyedState, SinkTable
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.plan.explain import explain
@@ -79,6 +79,7 @@ _HOME = {
     "PartitionedTransactionalSpout": "txstorm.api.spout",
     "SpoutCoordinator": "txstorm.api.spout",
     "TransactionalSpout": "txstorm.api.spout",
+    "CollectionState": "txstorm.api.state",
     "KeyedState": "txstorm.api.state",
     "SinkTable": "txstorm.api.state",
     "Fields": "txstorm.api.tuples",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import rss_mib
+from benchmarks.suite.bare import Recording, about, process
+from benchmarks.suite.exact import BARE
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.meter import Meter
 from benchmarks.suite.serve import Work, serve
 from benchmarks.suite.topologies import leave_counts, topology_of
+from txstorm.engine.port import Engine, Pack
 from txstorm.monitor.progress import TransactionProgress
-from txstorm.runtime.run import run
+from txstorm.runtime.run import make_engine, run
+from txstorm.topology.graph import Topology
 
 
 class Watch:
@@ -22,36 +28,59 @@ class Watch:
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.group: list[float] = []
-        self.groups = self.txids = 0
+        self.steps: list[Mapping[str, float]] = []
+        self.txids = 0
+        self._group: list[float] = []
 
     def __call__(self, progress: TransactionProgress) -> None:
-        self.group.append(time.time() * 1e3 - progress.stamp / 1e3)
-        if len(self.group) == progress.group:
-            self.groups, self.txids = self.groups + 1, self.txids + progress.group
-            self.meter.committed(progress.txid, sum(progress.commit_ms.values()), self.group)
-            self.group = []
+        self._group.append(time.time() * 1e3 - progress.stamp / 1e3)
+        if len(self._group) == progress.group:
+            self.steps.append(progress.commit_ms)
+            self.txids += progress.group
+            self.meter.committed(progress.txid, sum(progress.commit_ms.values()), self._group)
+            self._group = []
+
+    def about(self) -> dict[str, Any]:
+        """Transactions of a commit on average, and the median milliseconds of its steps."""
+        steps = {name: round(statistics.median(one.get(name, 0.0) for one in self.steps), 2) for name in self.steps[-1]}
+        return {"txids/commit": self.txids / len(self.steps), "steps ms": steps}
+
+
+def measured(job: Job, topology: Topology, engine: str | Engine, session: Any, watch: Watch) -> Path:
+    """Run a topology up to the last transaction of a job; returns where its data is."""
+    directory = Path(job.directory) / "data"
+    handle = run(
+        topology,
+        engine=engine,
+        spark=session,
+        data_dir=directory,
+        until_txid=job.last,
+        settings={"compact_on_stop": False, **job.settings},
+        listeners=[watch],
+    )
+    handle.awaitTermination()
+    return directory
 
 
 def worker(engine: str, session: Any = None) -> Work:
-    """Runs jobs on an engine."""
+    """Runs jobs on an engine; those without transactions get the packs of the last one that was recorded."""
+    recorded: list[Pack] = []
 
     def work(job: Job) -> Outcome:
-        directory, meter = Path(job.directory) / "data", Meter(job)
-        watch = Watch(meter)
+        topology, meter = topology_of(job), Meter(job)
+
+        def fresh() -> Engine:
+            return make_engine(engine, session, topology.settings.max_jobs)
+
+        if job.form in BARE:
+            return process(job, topology, recorded, fresh())
         _forget_highest()
-        options = {"compact_on_stop": False, **job.settings}
-        handle = run(
-            topology_of(job),
-            engine=engine,
-            spark=session,
-            data_dir=directory,
-            until_txid=job.last,
-            settings=options,
-            listeners=[watch],
-        )
-        handle.awaitTermination()
-        more = {"txids/commit": watch.txids / max(1, watch.groups), "driver MiB": _highest()}
+        watch, recording = Watch(meter), Recording(fresh(), meter.begin, engine) if job.form else None
+        directory = measured(job, topology, recording or engine, session, watch)
+        more = {**watch.about(), "driver MiB": _highest()}
+        if recording is not None:
+            recorded[:] = recording.packs
+            more |= about(recorded)
         outcome = meter.outcome(**more)
         leave_counts(job, directory)
         return outcome
@@ -73,19 +102,19 @@ def _highest() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def main(engine: str) -> None:
-    """Serve jobs on one session."""
+def serve_on(engine: str, make: Callable[[str, Any], Work]) -> None:
+    """Serve jobs on one session of Spark, or on the local engine."""
     if engine == "local":
-        serve(worker(engine))
+        serve(make(engine, None))
         return
     from txstorm.clients.spark import make_session
 
     session = make_session("txstorm benchmarks")
     try:
-        serve(worker(engine, session), Job("words", 1_000, 200))
+        serve(make(engine, session))
     finally:
         session.stop()
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["spark"]))
+    serve_on(sys.argv[1], worker)

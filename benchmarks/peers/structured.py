@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.suite.exact import leave
 from benchmarks.suite.job import Job, Outcome
 from benchmarks.suite.meter import Meter
 from benchmarks.suite.serve import Work, serve
 
+CORES = os.cpu_count() or 1
 # What makes small batches quicker; the first three are Spark's own, the others Delta's.
 TUNED = {
     "spark.sql.adaptive.enabled": "false",
@@ -39,7 +41,7 @@ def make_session(*jars: str | Path) -> Any:
     from pyspark.sql import SparkSession
 
     settings = {
-        "spark.master": f"local[{os.cpu_count()}]",
+        "spark.master": f"local[{CORES}]",
         "spark.jars": ",".join(str(jar) for directory in jars for jar in sorted(Path(directory).glob("*.jar"))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -64,7 +66,7 @@ def worker(session: Any, *, merge: bool) -> Work:
         place = Path(job.directory)
         paths = [str(place / f"table-{number}") for number in range(job.tables)]
         for path in paths:
-            _load(job, session, path)
+            _load(job, path)
         (place / "input").mkdir()
         for txid in range(job.loads + 1, job.last + 1):
             file = place / "input" / f"{txid:08d}.parquet"
@@ -119,18 +121,17 @@ class _Batches:
         counts.select("word", "n").coalesce(1).write.format("delta").mode("append").options(**options).save(path)
 
 
-def _load(job: Job, session: Any, path: str) -> None:
-    """The load in one write: it is not measured, and MERGE would take minutes for it."""
-    session.sql(f"CREATE TABLE delta.`{path}` (word STRING, n BIGINT) USING delta")
+def _load(job: Job, path: str) -> None:
+    """The load in one file for each core, as Spark would write it: it is not measured, and MERGE would take minutes."""
+    schema = pa.schema([("word", pa.string()), ("n", pa.int64())])
+    DeltaTable.create(path, schema, configuration={"delta.checkpointInterval": "100"})
     if job.loads and job.kind == "total":
-        session.createDataFrame([("", job.keys)], "word STRING, n BIGINT").write.format("delta").mode("append").save(
-            path
-        )
+        write_deltalake(path, pa.table({"word": [""], "n": [job.keys]}, schema=schema), mode="append")
     elif job.loads:
-        file = Path(job.directory) / "load.parquet"
         found = pa.chunked_array([job.words(txid) for txid in range(1, job.loads + 1)])
-        pq.write_table(pa.table({"word": found, "n": np.ones(len(found), dtype=np.int64)}), file)
-        session.read.parquet(str(file)).repartition(2).write.format("delta").mode("append").save(path)
+        rows = pa.table({"word": found, "n": np.ones(len(found), dtype=np.int64)}, schema=schema)
+        for half in range(CORES):
+            write_deltalake(path, rows.take(np.arange(half, len(rows), CORES)), mode="append")
 
 
 def _stream(job: Job, session: Any, place: Path, batches: _Batches) -> None:
@@ -140,22 +141,15 @@ def _stream(job: Job, session: Any, place: Path, batches: _Batches) -> None:
 
 
 def _leave(job: Job, path: str, number: int, *, merge: bool) -> None:
-    found = _rows(path)
+    found = DeltaTable(path).to_pyarrow_table()
     if not merge:
         found = found.group_by("word").aggregate([("n", "sum")]).rename_columns(["word", "n"])
     leave(job, found.select(["n"] if job.kind == "total" else ["word", "n"]), number)
 
 
-def _rows(path: str) -> pa.Table:
-    """Rows of a table that may have deletion vectors."""
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession().read.format("delta").load(path).toArrow()
-
-
 if __name__ == "__main__":
     spark = make_session(sys.argv[2])
     try:
-        serve(worker(spark, merge=sys.argv[1] == "merge"), Job("words", 1_000, 8))
+        serve(worker(spark, merge=sys.argv[1] == "merge"))
     finally:
         spark.stop()

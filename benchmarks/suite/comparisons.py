@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.suite.job import Job
+from benchmarks.suite.kafka import topic
 
 ALONE = {"max_group_txids": 1}
-TOTAL, SMALL, MILLION = 1, 10_000, 1_000_000
+SMALL, MILLION = 10_000, 1_000_000
+Count = tuple[int, int]
+"""Transactions that are measured, and transactions that warm up."""
 
 
 @dataclass(frozen=True)
@@ -18,21 +22,21 @@ class Entry:
 
     Attributes:
         peer: who does it.
-        txids, quick: how many transactions are measured, of a run and of a quick one; 0: not in a quick one.
-        warm: transactions before them; in a quick run at most as many as are measured.
+        full, quick: how much of it, in a run and in a quick one; None: it is not in a quick one.
         columns: with record batches.
         failing: percent of the transactions that fail once.
+        form: see `Job`.
         pending: values of `max_spout_pending` of which the best is found in a first round that does not count.
     """
 
     peer: str
-    txids: int
-    quick: int = 0
-    warm: int = 0
+    full: Count
+    quick: Count | None = None
     columns: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     pending: Sequence[Any] = ()
     failing: int = 0
+    form: str = ""
     label: str = ""
 
     @property
@@ -43,9 +47,16 @@ class Entry:
     def job(self, template: Job, *, quick: bool, pending: Any = None) -> Job:
         """The job it does."""
         settings = dict(self.settings) if pending is None else {**self.settings, "max_spout_pending": pending}
-        txids = self.quick if quick else self.txids
-        warm = min(self.warm, txids) if quick else self.warm
-        return replace(template, txids=txids, warm=warm, columns=self.columns, failing=self.failing, settings=settings)
+        txids, warm = (quick and self.quick) or self.full
+        return replace(
+            template,
+            txids=txids,
+            warm=warm,
+            columns=self.columns,
+            failing=self.failing,
+            form=self.form,
+            settings=settings,
+        )
 
 
 @dataclass(frozen=True)
@@ -53,9 +64,11 @@ class Comparison:
     """Entries that do the same work, in turn.
 
     Attributes:
-        workload: W1, W2, …: what is asked for by name.
+        workload: W1, W2, …, or another name that it shares with others.
         sort: what there is to compare: ``tuples`` or ``txids`` a second, or the ``commit``'s milliseconds.
         job: the work; its number of transactions is each entry's own.
+        quick: whether a quick run has it when nothing is asked for by name.
+        source: makes a source of so many tuples, for the whole comparison.
     """
 
     name: str
@@ -64,163 +77,250 @@ class Comparison:
     job: Job
     entries: Sequence[Entry]
     title: str
+    quick: bool = False
+    source: Callable[[int], AbstractContextManager[Mapping[str, Any]]] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it can be asked for by."""
+        return self.workload, self.name
 
     def chosen(self, *, quick: bool) -> Sequence[Entry]:
         """The entries of a run."""
         return [one for one in self.entries if one.quick] if quick else self.entries
+
+    def peers(self, *, quick: bool) -> Sequence[str]:
+        """Who takes part in a run."""
+        return list(dict.fromkeys(one.peer for one in self.chosen(quick=quick)))
+
+    def messages(self, *, quick: bool) -> int:
+        """Tuples that its longest entry takes."""
+        jobs = [entry.job(self.job, quick=quick) for entry in self.chosen(quick=quick)]
+        return max(job.last for job in jobs) * self.job.tuples
 
 
 PENDING = ("auto", 32, 128)
 STORM_PENDING = (1, 4, 16)
 
 
-def _ours(txids: int, quick: int = 0, *, columns: bool = False, warm: int = 40, choose: bool = True) -> Entry:
+def _ours(full: Count, quick: Count | None = None, *, columns: bool = False, choose: bool = True) -> Entry:
     label = "txstorm, record batches" if columns else "txstorm"
-    return Entry("txstorm", txids, quick, warm, columns, pending=PENDING if choose else (), label=label)
+    return Entry("txstorm", full, quick, columns, pending=PENDING if choose else (), label=label)
 
 
-def _alone(txids: int, quick: int = 0, warm: int = 20, *, columns: bool = False) -> Entry:
-    return Entry("txstorm", txids, quick, warm, columns, ALONE, pending=("auto", 32), label="txstorm, each alone")
+def _alone(full: Count, quick: Count | None = None, *, columns: bool = False) -> Entry:
+    return Entry("txstorm", full, quick, columns, ALONE, pending=("auto", 32), label="txstorm, each alone")
 
 
-def _storms(txids: int, warm: int) -> list[Entry]:
-    return [Entry(name, txids, warm=warm, pending=STORM_PENDING) for name in ("storm", "trident")]
+def _storms(full: Count) -> list[Entry]:
+    return [Entry(name, full, pending=STORM_PENDING) for name in ("storm", "trident")]
 
 
-def _flinks(txids: int) -> list[Entry]:
-    return [Entry(name, txids, warm=1) for name in ("pyflink-process", "pyflink-thread")]
+def _flinks(full: Count) -> list[Entry]:
+    return [Entry(name, full) for name in ("pyflink-process", "pyflink-thread")]
 
 
-COMPARISONS: Sequence[Comparison] = (
-    Comparison(
-        "total-20000",
-        "W1",
-        "tuples",
-        Job("total", 20_000, 1, keys=TOTAL),
-        [
-            _ours(200, 40, warm=20, choose=False),
-            Entry("merge", 8, 3, 2),
-            Entry("append", 8, 0, 2),
-            Entry("loop", 200, 40, 5),
-            Entry("bytewax", 200, 40, 5),
-            *_storms(200, 200),
-            *_flinks(20),
-        ],
-        "Global count, 20,000 tuples a transaction",
-    ),
-    Comparison(
+def _totals() -> Iterator[Comparison]:
+    """W1: a state of one row."""
+    for tuples, full, more in (
+        (1_000, (1_000, 100), []),
+        (10_000, (300, 40), [*_storms((300, 300)), *_flinks((20, 1))]),
+        (100_000, (100, 10), _storms((100, 60))),
+        (500_000, (30, 4), []),
+    ):
+        quick = tuples == 10_000
+        entries = [
+            _ours(full, (40, 20) if quick else None, choose=False),
+            Entry("merge", (8, 5), (1, 1) if quick else None),
+            Entry("append", (8, 5)),
+            Entry("loop", full, (40, 5) if quick else None),
+            Entry("bytewax", full, (40, 5) if quick else None),
+            *more,
+        ]
+        job = Job("total", tuples, 1, keys=1)
+        title = f"Global count, {tuples:,} tuples a transaction"
+        yield Comparison(f"total-{tuples}", "W1", "tuples", job, entries, title, quick=quick)
+
+
+def _words() -> Iterator[Comparison]:
+    """W2: words by Zipf's law."""
+    yield Comparison(
         "words-1000-1e4",
         "W2",
         "txids",
         Job("words", 1_000, 1, keys=SMALL),
         [
-            _ours(1_000, 300, warm=100),
-            _alone(300, 80),
-            Entry("merge", 10, 4, 3),
-            Entry("append", 12, 0, 3),
-            Entry("loop", 200, 80, 10),
-            Entry("bytewax", 1_000, 300, 20),
-            Entry("bytewax-recovery", 1_000, 0, 20),
-            *_storms(1_000, 600),
+            _ours((1_000, 100), (300, 100)),
+            _alone((300, 20), (80, 20)),
+            Entry("merge", (12, 5), (3, 2)),
+            Entry("append", (12, 5)),
+            Entry("loop", (200, 10), (80, 10)),
+            Entry("bytewax", (1_000, 20), (300, 20)),
+            Entry("bytewax-recovery", (1_000, 20)),
+            *_storms((1_000, 600)),
         ],
         "Word count, 1,000 words a transaction, 10,000 keys",
-    ),
-    Comparison(
+        quick=True,
+    )
+    yield Comparison(
         "words-1000-1e6",
         "W2",
         "txids",
         Job("words", 1_000, 1, keys=MILLION),
         [
-            _ours(1_000, columns=True, warm=100),
-            replace(_alone(300, columns=True), label="txstorm, each alone"),
-            Entry("merge", 8, 0, 3),
-            Entry("append", 12, 0, 3),
-            Entry("loop", 200, 0, 10),
-            Entry("bytewax", 1_000, 0, 20),
+            _ours((1_000, 100), columns=True),
+            _alone((300, 20), columns=True),
+            Entry("merge", (8, 5)),
+            Entry("append", (12, 5)),
+            Entry("loop", (200, 10)),
+            Entry("bytewax", (1_000, 20)),
         ],
         "Word count, 1,000 words a transaction, 1,000,000 keys",
-    ),
-    Comparison(
+    )
+    yield Comparison(
         "words-100000",
         "W2",
         "tuples",
         Job("words", 100_000, 1, keys=SMALL),
         [
-            _ours(60, 20, warm=10),
-            _ours(120, 30, warm=20, columns=True),
-            Entry("merge", 8, 0, 2),
-            Entry("loop", 60, 20, 5, columns=True),
-            Entry("bytewax", 40, 15, 3),
-            Entry("bytewax-recovery", 20, 0, 3),
-            *_storms(60, 60),
-            *_flinks(4),
+            _ours((60, 10), (20, 10)),
+            _ours((120, 20), (30, 20), columns=True),
+            Entry("merge", (8, 5)),
+            Entry("loop", (60, 5), (20, 5), columns=True),
+            Entry("bytewax", (40, 3), (15, 3)),
+            Entry("bytewax-recovery", (20, 3)),
+            *_storms((60, 60)),
+            *_flinks((4, 1)),
         ],
         "Word count, 100,000 words a transaction, 10,000 keys",
-    ),
-    *(
-        Comparison(
-            f"changes-{keys}",
-            "W6",
-            "commit",
-            Job("changes", 1_000, 1, keys=int(float(keys))),
-            [
-                _alone(200, 40 if keys in ("1e4", "1e5") else 0, columns=True),
-                *([] if keys == "1e7" else [Entry("merge", 8, 3 if keys == "1e4" else 0, 3)]),
-                Entry("loop", 200, 40 if keys in ("1e4", "1e5") else 0, 10),
-                *([] if keys == "1e7" else [Entry("bytewax", 300, 40 if keys == "1e4" else 0, 10)]),
-            ],
-            f"1,000 changed keys a transaction, of {int(float(keys)):,}",
+        quick=True,
+    )
+
+
+def _opaque() -> Comparison:
+    """W5: batches are planned again, in another size."""
+    settings = {"max_spout_pending": 16, "retry_backoff": 0.001}
+    entries = [
+        Entry(
+            "txstorm",
+            (400, 40),
+            (60, 10),
+            settings=settings,
+            failing=failing,
+            label=f"txstorm, {failing} % fail" if failing else "txstorm",
         )
-        for keys in ("1e4", "1e5", "1e6", "1e7")
-    ),
-    *(
-        Comparison(
-            name,
-            "W7",
-            "txids",
-            Job("words", tuples, 1, loaded=False),
-            [
-                _ours(2_000, 400, warm=200, choose=tuples == 0),
-                _alone(400, 80),
-                Entry("merge", 8, 3 if tuples == 0 else 0, 2),
-                Entry("append", 8, 0, 2),
-                Entry("loop", 400, 80, 5),
-            ],
-            f"{tuples} tuples a transaction" if tuples else "Empty transactions",
-        )
-        for name, tuples in (("empty", 0), ("tiny-1", 1), ("tiny-10", 10))
-    ),
-    *(
-        Comparison(
-            f"tables-{tables}-{keys}",
-            "W8",
-            "commit",
-            Job("changes", 1_000, 1, keys=int(float(keys)), tables=tables),
-            [
-                _alone(200, 40 if keys == "1e4" and tables < 8 else 0, columns=True),
-                *([Entry("merge", 6, 3 if tables == 3 else 0, 2)] if keys == "1e4" else []),
-                Entry("loop", 200, 40 if keys == "1e4" and tables < 8 else 0, 5),
-            ],
-            f"{tables} tables of {int(float(keys)):,} keys, 1,000 changed rows each",
-        )
-        for tables, keys in ((1, "1e4"), (3, "1e4"), (8, "1e4"), (3, "1e6"))
-    ),
-    Comparison(
-        "opaque",
-        "W5",
-        "txids",
-        Job("opaque", 1_000, 1, loaded=False),
-        [
+        for failing in (0, 1, 10, 50)
+    ]
+    title = "Opaque source, about 1,000 words a transaction, some fail once and are planned anew"
+    return Comparison("opaque", "W5", "txids", Job("opaque", 1_000, 1, loaded=False), entries, title)
+
+
+def _changes() -> Iterator[Comparison]:
+    """W6: a state that grows."""
+    for keys in ("1e4", "1e5", "1e6", "1e7"):
+        quick = keys in ("1e4", "1e5")
+        entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
+        if keys != "1e7":
+            entries.append(Entry("merge", (8, 5), (1, 1) if keys == "1e4" else None))
+        entries.append(Entry("loop", (200, 10), (40, 10) if quick else None))
+        if keys != "1e7":
+            entries.append(Entry("bytewax", (300, 10), (40, 10) if keys == "1e4" else None))
+        job = Job("changes", 1_000, 1, keys=int(float(keys)))
+        title = f"1,000 changed keys a transaction, of {job.keys:,}"
+        yield Comparison(f"changes-{keys}", "W6", "commit", job, entries, title, quick=quick)
+
+
+def _tiny() -> Iterator[Comparison]:
+    """W7: next to nothing to do."""
+    for name, tuples in (("empty", 0), ("tiny-1", 1), ("tiny-10", 10)):
+        entries = [
+            _ours((2_000, 200), (400, 200), choose=tuples == 0),
+            _alone((400, 20), (80, 20)),
+            Entry("merge", (8, 5), (1, 1) if tuples == 0 else None),
+            Entry("append", (8, 5)),
+            Entry("loop", (400, 5), (80, 5)),
+        ]
+        title = f"{tuples} tuples a transaction" if tuples else "Empty transactions"
+        yield Comparison(name, "W7", "txids", Job("words", tuples, 1, loaded=False), entries, title, quick=True)
+
+
+def _tables() -> Iterator[Comparison]:
+    """W8: several tables under one transaction."""
+    for tables, keys in ((1, "1e4"), (3, "1e4"), (8, "1e4"), (3, "1e6")):
+        quick = keys == "1e4" and tables < 8
+        entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
+        if keys == "1e4":
+            entries.append(Entry("merge", (6, 4), (1, 1) if tables == 1 else None))
+        entries.append(Entry("loop", (200, 5), (40, 5) if quick else None))
+        job = Job("changes", 1_000, 1, keys=int(float(keys)), tables=tables)
+        title = f"{tables} tables of {job.keys:,} keys, 1,000 changed rows each"
+        yield Comparison(f"tables-{tables}-{keys}", "W8", "commit", job, entries, title, quick=quick)
+
+
+STAGES, JOBS = "the same stages without transactions", "the Spark jobs alone"
+
+
+def _overheads() -> Iterator[Comparison]:
+    """What transactions and state cost: each run of txstorm is repeated without them, in the same session."""
+    for name, job, what in (
+        ("overhead", Job("words", 0, 1, loaded=False, exchange=True), "Word count"),
+        ("overhead-columns", Job("words", 0, 1, loaded=False), "Word count in columns"),
+        ("overhead-total", Job("total", 0, 1, loaded=False), "Global count"),
+    ):
+        for tuples, full, quick in ((1_000, 1000, 40), (20_000, 300, 8), (200_000, 24, 2)):
+            entries = [
+                Entry("txstorm", (full, 0), (quick, 0), name == "overhead-columns", form=form, label=label)
+                for form, label in (("recorded", "txstorm"), ("stages", STAGES), ("jobs", JOBS))
+            ]
+            title = f"{what}, {tuples:,} a transaction, and what is left of it without transactions"
+            one = replace(job, tuples=tuples)
+            yield Comparison(f"{name}-{tuples}", "overhead", "tuples", one, entries, title)
+
+
+def _pipelines() -> Iterator[Comparison]:
+    """What it brings to process transactions while earlier ones commit."""
+    job = Job("words", 1_000, 1, loaded=False, exchange=True)
+    for name, settings, how in (
+        ("pipelining", {"max_pack_txids": 1}, "without packing"),
+        ("pipelining-packed", {}, "with packing"),
+    ):
+        entries = [
             Entry(
                 "txstorm",
-                400,
-                warm=40,
-                settings={"max_spout_pending": 16, "retry_backoff": 0.001},
-                failing=failing,
-                label=f"txstorm, {failing} % fail" if failing else "txstorm",
+                (120, 20),
+                (20, 5),
+                settings={**settings, "max_spout_pending": pending},
+                label=f"txstorm, pending {pending}",
             )
-            for failing in (0, 1, 10, 50)
-        ],
-        "Opaque source, about 1,000 words a transaction, some fail once and are planned anew",
-    ),
+            for pending in (1, 4)
+        ]
+        title = f"1 and 4 transactions of 1,000 words in flight, {how}"
+        yield Comparison(name, "pipelining", "txids", job, entries, title)
+
+
+def _kafka() -> Iterator[Comparison]:
+    """From a broker to counts in Delta."""
+    for tuples in (1_000, 100_000):
+        entries = [
+            Entry("kafka-txstorm", (48, 12), (8, 4), label="txstorm"),
+            Entry("kafka-loop", (48, 12), (8, 4)),
+            Entry("kafka-merge", (12, 4), (2, 1)),
+        ]
+        job, title = (
+            Job("kafka", tuples, 1, loaded=False),
+            f"Kafka to counts in Delta, {tuples:,} messages a transaction",
+        )
+        yield Comparison(f"kafka-{tuples}", "kafka", "tuples", job, entries, title, source=topic)
+
+
+COMPARISONS: Sequence[Comparison] = (
+    *_totals(),
+    *_words(),
+    _opaque(),
+    *_changes(),
+    *_tiny(),
+    *_tables(),
+    *_overheads(),
+    *_pipelines(),
+    *_kafka(),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,32 +10,45 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from benchmarks.suite.job import Job
-from benchmarks.words import Ranks, ranks_of, words, zipf_ranks
+from benchmarks.suite.job import Job, Outcome
+from benchmarks.words import Ranks, message_ranks, ranks_of, words, zipf_ranks
 
 COUNTS = "counts-{table}.parquet"
 TEXT = "counts-{table}.tsv"
 """Where sides that write no Parquet leave ``word <tab> n`` lines."""
+BARE = ("stages", "jobs")
+"""Forms of a job that keep nothing, so that there is nothing to check."""
 
 
 class Inexact(Exception):
     """A side counted wrongly: its figures are worth nothing."""
 
 
-def check(side: str, job: Job) -> None:
+def check(side: str, job: Job, outcome: Outcome | None = None) -> None:
     """Compare what `side` left in the job's directory with a recount.
+
+    Args:
+        side: its name, for the message.
+        job: what it did.
+        outcome: what it says of it; for ``kafka``, up to which ``ends`` it has read.
 
     Raises:
         Inexact: a table, a key, an expected and a found count are named.
     """
-    wanted = None if job.kind == "opaque" else recount(job)
+    if job.form in BARE:
+        return
+    ends = outcome.more["ends"] if outcome is not None and job.kind == "kafka" else {}
+    wanted = None if job.kind == "opaque" else recount(job, ends)
     for table in range(job.tables):
         found = found_counts(job, table)
         _compare(side, job, table, _read_so_far(job, found) if wanted is None else wanted, found)
 
 
-def recount(job: Job) -> Ranks:
-    """How often each word stands in the input; for ``total`` one number."""
+def recount(job: Job, ends: Mapping[str, int]) -> Ranks:
+    """How often each word stands in the input; for ``total`` one number. Of ``kafka`` it is read up to `ends`."""
+    if job.kind == "kafka":
+        read = [message_ranks(int(partition), 0, end) for partition, end in ends.items()]
+        return np.bincount(np.concatenate(read), minlength=job.keys)
     sizes = {txid: job.size(txid) for txid in range(1, job.last + 1)}
     if job.kind == "total":
         return np.array([sum(sizes.values())])

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.machine import Spread
+from benchmarks.suite.comparisons import STAGES
 from benchmarks.suite.job import Outcome
-from benchmarks.suite.rounds import Results, commit_ms
+from benchmarks.suite.results import Results, commit_ms
 
 TXIDS, TUPLES, CPU = (lambda one: one.txids_s), (lambda one: one.tuples_s), (lambda one: one.tuples_cpu_s)
 OURS, ALONE, COLUMNS = "txstorm", "txstorm, each alone", "txstorm, record batches"
@@ -124,8 +125,12 @@ def _against_merge() -> list[Figure]:
 
 
 def _words(
-    peer: str, tuples: float, columns: float, measure: Callable[[Outcome], float], *, quick: bool
+    peer: str,
+    tuples: tuple[float, float | None],
+    columns: tuple[float, float | None],
+    measure: Callable[[Outcome], float],
 ) -> list[Figure]:
+    """Word count against a peer; each form with its limit and its goal."""
     comparison = "words-100000"
     per = "a CPU second" if measure is CPU else "a second"
     return [
@@ -135,10 +140,11 @@ def _words(
             (comparison,),
             _ratio(comparison, entry, peer, measure),
             limit,
-            quick=quick,
+            goal,
+            quick=peer == "bytewax",
             beside=(entry, peer),
         )
-        for name, entry, limit, how in (
+        for name, entry, (limit, goal), how in (
             ("tuples", OURS, tuples, "tuple by tuple"),
             ("batches", COLUMNS, columns, "record batches"),
         )
@@ -146,18 +152,60 @@ def _words(
 
 
 def _overheads() -> list[Figure]:
+    """The time of a run by that of the same packs without transactions."""
     return [
         Figure(
-            f"overhead-{tuples}",
-            f"time against the same Spark stages without transactions, word count, {tuples:,} a transaction",
-            ("overhead",),
-            _value(f"overhead-{tuples}"),
+            f"{comparison}-{tuples}",
+            f"time against the same Spark stages without transactions, {what}, {tuples:,} a transaction",
+            (f"{comparison}-{tuples}",),
+            _ratio(f"{comparison}-{tuples}", STAGES, OURS, TXIDS),
             limit,
             goal,
             at_most=True,
         )
-        for tuples, limit, goal in ((200_000, 1.05, 1.02), (20_000, 1.25, 1.1), (1_000, 1.5, 1.2))
+        for comparison, what, tuples, limit, goal in (
+            ("overhead", "word count", 200_000, 1.05, 1.02),
+            ("overhead", "word count", 20_000, 1.25, 1.1),
+            ("overhead", "word count", 1_000, 1.5, 1.2),
+            ("overhead-total", "global count", 200_000, 1.3, None),
+            ("overhead-total", "global count", 20_000, 1.5, None),
+        )
     ]
+
+
+def _pipelines() -> list[Figure]:
+    return [
+        Figure(
+            comparison,
+            f"4 transactions in flight against 1, 1,000 words each, {how}",
+            (comparison,),
+            _ratio(comparison, "txstorm, pending 4", "txstorm, pending 1", TXIDS),
+            limit,
+            goal,
+        )
+        for comparison, how, limit, goal in (
+            ("pipelining", "without packing", 1.3, 1.5),
+            ("pipelining-packed", "with packing", 2.5, None),
+        )
+    ]
+
+
+def _from_kafka() -> list[Figure]:
+    found = [
+        Figure(
+            f"kafka-{peer}",
+            f"messages a second against {what}, from Kafka, 100,000 a transaction",
+            ("kafka-100000",),
+            _ratio("kafka-100000", OURS, f"kafka-{peer}", TUPLES),
+            limit,
+        )
+        for peer, what, limit in (
+            ("loop", "a loop by hand (confluent-kafka, deltalake)", 0.5),
+            ("merge", "foreachBatch + MERGE", 5.0),
+        )
+    ]
+    text = "planning eight partitions of Kafka and a ledger in ZooKeeper, per transaction, median"
+    return [*found, Figure("planning", text, ("planning",), _value("planning"), 5, at_most=True, unit="ms")]
 
 
 FIGURES: Sequence[Figure] = (
@@ -171,10 +219,10 @@ FIGURES: Sequence[Figure] = (
         2.0,
         beside=(OURS, "storm"),
     ),
-    *_words("bytewax", 0.7, 1.8, CPU, quick=True),
-    *_words("pyflink-process", 30, 100, TUPLES, quick=False),
-    *_words("pyflink-thread", 10, 30, TUPLES, quick=False),
-    *_words("storm", 0.6, 1.4, TUPLES, quick=False),
+    *_words("bytewax", (0.7, 1.0), (1.8, 2.5), CPU),
+    *_words("pyflink-process", (30, None), (100, None), TUPLES),
+    *_words("pyflink-thread", (10, None), (30, None), TUPLES),
+    *_words("storm", (0.6, 1.0), (1.4, 2.0), TUPLES),
     Figure(
         "loop",
         "words a second against the deltalake loop, 100,000 a transaction, record batches, through Spark",
@@ -244,14 +292,7 @@ FIGURES: Sequence[Figure] = (
         unit="/s",
         beside=(ALONE,),
     ),
-    Figure(
-        "pipelining",
-        "4 transactions in flight against 1, 1,000 words each, without packing",
-        ("pipelining",),
-        _value("pipelining"),
-        1.3,
-        1.5,
-    ),
+    *_pipelines(),
     Figure(
         "recovery-session",
         "from the loss of the coordinator to the next commit, the Spark session alive",
@@ -290,5 +331,15 @@ FIGURES: Sequence[Figure] = (
         at_most=True,
         unit="GiB",
     ),
+    Figure(
+        "commit-1e4",
+        "commit of one table of 10,000 keys, 1,000 changed rows, median",
+        ("changes-1e4",),
+        _own("changes-1e4", ALONE, commit_ms(0.5)),
+        30,
+        at_most=True,
+        unit="ms",
+    ),
+    *_from_kafka(),
 )
 BY_NAME: Mapping[str, Figure] = {one.name: one for one in FIGURES}

@@ -23,15 +23,20 @@ class Job:
     The first transactions load all keys, each once; `warm` more follow; then `txids` are measured.
 
     Attributes:
-        kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted; or
-            ``opaque``: words from a source whose batches differ when they are planned again.
+        kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted;
+            ``opaque``: words from a source whose batches differ when they are planned again; or ``kafka``: the keys of
+            the messages of a topic.
         tuples: of a transaction after the load; may be 0.
         keys: different words there are.
         loaded: whether all keys are there before the measurement.
         tables: each gets the same counts.
         failing: percent of the transactions that fail once; with ``opaque`` only.
         columns: bolts take record batches, where a side has both forms.
+        exchange: every word goes through an exchange before it is counted, where a side can do without.
+        form: of txstorm only: ``recorded`` keeps what its Spark jobs were given; then ``stages`` gives it to the same
+            stages without transactions, and ``jobs`` to the Spark jobs alone.
         settings: of the side that runs it.
+        source: where the input is, if it is not made by the side.
         directory: where the side may write; its counts go there, see `suite.exact`.
     """
 
@@ -44,7 +49,10 @@ class Job:
     tables: int = 1
     failing: int = 0
     columns: bool = False
+    exchange: bool = False
+    form: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)
     directory: str = ""
 
     @property

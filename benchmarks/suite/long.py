@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import percentile, rss_mib
-from benchmarks.sides import Mark
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job
 from benchmarks.suite.topologies import leave_counts, topology_of
@@ -20,7 +18,7 @@ from txstorm.runtime.run import run
 SAMPLES = 100
 
 
-def memory(options: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
+def memory(options: Mapping[str, Any]) -> dict[str, Any]:
     """Resident MiB of the driver a hundred times over a run, and the commits' 99th percentile of each tenth of it."""
     job = Job("words", 10, int(options["txids"]), loaded=False, directory=options["directory"])
     samples: list[float] = []
@@ -31,13 +29,13 @@ def memory(options: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
         if progress.txid % max(1, job.last // SAMPLES) == 0:
             samples.append(rss_mib())
 
-    _run(job, options["engine"], sample, mark)
+    _run(job, options["engine"], sample)
     tenth = max(1, len(commits) // 10)
     p99 = [percentile(commits[at : at + tenth], 0.99) for at in range(0, len(commits), tenth)]
     return {"samples": samples, "commit p99 ms": p99, "files": _count_files(Path(job.directory))}
 
 
-def written(options: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
+def written(options: Mapping[str, Any]) -> dict[str, Any]:
     """Bytes written by kind, of a word count, and the Arrow bytes of the rows that changed."""
     job = Job("words", 1_000, int(options["txids"]), loaded=False, columns=True, directory=options["directory"])
     files = Files(Path(job.directory) / "data")
@@ -47,7 +45,7 @@ def written(options: Mapping[str, Any], mark: Mark) -> dict[str, Any]:
         if progress.txid == job.last or progress.txid % 8 == 0:
             files.look()
 
-    _run(job, options["engine"], look, mark, compact=True)
+    _run(job, options["engine"], look, compact=True)
     files.look()
     changed = sum(_arrow_bytes(job, txid) for txid in range(1, job.last + 1))
     return {"bytes": dict(files.bytes), "changed": changed, "process": _written_by_process() - before}
@@ -105,11 +103,8 @@ def _count_files(directory: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(directory))
 
 
-def _run(
-    job: Job, engine: str, listener: Callable[[TransactionProgress], None], mark: Mark, *, compact: bool = False
-) -> None:
+def _run(job: Job, engine: str, listener: Callable[[TransactionProgress], None], *, compact: bool = False) -> None:
     directory = Path(job.directory) / "data"
-    mark("begin", at=time.time())
     handle = run(
         topology_of(job),
         engine=engine,
@@ -119,6 +114,5 @@ def _run(
         listeners=[listener],
     )
     handle.awaitTermination()
-    mark("end", at=time.time())
     leave_counts(job, directory)
     check("txstorm", job)

@@ -1,35 +1,18 @@
-"""What is measured without peers: overhead, pipelining, a long run, recovery, bytes, replays."""
+"""What is measured without peers: a long run, the bytes it writes, recovery, planning."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import topologies
-from benchmarks.cases import SIZES, Bench, against_peer, speedup_of
 from benchmarks.machine import Spread
-from benchmarks.running import scratch
-from benchmarks.sides import Run, Side, measure
-from benchmarks.suite import recovery
-from benchmarks.suite.peers import PEERS, Say
-from benchmarks.suite.rounds import Results
-
-LONG, WRITTEN = 100_000, 10_000
-"""Transactions of the long run, and of the one whose bytes are counted."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How often to measure, and where results and logs go."""
-
-    rounds: int
-    say: Say
-    results: Results
-    logs: Path
+from benchmarks.suite import kafka, recovery
+from benchmarks.suite.results import Setting
+from benchmarks.suite.sides import call
 
 
 @dataclass(frozen=True)
@@ -40,35 +23,17 @@ class Measurement:
     workload: str
     measure: Callable[[Setting], None]
 
-
-@contextmanager
-def _bench(setting: Setting) -> Iterator[Bench]:
-    from txstorm.clients.spark import make_session
-
-    session = make_session("txstorm benchmarks")
-    try:
-        yield Bench("spark", session, False, setting.rounds, setting.say, setting.results.drifts)
-    finally:
-        session.stop()
-
-
-def _overhead(setting: Setting) -> None:
-    with _bench(setting) as bench:
-        for tuples, (last, quick, _) in SIZES.items():
-            figure = against_peer(bench, "word count", topologies.word_count, tuples, last, quick, None)
-            setting.results.values[f"overhead-{tuples}"] = figure.values["ratio"]
-
-
-def _pipelining(setting: Setting) -> None:
-    with _bench(setting) as bench:
-        figure = speedup_of(bench, "without packing", {"max_pack_txids": 1}, 0.0)
-        setting.results.values["pipelining"] = figure.values["speedup"]
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it can be asked for by."""
+        return self.workload, self.name
 
 
 def _long(setting: Setting) -> None:
     """The driver's memory, once: a hundred thousand transactions take long enough."""
-    setting.say(f"memory over {LONG:,} transactions")
-    result = _alone(setting, "long run", "benchmarks.suite.long:memory", {"txids": LONG}).result
+    txids = 200 if setting.quick else 100_000
+    setting.say(f"memory over {txids:,} transactions")
+    result = _call(setting, "benchmarks.suite.long:memory", {"txids": txids})
     samples = result["samples"]
     growth = (statistics.median(samples[-5:]) / samples[0] - 1) * 100
     setting.results.values["memory-growth"] = Spread.of([growth])
@@ -78,8 +43,9 @@ def _long(setting: Setting) -> None:
 
 
 def _bytes(setting: Setting) -> None:
-    setting.say(f"bytes written over {WRITTEN:,} transactions")
-    result = _alone(setting, "bytes", "benchmarks.suite.long:written", {"txids": WRITTEN}).result
+    txids = 100 if setting.quick else 10_000
+    setting.say(f"bytes written over {txids:,} transactions")
+    result = _call(setting, "benchmarks.suite.long:written", {"txids": txids})
     kinds, changed = result["bytes"], result["changed"]
     tables = sum(kinds.get(kind, 0) for kind in ("data", "log", "checkpoints"))
     setting.results.values["bytes-written"] = Spread.of([tables / changed])
@@ -89,27 +55,29 @@ def _bytes(setting: Setting) -> None:
 
 
 def _recovery(setting: Setting) -> None:
-    lost, killed = [], []
+    lost, killed, again = [], [], []
+    txids = 300 if setting.quick else 900
     for number in range(1, setting.rounds + 1):
         setting.say(f"recovery, round {number} of {setting.rounds}")
-        options = {"txids": 900, "fault": recovery.LOST}
-        lost.append(_alone(setting, "recovery", "benchmarks.suite.recovery:coordinator", options).result)
-        with scratch() as place:
-            killed.append(recovery.killed_driver(place, 900, "spark"))
+        options = {"txids": txids, "fault": recovery.LOST.format(2 if setting.quick else 12)}
+        lost.append(_call(setting, "benchmarks.suite.recovery:coordinator", options))
+        with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+            seconds, tuples = recovery.killed_driver(Path(place), txids, setting.engine)
+        killed.append(seconds)
+        again.append(tuples)
     setting.results.values["recovery-session"] = Spread.of(lost)
     setting.results.values["recovery-driver"] = Spread.of(killed)
+    setting.results.values["recovery: tuples processed again"] = Spread.of(again)
 
 
-def _alone(setting: Setting, name: str, function: str, options: Mapping[str, Any]) -> Run:
-    with scratch() as place:
-        given = {"engine": "spark", "directory": str(place), **options}
-        return measure(Side(name, function, PEERS["txstorm"].guarantee), given, setting.logs)
+def _call(setting: Setting, function: str, options: Mapping[str, Any]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+        return call(function, {"engine": setting.engine, "directory": place, **options}, setting.logs)
 
 
 MEASUREMENTS: Sequence[Measurement] = (
-    Measurement("overhead", "W2", _overhead),
-    Measurement("pipelining", "W2", _pipelining),
     Measurement("long", "W9", _long),
     Measurement("bytes", "W9", _bytes),
     Measurement("recovery", "W10", _recovery),
+    Measurement("planning", "kafka", kafka.planning),
 )

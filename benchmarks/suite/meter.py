@@ -23,6 +23,10 @@ class Meter:
     def _now(self, txid: int) -> tuple[int, float, float]:
         return txid, time.perf_counter(), sum(cpu_seconds())
 
+    def begin(self) -> None:
+        """Measure from now on; called when the work begins, where nothing warms it up."""
+        self._begin = self._now(0)
+
     def committed(self, txid: int, commit_ms: float, latencies_ms: Sequence[float]) -> None:
         """Transactions up to `txid` are committed, in one commit that took `commit_ms`."""
         warm = self._begin[0] >= self.job.start

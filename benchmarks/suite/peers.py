@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.suite.job import Job
+from benchmarks.suite.sides import ROOT
+
 CACHE = ROOT / ".cache"
 HOME = CACHE / "peers"
 JARS = CACHE / "jars"
@@ -28,16 +30,15 @@ class Peer:
         guarantee: what its user gets, as printed beside its numbers.
         command: the process that serves its jobs.
         install: makes sure that it can run; says what it does. Not measured.
-        kinds: the kinds of job it has a form for.
-        tables: how many tables it can keep in one transaction; 0: it keeps none.
+        warm_up: a job that is nobody's, done before all others: a JVM has to load and compile before it shows what it
+            can do. It is done again until the commits are steady, but for a quick run.
     """
 
     name: str
     guarantee: str
     command: Sequence[str]
     install: Callable[[Say], None]
-    kinds: tuple[str, ...] = ("words", "changes", "total")
-    tables: int = 99
+    warm_up: Job | None = None
 
 
 def _nothing(say: Say) -> None:
@@ -101,39 +102,36 @@ def _python(module: str, *arguments: str, home: str = "") -> list[str]:
     return [python, "-m", f"benchmarks.peers.{module}", *arguments]
 
 
+WARM = Job("words", 1_000, 200)
+WARM_MERGE = Job("words", 1_000, 4)
+
+MERGE = "exactly once per table while a batch replays as it was"
+BYTEWAX = _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow")
 _PEERS = (
-    Peer("txstorm", "exactly once, all tables at one txid, strong txid order, durable", _python("ours"), _nothing),
     Peer(
-        "merge",
-        "exactly once per table while a batch replays as it was; durable",
-        _python("structured", "merge", str(JARS)),
-        _delta_jars,
+        "txstorm",
+        "exactly once, all tables at one txid, strong txid order, durable",
+        _python("ours", "spark"),
+        _nothing,
+        WARM,
     ),
+    Peer("merge", f"{MERGE}; durable", _python("structured", "merge", str(JARS)), _delta_jars, WARM_MERGE),
     Peer(
         "append",
-        "exactly once per table while a batch replays as it was; changes only, readers add them up; durable",
+        f"{MERGE}; changes only, readers add them up; durable",
         _python("structured", "append", str(JARS)),
         _delta_jars,
+        WARM_MERGE,
     ),
+    Peer("loop", f"{MERGE}; one process, nothing is retried; durable", _python("loop"), _nothing),
     Peer(
-        "loop",
-        "exactly once per table while a batch replays as it was; one process, nothing is retried; durable",
-        _python("loop"),
-        _nothing,
-    ),
-    Peer(
-        "bytewax",
-        "none kept: state in memory, gone with the process",
-        _python("bytewax_flow", home="bytewax"),
-        _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow"),
-        tables=1,
+        "bytewax", "none kept: state in memory, gone with the process", _python("bytewax_flow", home="bytewax"), BYTEWAX
     ),
     Peer(
         "bytewax-recovery",
         "state exactly once, output at least once; snapshots in SQLite every second",
         _python("bytewax_flow", "recovery", home="bytewax"),
-        _environment("bytewax", "bytewax==0.21.1", "numpy", "pyarrow"),
-        tables=1,
+        BYTEWAX,
     ),
     *(
         Peer(
@@ -141,8 +139,6 @@ _PEERS = (
             "state exactly once by checkpoints every second; no Delta sink",
             _python("pyflink_job", mode, home="pyflink"),
             _environment("pyflink", "apache-flink==2.3.0"),
-            kinds=("words", "total"),
-            tables=1,
         )
         for mode in ("process", "thread")
     ),
@@ -152,10 +148,26 @@ _PEERS = (
             "exactly once while the process lives: state in memory",
             _python("storm_cluster", name, str(HOME)),
             _storm,
-            kinds=("words", "total"),
-            tables=1,
         )
         for name in ("storm", "trident")
     ),
+    Peer("kafka-txstorm", "exactly once, in txid order, durable", _python("kafka", "txstorm", "spark"), _nothing),
+    Peer("kafka-loop", "exactly once, one process, durable", _python("kafka", "loop"), _nothing),
+    Peer(
+        "kafka-merge",
+        "at least once, durable",
+        _python("kafka", "merge", str(JARS), str(CACHE / "connector-jars")),
+        _delta_jars,
+    ),
 )
 PEERS: Mapping[str, Peer] = {one.name: one for one in _PEERS}
+
+
+def peers_on(engine: str) -> Mapping[str, Peer]:
+    """The peers, with txstorm on an engine: ``spark``, or ``local`` for trying out, which has no JVM to warm up."""
+    if engine == "spark":
+        return PEERS
+    return {
+        name: replace(one, command=[*one.command[:-1], engine], warm_up=None) if name.endswith("txstorm") else one
+        for name, one in PEERS.items()
+    }

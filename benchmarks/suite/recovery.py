@@ -9,23 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sides import ROOT, Mark, SideFailed
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job
+from benchmarks.suite.sides import ROOT, SideFailed, kill_tree
 from benchmarks.suite.topologies import leave_counts, topology_of
 from txstorm import faults
 from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.run import run
 
 BATCH = 1_000
-LOST = "p6.before:raise:12"
-"""The coordinator dies when the twelfth group is about to be decided."""
+LOST = "p6.before:raise:{}"
+"""The coordinator dies when so many groups are about to be decided."""
 
 
-def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
+def coordinator(options: Mapping[str, Any]) -> float:
     """Seconds from the last commit before the loss of the coordinator to the first after it, the session alive."""
     job = _job(options["directory"], int(options["txids"]))
     commits: list[float] = []
@@ -34,7 +35,6 @@ def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
     def note(progress: TransactionProgress) -> None:
         commits.append(time.monotonic())
 
-    mark("begin")
     faults.arm(options["fault"])
     try:
         _handle(job, options["engine"], session, note).awaitTermination()
@@ -47,25 +47,25 @@ def coordinator(options: Mapping[str, Any], mark: Mark) -> float:
         msg = f"expected the coordinator to be lost in the middle of {job.last} transactions, it was after {before}"
         raise RuntimeError(msg)
     _handle(job, options["engine"], session, note).awaitTermination()
-    mark("end")
     leave_counts(job, Path(job.directory) / "data")
     check("txstorm", job)
     return commits[before] - commits[before - 1]
 
 
-def killed_driver(directory: Path, txids: int, engine: str) -> float:
+def killed_driver(directory: Path, txids: int, engine: str) -> tuple[float, int]:
     """Kill a driver with SIGKILL at full load and start it again.
 
     Returns:
-        Seconds from the start of the second one, Python and JVM included, to its first commit.
+        Seconds from the start of the second one, Python and JVM included, to its first commit; and how many tuples were
+        processed more than once.
     """
     job = _job(str(directory), txids)
-    with (directory / "driver.log").open("ab") as log:
-        first = _driver(job, engine, log)
+    with (directory / "driver.log").open("ab") as log, ExitStack() as stack:
+        first = _driver(job, engine, log, stack)
         next(committed for committed in _commits(first) if committed >= job.last // 4)
         first.kill()
         started = time.monotonic()
-        second = _driver(job, engine, log)
+        second = _driver(job, engine, log, stack)
         seconds = next((time.monotonic() - started for _ in _commits(second)), None)
         collections.deque(_commits(second), maxlen=0)  # up to its end
         if second.wait() != 0 or seconds is None:
@@ -74,18 +74,32 @@ def killed_driver(directory: Path, txids: int, engine: str) -> float:
         first.wait()
     leave_counts(job, directory / "data")
     check("txstorm", job)
-    return seconds
+    return seconds, sum(map(int, _notes(job).read_text().split())) - job.last * BATCH
 
 
-def _driver(job: Job, engine: str, log: Any) -> subprocess.Popen[bytes]:
+def _driver(job: Job, engine: str, log: Any, stack: ExitStack) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "benchmarks.suite.recovery", job.line(), engine]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log)
+    driver = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+    )
+    stack.callback(_end, driver)
+    return driver
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    if driver.poll() is None:
+        kill_tree(driver.pid)
 
 
 def _commits(driver: subprocess.Popen[bytes]) -> Iterator[int]:
     assert driver.stdout is not None
     return (json.loads(line)["committed"] for line in iter(driver.stdout.readline, b"") if line.startswith(b"{"))
+
+
+def _notes(job: Job) -> Path:
+    """Where the spout says how many tuples it emits."""
+    return Path(job.directory) / "emitted"
 
 
 def _job(directory: str, txids: int) -> Job:
@@ -102,7 +116,7 @@ def _session(engine: str) -> Any:
 
 def _handle(job: Job, engine: str, session: Any, note: Any) -> Any:
     return run(
-        topology_of(job),
+        topology_of(job, _notes(job)),
         engine=engine,
         spark=session,
         data_dir=Path(job.directory) / "data",

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import Spread
-from benchmarks.report import noise_line
+from benchmarks.machine import Spread, noise_line
 from benchmarks.suite.comparisons import Comparison, Entry
 from benchmarks.suite.figures import BY_NAME, Line, totals
 from benchmarks.suite.job import Outcome
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.plots import bars
-from benchmarks.suite.rounds import MEASURES, Results, commit_ms
+from benchmarks.suite.results import Results, commit_ms
+from benchmarks.suite.rounds import MEASURES
 
-PAGE = "benchmarks.md"
+PAGE, RECORDS, NOTES = "results.md", "results.jsonl", "notes.md"
+"""Of a directory of results. The notes are written by hand, under a heading for each figure that is missed."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,29 @@ class Report:
 
     def text(self) -> str:
         """For the terminal: tables, then a line per figure, then the totals."""
-        parts = [*self._tables(_aligned), *self._missing(), noise_line(self.results.drifts), self.about, ""]
-        return "\n".join([*parts, *self._told(), *map(str, self.lines), totals(self.lines)])
+        parts = [*self._tables(_aligned), *self._values(_aligned), *self._missing(), *self._seconds()]
+        parts += [noise_line(self.results.drifts), self.about, "", *self._told()]
+        return "\n".join([*parts, *map(str, self.lines), totals(self.lines)])
 
     def _tables(self, form: Callable[[Sequence[Sequence[str]]], str]) -> Iterator[str]:
         for one in self.comparisons:
             if self.results.rounds.get(one.name):
                 yield f"{one.workload}: {one.title}\n{form(rows_of(one, self.results, quick=self.quick))}\n"
 
+    def _values(self, form: Callable[[Sequence[Sequence[str]]], str]) -> Iterator[str]:
+        if self.results.values:
+            yield f"{form(_value_rows(self.results))}\n"
+
     def _missing(self) -> list[str]:
         return [f"{name}: {reason}" for name, reason in self.results.missing.items()]
+
+    def _seconds(self) -> Iterator[str]:
+        """What took how long: each comparison, and what of it each entry."""
+        total = sum(each.total() for each in self.results.seconds.values())
+        yield f"seconds of the run: {total:.0f}"
+        for name, each in self.results.seconds.items():
+            parts = ", ".join(f"{what} {seconds:.1f}" for what, seconds in each.items() if what)
+            yield f"  {name}: {each.total():.1f}{f' ({parts})' if parts else ''}"
 
     def _told(self) -> list[str]:
         return [told for line in self.lines if line.value is not None and (told := beside(line, self.results))]
@@ -61,8 +75,8 @@ class Report:
                     yield {**_described(comparison, entry, number, outcome), "max_spout_pending": pending}
         for name, reason in self.results.missing.items():
             yield {"record": "missing", "name": name, "reason": reason}
-        for name, value in self.results.values.items():
-            yield {"record": "value", "name": name, **asdict(value)}
+        for name, spread in self.results.values.items():
+            yield {"record": "value", "name": name, **asdict(spread)}
         for line in self.lines:
             value = None if line.value is None else asdict(line.value)
             yield {
@@ -72,6 +86,8 @@ class Report:
                 "target": line.figure.target,
                 "verdict": line.verdict,
             }
+        for name, each in self.results.seconds.items():
+            yield {"record": "seconds", "name": name, "seconds": each}
         yield {"record": "noise", "drifts": self.results.drifts}
 
     def write_json(self, file: Path) -> None:
@@ -79,21 +95,24 @@ class Report:
         file.write_text("".join(json.dumps(one) + "\n" for one in self.records()))
 
     def write_page(self, directory: Path) -> Path:
-        """The page and its plots."""
+        """The page, its plots and the records."""
         directory.mkdir(parents=True, exist_ok=True)
-        parts = ["# Benchmarks: a run", self.about + ".", noise_line(self.results.drifts).capitalize() + "."]
-        parts += ["## Figures", _markdown(_figure_rows(self.lines)), totals(self.lines) + "."]
-        for told in self._told():
-            parts.append(f"- {told}")
+        self.write_json(directory / RECORDS)
+        size = "A quick run: small sizes. " if self.quick else ""
+        noise = noise_line(self.results.drifts).capitalize()
+        parts = ["# Results of the benchmarks", f"{size}{self.about}.", f"{noise}. Records: [{RECORDS}]({RECORDS})."]
+        parts += ["## Figures", _markdown(_figure_rows(self.lines, _notes(directory))), totals(self.lines) + "."]
+        told = [f"- {one}" for one in self._told()]
+        parts += ["\n".join(told)] if told else []
         for one in self.comparisons:
             if self.results.rounds.get(one.name):
                 parts += self._section(one, directory)
         if self.results.missing:
-            parts += ["## Not measured", *(f"- {text}" for text in self._missing())]
+            parts += ["## Not measured", "\n".join(f"- {text}" for text in self._missing())]
         if self.results.values:
-            parts += ["## Without peers", _markdown(_value_rows(self.results))]
+            parts += ["## Without peers", *self._values(_markdown)]
         page = directory / PAGE
-        page.write_text("\n\n".join(parts) + "\n")
+        page.write_text("\n\n".join(map(str.strip, parts)) + "\n")
         return page
 
     def _section(self, comparison: Comparison, directory: Path) -> list[str]:
@@ -173,12 +192,21 @@ def _described(comparison: Comparison, entry: Entry, number: int, outcome: Outco
     }
 
 
-def _figure_rows(lines: Sequence[Line]) -> list[Sequence[str]]:
-    rows: list[Sequence[str]] = [("figure", "", "value", "at least / most", "goal", "")]
+def _notes(directory: Path) -> Mapping[str, str]:
+    """Figure → link to what is written by hand about it."""
+    file = directory / NOTES
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    titles = [line.removeprefix("## ").strip() for line in lines if line.startswith("## ")]
+    return {name: f"[why]({NOTES}#{name})" for name in titles if name in BY_NAME}
+
+
+def _figure_rows(lines: Sequence[Line], notes: Mapping[str, str]) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [("figure", "", "value", "at least / most", "goal", "", "")]
     for one in lines:
         goal = "" if one.figure.goal is None else f"{one.figure.goal:g}"
         value = "" if one.value is None else f"{one.value:.3g}"
-        rows.append((one.figure.name, one.figure.text, value, one.figure.target, goal, one.verdict))
+        name = one.figure.name
+        rows.append((name, one.figure.text, value, one.figure.target, goal, one.verdict, notes.get(name, "")))
     return rows
 
 

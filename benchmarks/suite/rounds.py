@@ -2,152 +2,137 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from benchmarks.machine import Spread, drift, percentile, spin
-from benchmarks.sides import SideFailed
 from benchmarks.suite.comparisons import Comparison, Entry
-from benchmarks.suite.job import Outcome
-from benchmarks.suite.peers import PEERS, NotInstalled, Peer, Say
-from benchmarks.suite.server import Server
+from benchmarks.suite.job import Job, Outcome
+from benchmarks.suite.peers import NotInstalled, Peer
+from benchmarks.suite.results import Measure, Setting, commit_ms
+from benchmarks.suite.sides import Side, SideFailed
 
-Measure = Callable[[Outcome], float]
-
-
-@dataclass
-class Results:
-    """What was measured so far.
-
-    Attributes:
-        rounds: comparison → entry → one outcome a round.
-        chosen: (comparison, entry) → the `max_spout_pending` that was found to be best.
-        missing: peer, or comparison and peer → why it was not measured.
-        values: what was measured without peers: figure → value.
-        drifts: how far a fixed piece of work drifted over each round.
-    """
-
-    rounds: dict[str, dict[str, list[Outcome]]] = field(default_factory=dict)
-    chosen: dict[tuple[str, str], Any] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    values: dict[str, Spread] = field(default_factory=dict)
-    drifts: list[float] = field(default_factory=list)
-
-    def of(self, comparison: str, entry: str) -> Sequence[Outcome]:
-        """The outcomes of an entry; none if it was not measured."""
-        return self.rounds.get(comparison, {}).get(entry, [])
-
-    def spread(self, comparison: str, entry: str, measure: Measure) -> Spread | None:
-        """Median, lowest and highest of one measure."""
-        found = self.of(comparison, entry)
-        return Spread.of([measure(one) for one in found]) if found else None
-
-    def ratio(self, comparison: str, ours: str, peer: str, measure: Measure) -> Spread | None:
-        """Ours by the peer's, round by round."""
-        pairs = list(zip(self.of(comparison, ours), self.of(comparison, peer), strict=False))
-        return Spread.of([measure(mine) / measure(theirs) for mine, theirs in pairs]) if pairs else None
+STEADY, WITHIN, PATIENT = 3, 0.15, 10
+"""A side is warm when so many commits in a row are within so much of each other, or after so many jobs."""
 
 
-class Sides:
-    """The processes of the peers."""
-
-    def __init__(
-        self, peers: Mapping[str, Peer], stack: ExitStack, logs: Path, say: Say, missing: dict[str, str]
-    ) -> None:
-        self._peers, self._stack, self._logs, self._say, self._missing = peers, stack, logs, say, missing
-        self._sides: dict[str, Server] = {}
-
-    def get(self, name: str) -> Server | None:
-        """The side of a peer; None if it cannot be installed."""
-        if name not in self._sides and name not in self._missing:
-            self._open(self._peers[name])
-        return self._sides.get(name)
-
-    def _open(self, peer: Peer) -> None:
-        try:
-            peer.install(self._say)
-        except NotInstalled as error:
-            self._missing[peer.name] = f"not installed: {error}"
-            self._say(f"{peer.name} {self._missing[peer.name]}")
-            return
-        side = self._sides[peer.name] = Server(peer, self._logs)
-        self._stack.callback(side.close)
-
-
-def run_comparisons(
-    comparisons: Sequence[Comparison],
-    rounds: int,
-    logs: Path,
-    say: Say,
-    *,
-    quick: bool,
-    results: Results,
-    peers: Mapping[str, Peer] = PEERS,
-) -> None:
-    """Measure all of them, into `results`."""
+def run_comparisons(comparisons: Sequence[Comparison], setting: Setting) -> None:
+    """Measure all of them, into the results of `setting`."""
+    needed = [one.peers(quick=setting.quick) for one in comparisons]
     with ExitStack() as stack:
-        sides = Sides(peers, stack, logs, say, results.missing)
-        for one in comparisons:  # installing is over before anything is measured
-            for entry in one.chosen(quick=quick):
-                sides.get(entry.peer)
-        for one in comparisons:
-            _compare(one, rounds, sides, say, quick=quick, results=results)
+        sides = _installed([setting.peers[name] for name in dict.fromkeys(chain(*needed))], stack, setting)
+        for number, one in enumerate(comparisons):
+            taking_part = {name: sides[name] for name in needed[number] if name in sides}
+            _start(taking_part, setting)
+            _Comparing(one, taking_part, setting).run()
+            for name in taking_part.keys() - {*chain(*needed[number + 1 :])}:
+                sides[name].close()
 
 
-def _compare(comparison: Comparison, rounds: int, sides: Sides, say: Say, *, quick: bool, results: Results) -> None:
-    entries = [(entry, side) for entry in comparison.chosen(quick=quick) if (side := sides.get(entry.peer))]
-    if not quick:
-        for entry, side in entries:
-            _choose(comparison, entry, side, say, results)
-    for number in range(1, rounds + 1):
-        before = spin()
-        for entry, side in entries:
-            _measure(comparison, entry, side, say, f"round {number} of {rounds}", quick=quick, results=results)
-        results.drifts.append(drift(before, spin()))
-
-
-def _choose(comparison: Comparison, entry: Entry, side: Server, say: Say, results: Results) -> None:
-    """Find the best `max_spout_pending`."""
-    rates: dict[Any, float] = {}
-    for pending in entry.pending:
-        say(f"{comparison.name}: {entry.name}, pending {pending}")
+def _installed(peers: Sequence[Peer], stack: ExitStack, setting: Setting) -> Mapping[str, Side]:
+    """A side of each peer that can be installed; installing is over before anything is measured."""
+    sides: dict[str, Side] = {}
+    for peer in peers:
         try:
-            rates[pending] = side.run(entry.job(comparison.job, quick=False, pending=pending)).txids_s
-        except SideFailed as error:
-            _note(comparison, entry, error, say, results)
-            return
-    if rates:
-        results.chosen[comparison.name, entry.name] = max(rates, key=lambda one: rates[one])
+            peer.install(setting.say)
+        except NotInstalled as error:
+            setting.results.missing[peer.name] = f"not installed: {error}"
+            setting.say(f"{peer.name} {setting.results.missing[peer.name]}")
+        else:
+            sides[peer.name] = stack.enter_context(Side(peer.name, peer.command, setting.logs))
+    return sides
 
 
-def _measure(
-    comparison: Comparison, entry: Entry, side: Server, say: Say, when: str, *, quick: bool, results: Results
-) -> None:
-    key = f"{comparison.name}: {entry.name}"
-    if key in results.missing:
-        return
-    pending = results.chosen.get((comparison.name, entry.name))
+def _start(sides: Mapping[str, Side], setting: Setting) -> None:
+    """Start the sides that do not run yet, all at once, as a start is mostly waiting; then have them warmed up."""
+    new = [name for name, side in sides.items() if not side.runs]
+    for name in new:
+        sides[name].start()
+    for name in new:
+        job = setting.peers[name].warm_up
+        if job is not None:
+            with setting.results.timed("warm-up", name):
+                _warm_up(sides[name], job, setting)
+
+
+def _warm_up(side: Side, job: Job, setting: Setting) -> None:
     try:
-        outcome = side.run(entry.job(comparison.job, quick=quick, pending=pending))
-    except SideFailed as error:
-        _note(comparison, entry, error, say, results)
-        return
-    results.rounds.setdefault(comparison.name, {}).setdefault(entry.name, []).append(outcome)
-    say(f"{key}, {when}: {summary(comparison, outcome)}")
+        for number in range(1, 2 if setting.quick else PATIENT + 1):
+            setting.say(f"{side.name}: warm-up {number}")
+            if steady(side.run(job).commits_ms):
+                return
+    except SideFailed as error:  # it has the same to say of the jobs that count
+        setting.say(f"{side.name}: warm-up FAILED: {error}")
 
 
-def _note(comparison: Comparison, entry: Entry, error: SideFailed, say: Say, results: Results) -> None:
-    results.missing[f"{comparison.name}: {entry.name}"] = str(error)
-    say(f"{comparison.name}: {entry.name} FAILED: {error}")
+def steady(commits_ms: Sequence[float]) -> bool:
+    """Whether the last commits took about the same time."""
+    last = commits_ms[-STEADY:]
+    return len(last) == STEADY and max(last) <= (1 + WITHIN) * min(last)
 
 
-def commit_ms(share: float) -> Measure:
-    """The commit that `share` of the commits are quicker than."""
-    return lambda one: percentile(one.commits_ms, share)
+class _Comparing:
+    """One comparison, with the sides that there are."""
+
+    def __init__(self, comparison: Comparison, sides: Mapping[str, Side], setting: Setting) -> None:
+        self._comparison, self._sides, self._setting = comparison, sides, setting
+        self._say, self._results = setting.say, setting.results
+
+    def run(self) -> None:
+        """All rounds."""
+        one, setting = self._comparison, self._setting
+        entries = [entry for entry in one.chosen(quick=setting.quick) if entry.peer in self._sides]
+        with ExitStack() as stack:
+            source: Mapping[str, Any] = {}
+            if one.source is not None:
+                self._say(f"{one.name}: filling its source")
+                with self._results.timed(one.name, "source"):
+                    source = stack.enter_context(one.source(one.messages(quick=setting.quick)))
+            if not setting.quick:
+                for entry in entries:
+                    self._choose(entry, source)
+            for number in range(1, setting.rounds + 1):
+                with self._results.round():
+                    for entry in entries:
+                        self._measure(entry, source, f"round {number} of {setting.rounds}")
+
+    def _job(self, entry: Entry, source: Mapping[str, Any], pending: Any) -> Job:
+        job = entry.job(self._comparison.job, quick=self._setting.quick, pending=pending)
+        return replace(job, source=source)
+
+    def _choose(self, entry: Entry, source: Mapping[str, Any]) -> None:
+        """Find the best `max_spout_pending`."""
+        name, rates = self._comparison.name, dict[Any, float]()
+        for pending in entry.pending:
+            self._say(f"{name}: {entry.name}, pending {pending}")
+            outcome = self._outcome(entry, self._job(entry, source, pending))
+            if outcome is None:
+                return
+            rates[pending] = outcome.txids_s
+        if rates:
+            self._results.chosen[name, entry.name] = max(rates, key=lambda one: rates[one])
+
+    def _measure(self, entry: Entry, source: Mapping[str, Any], when: str) -> None:
+        comparison, results = self._comparison, self._results
+        key = f"{comparison.name}: {entry.name}"
+        if key in results.missing:
+            return
+        outcome = self._outcome(entry, self._job(entry, source, results.chosen.get((comparison.name, entry.name))))
+        if outcome is not None:
+            results.rounds.setdefault(comparison.name, {}).setdefault(entry.name, []).append(outcome)
+            self._say(f"{key}, {when}: {summary(comparison, outcome)}")
+
+    def _outcome(self, entry: Entry, job: Job) -> Outcome | None:
+        name = self._comparison.name
+        try:
+            with self._results.timed(name, entry.name):
+                return self._sides[entry.peer].run(job)
+        except SideFailed as error:
+            self._results.missing[f"{name}: {entry.name}"] = str(error)
+            self._say(f"{name}: {entry.name} FAILED: {error}")
+            return None
 
 
 MEASURES: Mapping[str, tuple[Measure, str]] = {
@@ -162,8 +147,3 @@ def summary(comparison: Comparison, outcome: Outcome) -> str:
     measure, unit = MEASURES[comparison.sort]
     cpu = f"{outcome.cpu:.1f} s CPU, {outcome.peak_mib:,.0f} MiB"
     return f"{measure(outcome):,.1f} {unit}, {cpu}"
-
-
-def median(outcomes: Sequence[Outcome], measure: Measure) -> float:
-    """The median of one measure."""
-    return statistics.median(map(measure, outcomes))

@@ -5,62 +5,86 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
 
 from benchmarks.suite.comparisons import COMPARISONS, Comparison
 from benchmarks.suite.figures import FIGURES, Figure, Line, judge
-from benchmarks.suite.measurements import MEASUREMENTS, Measurement, Setting
-from benchmarks.suite.peers import Say
+from benchmarks.suite.measurements import MEASUREMENTS, Measurement
+from benchmarks.suite.peers import Say, peers_on
 from benchmarks.suite.report import Report
-from benchmarks.suite.rounds import Results, run_comparisons
+from benchmarks.suite.results import Results, Setting
+from benchmarks.suite.rounds import run_comparisons
+from benchmarks.suite.sides import SideFailed
 
 ROUNDS, QUICK_ROUNDS = 5, 3
+SOURCES: Sequence[Comparison | Measurement] = (*COMPARISONS, *MEASUREMENTS)
 
 
 def names() -> list[str]:
-    """Everything that can be asked for: workloads, comparisons, measurements and figures."""
-    found = [name for one in (*COMPARISONS, *MEASUREMENTS) for name in (one.workload, one.name)]
+    """Everything that can be asked for: workloads, groups, comparisons, measurements and figures."""
+    found = [name for one in SOURCES for name in one.names]
     return list(dict.fromkeys([*found, *(one.name for one in FIGURES)]))
 
 
-def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bool) -> Report:
+def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bool, engine: str = "spark") -> Report:
     """Measure what was asked for; everything if nothing was named."""
-    figures = [one for one in FIGURES if not asked or one.name in asked or _belongs(one, asked)]
-    wanted = {need for one in figures if one.quick or not quick for need in one.needs}
-    comparisons = [one for one in chosen(COMPARISONS, asked, wanted) if one.chosen(quick=quick)]
-    measurements = [] if quick else chosen(MEASUREMENTS, asked, wanted)
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    figures = [one for one in FIGURES if not asked or one.name in asked or _belongs(one, asked)]
+    needed = {need for one in figures if one.quick or not quick for need in one.needs}
+    comparisons = chosen(asked, needed, quick=quick)
+    measurements = [one for one in MEASUREMENTS if _wanted(one, asked, needed, quick=quick)]
     results = Results()
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-logs-") as logs:
-        run_comparisons(comparisons, rounds, Path(logs), say, quick=quick, results=results)
+        setting = Setting(rounds, quick, say, results, Path(logs), engine, peers_on(engine))
+        run_comparisons(comparisons, setting)
         for one in measurements:
-            one.measure(Setting(rounds, say, results, Path(logs)))
+            with results.timed(one.name, ""), _missing_when_it_fails(one, setting):
+                one.measure(setting)
     lines = [judge(one, results, quick=quick) for one in figures]
-    return Report(about(rounds), quick, comparisons, results, lines)
+    return Report(about(rounds, engine), quick, comparisons, results, lines)
+
+
+def chosen(asked: Collection[str], needed: Collection[str], *, quick: bool) -> list[Comparison]:
+    """The comparisons of a run, in their order.
+
+    MERGE becomes quicker over thirty batches. A quick run has no time for them: what is a ratio to MERGE comes last,
+    and all others are its warm-up.
+    """
+    found = [one for one in COMPARISONS if _wanted(one, asked, needed, quick=quick) and one.chosen(quick=quick)]
+    ratios = {need for one in FIGURES if "merge" in one.beside for need in one.needs}
+    return sorted(found, key=lambda one: quick and one.name in ratios)
+
+
+def _wanted(one: Comparison | Measurement, asked: Collection[str], needed: Collection[str], *, quick: bool) -> bool:
+    """Whether it was named, or a figure that was asked for needs it; without names a quick run has its own choice."""
+    if asked:
+        return bool({*one.names} & {*asked}) or one.name in needed
+    return not quick or (isinstance(one, Comparison) and one.quick)
 
 
 def _belongs(figure: Figure, asked: Collection[str]) -> bool:
-    """Whether all a figure needs was asked for by its own name or its workload's."""
-    sources = {one.name: one.workload for one in (*COMPARISONS, *MEASUREMENTS)}
-    return all(need in asked or sources[need] in asked for need in figure.needs)
+    """Whether all a figure needs was asked for, by whatever name."""
+    sources = {one.name: {*one.names} for one in SOURCES}
+    return all(sources[need] & {*asked} for need in figure.needs)
 
 
-T = TypeVar("T", Comparison, Measurement)
+@contextmanager
+def _missing_when_it_fails(one: Measurement, setting: Setting) -> Iterator[None]:
+    try:
+        yield
+    except SideFailed as error:
+        setting.results.missing[one.name] = str(error)
+        setting.say(f"{one.name} FAILED: {error}")
 
 
-def chosen(offered: Iterable[T], asked: Collection[str], wanted: Collection[str]) -> list[T]:
-    """What is run: all, or what was named, or what a figure needs."""
-    return [one for one in offered if not asked or {one.name, one.workload} & set(asked) or one.name in wanted]
-
-
-def about(rounds: int) -> str:
+def about(rounds: int, engine: str) -> str:
     """What it was measured on."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "delta-spark", "deltalake", "pyarrow"))
     machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
-    return f"{rounds} rounds; {machine}; {versions}"
+    return f"{rounds} rounds on {engine}; {machine}; {versions}"
 
 
 def failed(lines: Sequence[Line]) -> bool:

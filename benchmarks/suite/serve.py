@@ -1,40 +1,62 @@
-"""Inside a side: takes jobs line by line and answers each with one line. Needs no txstorm."""
+"""Inside a side: takes lines and answers each with one line. Needs no txstorm.
+
+``python -m benchmarks.suite.serve MODULE:FUNCTION`` serves one function, whose options are a line of JSON.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import signal
 import sys
-import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Callable
 
 from benchmarks.suite.job import Job, Outcome
 
 Work = Callable[[Job], Outcome]
+LOOK = 0.5
+"""Seconds between two looks at the runner."""
 
 
-def serve(work: Work, warm_up: Job | None = None) -> None:
-    """Do jobs until standard input ends; what they print goes to standard error.
+def serve(work: Work) -> None:
+    """Do jobs until standard input ends; what they print goes to standard error."""
+    serve_lines(lambda line: work(Job.of(line)).line())
 
-    The first job, `warm_up`, is nobody's: a JVM has to load and compile before it shows what it can do.
-    """
+
+def serve_lines(answer: Callable[[str], str]) -> None:
+    """Answer lines until standard input ends, or the runner does: then everything here is killed at once."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    if warm_up is not None:
-        with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as directory:
-            work(warm_up.within(directory))
-    answers.write('{"ready": true}\n')
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     for line in sys.stdin:
-        answers.write(_answer(work, line) + "\n")
+        answers.write(_answer(answer, line) + "\n")
     with contextlib.suppress(OSError):
         answers.close()
 
 
-def _answer(work: Work, line: str) -> str:
+def _answer(answer: Callable[[str], str], line: str) -> str:
     try:
-        return work(Job.of(line)).line()
+        return answer(line)
     except Exception as error:  # noqa: BLE001 - a failed job is an answer; the runner reports it
         traceback.print_exc()
         return json.dumps({"error": f"{type(error).__name__}: {error}"})
+
+
+def _end_with(runner: int) -> None:
+    """Kill this process and its JVM when the runner is gone, even by SIGKILL; workers end with their JVM."""
+    while os.getppid() == runner:
+        time.sleep(LOOK)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    serve_lines(lambda line: json.dumps({"result": function(json.loads(line))}))

@@ -1,72 +1,46 @@
-"""The benchmarks run and report what they promise to report; what they measure is not judged here."""
+"""The command runs what it is asked for; what it measures is not judged here."""
 
 import json
-from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from servers.running import Kafka
 
-from benchmarks import kafka
 from benchmarks.__main__ import main
-from benchmarks.cases import CASES, SIZES, WORKLOADS
 from benchmarks.machine import Spread, drift, percentile
-from benchmarks.running import engines, run_peer, run_topology
-from benchmarks.sides import Side, SideFailed, measure
-from benchmarks.source import words_of
-from benchmarks.topologies import word_count
-from benchmarks.words import VOCABULARY, vocabulary
-from txstorm.runtime.run import run
+from benchmarks.suite.comparisons import COMPARISONS
+from benchmarks.suite.exact import Inexact, check, leave
+from benchmarks.suite.job import Job, Outcome
+from benchmarks.suite.kafka import PARTITIONS, fill
+from benchmarks.suite.peers import peers_on
+from benchmarks.suite.results import Results, Setting
+from benchmarks.suite.rounds import run_comparisons
+from benchmarks.words import VOCABULARY, message_ranks, vocabulary
 
 
-def test_quick_run_reports_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = tmp_path / "figures.json"
-    assert main(["--quick", "--engine", "local", "--json", str(file)]) == 0
+def test_what_is_named_is_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["--quick", "--engine", "local", "--rounds", "1", "--out", str(tmp_path)]
+    assert main([*arguments, "pipelining-packed", "--only", "long"]) == 0
     shown = capsys.readouterr().out
-    figures = [one for one in map(json.loads, file.read_text().splitlines()) if one["record"] == "case"]
-    assert {one["case"] for one in figures} == set(CASES)
-    assert len([one for one in figures if one["case"] == "throughput"]) == len(WORKLOADS) * len(SIZES)
-    for one in figures:
-        assert one["name"] in shown
-        assert one["met"] is None or one["target"] in shown
-
-
-def test_one_case_can_be_chosen(capsys: pytest.CaptureFixture[str]):
-    assert main(["--quick", "--engine", "local", "--only", "commit"]) == 0
-    shown = capsys.readouterr().out
-    assert "1,000 of 10,000 keys" in shown
-    assert "throughput" not in shown
+    assert "1 and 4 transactions of 1,000 words in flight, with packing" in shown
+    assert "pipelining-packed - ≥2.5× not in quick" in shown
+    assert "without packing" not in shown
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    measured = {(one["comparison"], one["entry"]) for one in records if one["record"] == "run"}
+    assert measured == {("pipelining-packed", f"txstorm, pending {pending}") for pending in (1, 4)}
+    assert "memory-growth" in {one["name"] for one in records if one["record"] == "value"}
+    assert "| memory-growth |" in (tmp_path / "results.md").read_text()
 
 
 def test_words_depend_on_the_txid_alone():
-    whole = words_of(7, range(1000))["word"].to_pylist()
-    parts = [words_of(7, range(0, 400)), words_of(7, range(400, 1000))]
-    assert [word for part in parts for word in part["word"].to_pylist()] == whole
-    assert words_of(8, range(1000))["word"].to_pylist() != whole
+    job = Job("words", 1000, 8, loaded=False)
+    whole = job.words(7).to_pylist()
+    assert [word for part in (range(0, 400), range(400, 1000)) for word in job.words(7, part).to_pylist()] == whole
+    assert job.words(8).to_pylist() != whole
     assert len(set(vocabulary().to_pylist())) == VOCABULARY
-
-
-def test_topology_counts_what_the_source_emits(tmp_path: Path):
-    run(word_count(500, 4), engine="local", data_dir=tmp_path, until_txid=4).awaitTermination()
-    expected = Counter(word for txid in range(1, 5) for word in words_of(txid, range(500))["word"].to_pylist())
-    assert dict(_rows(tmp_path)) == dict(expected)
-
-
-def _rows(directory: Path) -> list[tuple[str, int]]:
-    from txstorm.state.read import read_state
-
-    table = read_state(directory, "counts")
-    return list(zip(table["word"].to_pylist(), table["n"].to_pylist(), strict=True))
-
-
-def test_the_peer_processes_the_same_packs():
-    topology, make = word_count(200, 10), engines("local", None)
-    ours = run_topology(topology, 200, 10, make, {})
-    peer = run_peer(topology, 200, ours.packs, make, 2, whole=True)
-    assert [txid for pack in peer.packs for txid in (one.attempt.txid for one in pack.inputs)] == list(range(1, 11))
-    assert (ours.txids, ours.tuples) == (peer.txids, peer.tuples) == (10, 2000)
-    assert sum(group.txids for group in ours.groups) == 10
-    assert not peer.groups
 
 
 def test_spreads_and_percentiles():
@@ -78,31 +52,27 @@ def test_spreads_and_percentiles():
 
 
 @pytest.mark.integration
-def test_sides_that_read_kafka_are_watched_and_checked(kafka_broker: Kafka, tmp_path: Path):
-    topic = kafka_broker.make_topic(partitions=kafka.PARTITIONS)
-    kafka.fill(kafka_broker.bootstrap, topic, 4000)
-    options = {
-        "bootstrap": kafka_broker.bootstrap,
-        "topic": topic,
-        "partitions": kafka.PARTITIONS,
-        "batch": 800,
-        "batches": 5,
-        "warm": 1,
-        "engine": "local",
-    }
-    for side in (kafka.OURS, kafka.LOOP):
-        run = measure(side, {**options, "directory": str(tmp_path)}, tmp_path)
-        kafka.check(run, topic)
-        assert run.seconds > 0
-        assert run.all_cpu > 0
-        assert run.peak > 1 << 20
-    [word, *_] = run.result["counts"]
-    run.result["counts"][word] += 1
-    with pytest.raises(AssertionError, match=r"1 of .* counts .* wrong"):
-        kafka.check(run, topic)
+def test_sides_that_read_kafka_are_exact(kafka_broker: Kafka, tmp_path: Path):
+    topic = kafka_broker.make_topic(partitions=PARTITIONS)
+    source = {"bootstrap": kafka_broker.bootstrap, "topic": topic, "partitions": PARTITIONS}
+    [offered] = [one for one in COMPARISONS if one.name == "kafka-1000"]
+    entries = [replace(one, quick=(4, 1)) for one in offered.entries if one.peer != "kafka-merge"]
+    small = replace(
+        offered, job=replace(offered.job, tuples=800), entries=entries, source=lambda _: nullcontext(source)
+    )
+    fill(kafka_broker.bootstrap, topic, small.messages(quick=True))
+    results = Results()
+    run_comparisons([small], Setting(1, True, print, results, tmp_path, "local", peers_on("local")))
+    for entry in entries:
+        [outcome] = results.of(small.name, entry.name)
+        assert outcome.tuples == 800 * outcome.txids > 0
+        assert sum(outcome.more["ends"].values()) == 5 * 800
 
 
-def test_a_side_that_fails_says_why(tmp_path: Path):
-    side = Side("broken", "benchmarks.kafka_sides:loop", "nothing")
-    with pytest.raises(SideFailed, match=r"broken: ended with code 1(.|\n)*KeyError: 'bootstrap'"):
-        measure(side, {}, tmp_path)
+def test_counts_from_kafka_are_those_up_to_where_was_read(tmp_path: Path):
+    job = Job("kafka", 10, 1, loaded=False, directory=str(tmp_path))
+    words = [vocabulary()[rank].as_py() for part in (0, 3) for rank in message_ranks(part, 0, 20).tolist()]
+    leave(job, pa.table({"word": sorted({*words}), "n": [words.count(word) for word in sorted({*words})]}))
+    check("loop", job, Outcome(1.0, 1.0, 1, 10, more={"ends": {"0": 20, "3": 20}}))
+    with pytest.raises(Inexact, match=r"loop, kafka of 1 .*: 1 counts are wrong"):
+        check("loop", job, Outcome(1.0, 1.0, 1, 10, more={"ends": {"0": 20, "3": 21}}))

@@ -2,8 +2,12 @@
 installing are not installed here."""
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,25 +18,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks import processes
 from benchmarks.__main__ import main
 from benchmarks.machine import Spread
 from benchmarks.peers.loop import work
-from benchmarks.sides import SideFailed
 from benchmarks.suite.comparisons import COMPARISONS, Comparison, Entry
 from benchmarks.suite.exact import COUNTS, TEXT, Inexact, check
 from benchmarks.suite.figures import FIGURES, judge, totals
 from benchmarks.suite.job import LOAD, Job, Outcome
 from benchmarks.suite.long import kind_of, memory, written
-from benchmarks.suite.measurements import MEASUREMENTS
-from benchmarks.suite.peers import PEERS, NotInstalled, Peer
+from benchmarks.suite.peers import PEERS, NotInstalled, Peer, peers_on
 from benchmarks.suite.recovery import coordinator, killed_driver
-from benchmarks.suite.report import PAGE, Report
-from benchmarks.suite.rounds import Results, run_comparisons
-from benchmarks.suite.run import failed, names
-from benchmarks.suite.server import Server
+from benchmarks.suite.report import NOTES, PAGE, RECORDS, Report
+from benchmarks.suite.results import Results, Setting
+from benchmarks.suite.rounds import run_comparisons, steady
+from benchmarks.suite.run import SOURCES, chosen, failed, names
+from benchmarks.suite.sides import ROOT, Side, SideFailed, call
 from benchmarks.words import ranks_of, spread_ranks, words
 
-LOCAL = replace(PEERS["txstorm"], command=[sys.executable, "-m", "benchmarks.peers.ours", "local"])
+LOCAL = replace(peers_on("local")["txstorm"], warm_up=Job("words", 10, 3))
 
 
 def quiet(text: str) -> None:
@@ -113,13 +117,19 @@ def test_counts_may_be_left_as_text(tmp_path: Path):
 
 # --- sides ------------------------------------------------------------------------------------------------------------
 
+ALONE = {"max_group_txids": 1}
+RECORDED = [Entry("txstorm", (9, 0), (6, 0), form=form, label=form) for form in ("recorded", "stages", "jobs")]
 SMALL = [
     Comparison(
         "small",
         "W2",
         "txids",
         Job("words", 100, 1, keys=100),
-        [Entry("txstorm", 9, 6, 2, columns=True), Entry("loop", 9, 4, 1), Entry("absent", 9, 3)],
+        [
+            Entry("txstorm", (9, 2), (6, 2), columns=True),
+            Entry("loop", (9, 1), (4, 1)),
+            Entry("absent", (9, 0), (3, 0)),
+        ],
         "A small word count",
     ),
     Comparison(
@@ -127,12 +137,24 @@ SMALL = [
         "W8",
         "commit",
         Job("changes", 50, 1, keys=100, tables=2),
-        [Entry("txstorm", 9, 4, settings={"max_group_txids": 1}), Entry("loop", 9, 4), Entry("broken", 9, 1)],
+        [
+            Entry("txstorm", (9, 0), (4, 0), settings=ALONE),
+            Entry("loop", (9, 0), (4, 0)),
+            Entry("broken", (9, 0), (1, 0)),
+        ],
         "Two tables",
     ),
-    Comparison("opaque", "W5", "txids", Job("opaque", 50, 1, loaded=False), [Entry("txstorm", 9, 9, failing=50)], "W5"),
-    Comparison("total", "W1", "tuples", Job("total", 500, 1, keys=1), [Entry("txstorm", 9, 3)], "A count"),
-    Comparison("empty", "W7", "txids", Job("words", 0, 1, loaded=False), [Entry("txstorm", 9, 3)], "Nothing"),
+    Comparison(
+        "opaque",
+        "W5",
+        "txids",
+        Job("opaque", 50, 1, loaded=False),
+        [Entry("txstorm", (9, 0), (9, 0), failing=50)],
+        "Some fail",
+    ),
+    Comparison("total", "W1", "tuples", Job("total", 500, 1, keys=1), [Entry("txstorm", (9, 0), (3, 0))], "A count"),
+    Comparison("empty", "W7", "txids", Job("words", 0, 1, loaded=False), [Entry("txstorm", (9, 0), (3, 0))], "Nothing"),
+    Comparison("bare", "W2", "tuples", Job("words", 50, 1, loaded=False, exchange=True), RECORDED, "Without"),
 ]
 
 
@@ -145,14 +167,14 @@ def refused(say: object) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """All of `SMALL`, two rounds on the local engine."""
     found, logs = Results(), tmp_path_factory.mktemp("logs")
-    broken = [sys.executable, "-c", "import sys; print('{}', flush=True); input(); sys.exit('it broke')"]
+    broken = [sys.executable, "-c", "import sys; input(); sys.exit('it broke')"]
     peers = {
         "txstorm": LOCAL,
         "loop": PEERS["loop"],
         "absent": Peer("absent", "none", [], refused),
         "broken": Peer("broken", "none", broken, quiet),
     }
-    run_comparisons(SMALL, 2, logs, quiet, quick=True, results=found, peers=peers)
+    run_comparisons(SMALL, Setting(2, True, quiet, found, logs, "local", peers))
     return found
 
 
@@ -163,6 +185,7 @@ def test_sides_run_in_turn_and_are_exact(results: Results):
         "opaque": ["txstorm"],
         "total": ["txstorm"],
         "empty": ["txstorm"],
+        "bare": ["recorded", "stages", "jobs"],
     }
     for found in results.rounds.values():
         for outcomes in found.values():
@@ -180,14 +203,71 @@ def test_what_cannot_run_is_reported(results: Results):
     assert re.search("broken ended .*it broke", results.missing["tables: broken"])
 
 
+def test_the_same_packs_are_processed_without_transactions(results: Results):
+    for ours, *bare in zip(*(results.of("bare", form) for form in ("recorded", "stages", "jobs")), strict=True):
+        assert ours.commits_ms
+        for one in bare:
+            assert not one.commits_ms
+            assert (one.txids, one.tuples) == (ours.txids, ours.tuples) == (6, 300)
+            assert one.more == {name: ours.more[name] for name in ("jobs", "largest pack")}
+
+
+def test_seconds_are_told_by_comparison_and_entry(results: Results):
+    assert list(results.seconds) == ["warm-up", *(one.name for one in SMALL)]
+    assert list(results.seconds["small"]) == ["txstorm", "loop"]
+    assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
+
+
 def test_a_side_says_why_a_job_failed(tmp_path: Path):
-    server = Server(PEERS["loop"], tmp_path)
-    try:
+    with Side("loop", PEERS["loop"].command, tmp_path) as side:
         with pytest.raises(SideFailed, match="loop: TypeError"):
-            server.run(Job("words", "many", 1))  # type: ignore[arg-type]
-        assert server.run(Job("total", 5, 1, keys=1)).tuples == 5
-    finally:
-        server.close()
+            side.run(Job("words", "many", 1))  # type: ignore[arg-type]
+        assert side.run(Job("total", 5, 1, keys=1)).tuples == 5
+
+
+def test_a_function_that_fails_says_why(tmp_path: Path):
+    with pytest.raises(SideFailed, match="memory: KeyError: 'txids'"):
+        call("benchmarks.suite.long:memory", {}, tmp_path)
+
+
+def test_a_side_that_takes_too_long_is_ended(tmp_path: Path):
+    with Side("slow", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, patience=0.2) as side:
+        with pytest.raises(SideFailed, match=r"slow ended \(or took more than 0 s\)"):
+            side.run(Job("words", 1, 1))
+
+
+def test_all_sides_end_at_once_with_the_bench(tmp_path: Path):
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--engine", "local", "--rounds", "1000", "pipelining"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as bench:
+        assert bench.stderr is not None
+        assert any("round 1 of 1000" in line for line in bench.stderr)
+        [side] = [one.pid for one in processes.tree(bench.pid) if one.pid != bench.pid]
+        bench.send_signal(signal.SIGTERM)
+        assert bench.wait() == 128 + signal.SIGTERM
+    assert not processes.tree(side)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_sides_end_when_the_bench_is_killed(tmp_path: Path):
+    starts = (
+        "import sys, time, pathlib; from benchmarks.suite.sides import Side\n"
+        "side = Side('slow', [sys.executable, '-m', 'benchmarks.suite.serve', 'time:sleep'], pathlib.Path(sys.argv[1]))\n"
+        "print(side.start().pid, flush=True); side.ask('600')"
+    )
+    command = [sys.executable, "-c", starts, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        side = int(bench.stdout.readline())
+        bench.kill()
+    while processes.memory(side):
+        time.sleep(0.05)
+
+
+def test_a_side_is_warm_when_its_commits_are_steady():
+    assert steady([900.0, 400.0, 110.0, 100.0, 114.0])
+    assert not steady([100.0, 100.0, 116.0])
+    assert not steady([100.0, 100.0])
 
 
 # --- figures and reports ----------------------------------------------------------------------------------------------
@@ -223,13 +303,22 @@ def test_a_limit_may_be_a_most():
 
 
 def test_every_figure_has_its_source():
-    sources = {one.name for one in (*COMPARISONS, *MEASUREMENTS)}
-    assert {need for figure in FIGURES for need in figure.needs} <= sources
+    assert {need for figure in FIGURES for need in figure.needs} <= {one.name for one in SOURCES}
+    assert len({one.name for one in SOURCES}) == len(SOURCES)
     entries = {one.name: {entry.name for entry in one.entries} for one in COMPARISONS}
     for figure in FIGURES:
         assert set(figure.beside) <= entries.get(figure.needs[0], set())
     assert {entry.peer for one in COMPARISONS for entry in one.entries} <= set(PEERS)
     assert {f"W{number}" for number in (1, 2, 5, 6, 7, 8, 9, 10)} <= set(names())
+
+
+def test_a_quick_run_has_its_workloads_and_peers():
+    quick = chosen([], [], quick=True)
+    assert quick[-1].name == "words-1000-1e4"  # MERGE is warm by then
+    assert {one.workload for one in quick} == {"W1", "W2", "W6", "W7", "W8"}
+    entries = {entry.peer for one in quick for entry in one.chosen(quick=True)}
+    assert entries == {"txstorm", "merge", "loop", "bytewax"}
+    assert {need for figure in FIGURES if figure.quick for need in figure.needs} <= {one.name for one in quick}
 
 
 def test_report_is_lines_json_and_a_page(results: Results, tmp_path: Path):
@@ -240,13 +329,21 @@ def test_report_is_lines_json_and_a_page(results: Results, tmp_path: Path):
     report.write_json(tmp_path / "results.jsonl")
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     runs = [one for one in records if one["record"] == "run"]
-    assert len(runs) == 2 * 5
+    assert len(runs) == 2 * (5 + 3)
     assert all(one["exact"] and one["guarantee"] and one["cpu"] >= 0 for one in runs)
     assert len([one for one in records if one["record"] == "figure"]) == len(FIGURES)
     page = report.write_page(tmp_path / "out")
     assert page.name == PAGE
+    assert (page.parent / RECORDS).read_text() == (tmp_path / "results.jsonl").read_text()
     for plot in re.findall(r"!\[.*\]\((.*)\)", page.read_text()):
         assert ElementTree.parse(page.parent / plot).getroot().tag.endswith("svg")
+
+
+def test_the_page_links_to_notes_on_figures(results: Results, tmp_path: Path):
+    (tmp_path / NOTES).write_text("# Notes\n\n## loop\n\nJava strings.\n\n## something else\n")
+    lines = [judge(figure, results, quick=True) for figure in FIGURES]
+    page = Report("two cores", True, [], results, lines).write_page(tmp_path).read_text()
+    assert re.findall(rf"\| (\S+) \|.*{NOTES}#(\S+)\)", page) == [("loop", "loop")]
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
@@ -258,11 +355,9 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_killed_driver_recovers(tmp_path: Path):
-    assert killed_driver(tmp_path, 400, "local") > 0
-
-
-def no_mark(what: str, **values: object) -> None:
-    """Nobody listens."""
+    seconds, again = killed_driver(tmp_path, 400, "local")
+    assert seconds > 0
+    assert again > 0
 
 
 def local(tmp_path: Path, txids: int, **more: object) -> dict[str, object]:
@@ -270,23 +365,23 @@ def local(tmp_path: Path, txids: int, **more: object) -> dict[str, object]:
 
 
 def test_a_lost_coordinator_recovers(tmp_path: Path):
-    assert coordinator(local(tmp_path, 200, fault="p6.before:raise:2"), no_mark) > 0
+    assert coordinator(local(tmp_path, 200, fault="p6.before:raise:2")) > 0
 
 
 def test_a_coordinator_that_is_not_lost_measures_nothing(tmp_path: Path):
     with pytest.raises(RuntimeError, match="expected the coordinator to be lost in the middle of 3 transactions"):
-        coordinator(local(tmp_path, 3, fault="p6.before:raise:99"), no_mark)
+        coordinator(local(tmp_path, 3, fault="p6.before:raise:99"))
 
 
 def test_memory_is_sampled_over_a_run(tmp_path: Path):
-    result = memory(local(tmp_path, 200), no_mark)
+    result = memory(local(tmp_path, 200))
     assert len(result["samples"]) == 100
     assert min(result["samples"]) > 10
     assert len(result["commit p99 ms"]) == 10
 
 
 def test_bytes_are_counted_by_kind(tmp_path: Path):
-    result = written(local(tmp_path, 16), no_mark)
+    result = written(local(tmp_path, 16))
     assert result["process"] > result["bytes"]["data"] > 0
     assert result["bytes"]["log"] > 0
     assert result["changed"] > 16 * 300 * 12

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,10 @@ class Counts(BatchBolt, Committer):
             self.counts.update(word, lambda old: (old or 0) + 1)
 
 
+class MergedCounts(Counts):
+    state = replace(Counts.state, layout="merge")
+
+
 class Totals(BatchBolt, Committer):
     state = KeyedState("totals", key={}, value={"words": int, "letters": int, "txid": int})
 
@@ -87,6 +92,24 @@ class Totals(BatchBolt, Committer):
         old = self.totals.get((), {"words": 0, "letters": 0})
         words, letters = old["words"] + len(self.words), old["letters"] + sum(map(len, self.words))
         self.totals.put((), {"words": words, "letters": letters, "txid": self.attempt.txid})
+
+
+class Lengths(BatchBolt, Committer):
+    """Six states: how many words are longer than so and so many letters."""
+
+    def __init__(self) -> None:
+        self.states = [KeyedState(f"longer_{i}", key={"word": str}, value={"n": int}) for i in range(6)]
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.words = context, Counter()
+
+    def execute(self, tuple):
+        self.words[tuple["word"]] += 1
+
+    def finish_batch(self):
+        for i in range(6):
+            longer = {word: n for word, n in self.words.items() if len(word) > i}
+            self.context.state(f"longer_{i}").update_many(longer, lambda old, n: (old or 0) + n)
 
 
 class Maps(BatchBolt, Committer):
@@ -124,14 +147,22 @@ def spout(kind: str, txids: int, data_dir: Path) -> Any:
 
 
 def topology(
-    source: Any, tables: int, maps: str | None = None, poison: str | None = None, kafka: list[str] | None = None
+    source: Any,
+    tables: int,
+    maps: str | None = None,
+    poison: str | None = None,
+    kafka: list[str] | None = None,
+    layout: str = "changes",
 ) -> Any:
     builder = TransactionalTopologyBuilder("crash", "lines", source, 2)
     builder.set_bolt("split", Split(poison), 2).shuffle_grouping("lines")
-    builder.set_bolt("counts", Counts(), 2).fields_grouping("split", ["word"])
-    if tables == 3:
+    builder.set_bolt("counts", MergedCounts() if layout == "merge" else Counts(), 2).fields_grouping("split", ["word"])
+    if tables >= 3:
         builder.set_committer_bolt("totals", Totals()).global_grouping("split")
         builder.set_bolt("words", DeltaSink("words", {"word": str}), 2).shuffle_grouping("split")
+    if tables == 10:
+        builder.set_bolt("lengths", Lengths(), 2).fields_grouping("split", ["word"])
+        builder.set_bolt("kept", DeltaSink("lines", {"line": str}), 2).shuffle_grouping("lines")
     if maps:
         builder.set_bolt("maps", Maps(maps)).global_grouping("split")
     if kafka:
@@ -145,12 +176,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--spout", choices=SPOUTS, default="memory")
-    parser.add_argument("--tables", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--tables", type=int, choices=(1, 3, 10), default=3)
     parser.add_argument("--maps", metavar="URL")
     parser.add_argument("--kafka", nargs=2, metavar=("BROKERS", "TOPIC"))
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
     parser.add_argument("--txids", type=int, default=TXIDS)
     parser.add_argument("--poison")
+    parser.add_argument("--layout", default="changes")
     parser.add_argument("--rewind", type=int, metavar="TXID")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
@@ -160,7 +192,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     settings |= dict(one.split("=", 1) for one in options.set)
     source = spout(options.spout, options.txids, options.data_dir)
     handle = run(
-        topology(source, options.tables, options.maps, options.poison, options.kafka),
+        topology(source, options.tables, options.maps, options.poison, options.kafka, options.layout),
         engine=options.engine,
         data_dir=options.data_dir,
         settings=settings,

@@ -22,6 +22,7 @@ from txstorm.state.history import read_history
 from txstorm.state.ranges import table_ranges
 from txstorm.state.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
 from txstorm.state.staging import STAGED
+from txstorm.state.sweep import kept_by
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -218,10 +219,14 @@ def _check_ledger(data_dir: Path, txids: int, intents: int) -> None:
 
 
 def _check_files(data_dir: Path) -> None:
-    """Every file beside a table is named by its log; nothing else is left."""
+    """Every file beside a table is named by its log, or by a kept intent; nothing else is left."""
+    with open_books(data_dir) as books:
+        intents = books.intents()
     for kind in ("changes", "state", "sinks"):
         for table in (data_dir / kind).glob("*"):
             found = {f"{STAGED}/{file.name}" for file in (table / STAGED).iterdir()}
-            assert found == DeltaHandle.open(table).logged_paths(), table
+            logged = DeltaHandle.open(table).logged_paths()
+            assert logged <= found, table
+            assert found <= logged | kept_by(intents, f"{kind}/{table.name}"), table
     assert list((data_dir / "spill").iterdir()) == []
     assert list((data_dir / "intents").iterdir()) == []

@@ -19,8 +19,11 @@ pytestmark = pytest.mark.integration
 ONCE = ("p0.", "history.", "sweep.")
 CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
 # Passed elsewhere: ledgers in a Delta table (test_delta_ledger_crashes.py), Kafka sinks (test_kafka_sink_crashes.py),
-# what takes more commits than there are here (tests of gathering in tests/unit/state), rewinds (test_rewind.py).
-ELSEWHERE = {name for name in faults.POINTS if name.startswith(("ledger.", "kafka.", "gather.", "rewind."))}
+# what takes more commits than there are here (tests of gathering in tests/unit/state), rewinds (test_rewind.py), the
+# layout merge (test_merge_layout.py), the kept history (test_retention.py, test_retention_runs.py).
+ELSEWHERE = {
+    name for name in faults.POINTS if name.startswith(("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain."))
+}
 DELTA_TABLES = {1: 2, 3: 5}  # a state has two
 
 

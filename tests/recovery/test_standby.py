@@ -248,8 +248,18 @@ def fenced(handle: RunHandle) -> str:
     return str(caught.value)
 
 
+def next_txid(data_dir: Path) -> int:
+    with open_books(data_dir) as books:
+        return books.currtx()
+
+
 def test_a_lease_that_is_lost_before_the_decision_decides_nothing(go, place, lock):
-    handle = go(lambda txid: lock.unlink() if txid == 4 else None)
+    def lose(txid: int) -> None:
+        if txid == 4:
+            eventually(lambda: next_txid(place / "data") == 4)  # the transaction before may still be on its way
+            lock.unlink()
+
+    handle = go(lose)
     assert "its lock file was removed; another run may lead" in fenced(handle)
     assert published(place / "data") == {3}
     with open_books(place / "data") as books:

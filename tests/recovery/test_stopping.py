@@ -74,6 +74,7 @@ def test_stop_commits_the_group_that_commits_and_nothing_else(make_engine, place
     topology = watched_topology(Endless(), diary, commit=trouble, max_group_txids=1)
     handle = run(topology, engine=make_engine(), data_dir=place / "data")
     eventually(stop_now.exists)
+    eventually(lambda: handle.committed == 4)  # from here on it is txid 5 that commits, not only one finished ahead
     stopping = threading.Thread(target=handle.stop)
     stopping.start()
     eventually(lambda: len(handle.in_flight) == 1)

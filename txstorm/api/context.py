@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.state import SinkHandle, StateHandle
+from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -19,6 +19,9 @@ class CommitResources(Protocol):
 
     def state(self, component: str, task: int, name: str) -> StateHandle:
         """The handle of the state `name` declared by `component`."""
+
+    def collection(self, component: str, task: int, name: str) -> CollectionHandle:
+        """The handle of the collections `name` declared by `component`."""
 
     def sink(self, component: str, task: int, name: str) -> SinkHandle:
         """The handle of the sink `name` declared by `component`."""
@@ -65,6 +68,10 @@ class TaskContext:
     def state(self, name: str) -> StateHandle:
         """The state declared by this committer under `name`; readable and writable in `finish_batch` only."""
         return self._resources("state", name).state(self.component, self.task, name)
+
+    def collection(self, name: str) -> CollectionHandle:
+        """The `CollectionState` declared by this committer under `name`; usable in `finish_batch` only."""
+        return self._resources("state", name).collection(self.component, self.task, name)
 
     def sink(self, name: str) -> SinkHandle:
         """The sink declared by this committer under `name`."""

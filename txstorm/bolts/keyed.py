@@ -9,7 +9,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
-from txstorm.api.state import KeyedState, StateHandle
+from txstorm.api.state import DELTALAKE, KeyedState, StateHandle
 from txstorm.bolts.aggregate import stacked
 
 Columns = str | Sequence[str] | Mapping[str, Any]
@@ -49,10 +49,11 @@ class CountByKey(_Folded):
         key: the field or fields that make up the key: strings, or a mapping field → type.
         table: names the state.
         count: the state's value column, an int.
+        writer: who publishes, as for `txstorm.api.state.KeyedState`.
     """
 
-    def __init__(self, key: Columns, table: str, *, count: str = "n") -> None:
-        super().__init__(KeyedState(table, key=_typed(key, str), value={count: int}), "count")
+    def __init__(self, key: Columns, table: str, *, count: str = "n", writer: str = DELTALAKE) -> None:
+        super().__init__(KeyedState(table, key=_typed(key, str), value={count: int}, writer=writer), "count")
 
 
 class SumByKey(_Folded):
@@ -66,10 +67,11 @@ class SumByKey(_Folded):
         key: as for `CountByKey`.
         value: the field or fields that are added up: of type int, or a mapping field → type.
         table: names the state; its value columns have the names of the fields.
+        writer: as for `CountByKey`.
     """
 
-    def __init__(self, key: Columns, value: Columns, table: str) -> None:
-        super().__init__(KeyedState(table, key=_typed(key, str), value=_typed(value, int)), "sum")
+    def __init__(self, key: Columns, value: Columns, table: str, *, writer: str = DELTALAKE) -> None:
+        super().__init__(KeyedState(table, key=_typed(key, str), value=_typed(value, int), writer=writer), "sum")
 
 
 def _typed(columns: Columns, kind: type) -> Mapping[str, Any]:

@@ -120,9 +120,10 @@ def _java_version(path: str) -> str | None:
 
 
 def delta_jars() -> Check:
-    """Delta's jars, with which Spark itself reads the tables; txstorm does without."""
+    """Delta's jars, with which Spark itself reads the tables, or writes them where a table says so."""
     jars = sorted(jar.name for place in _jar_places() for jar in place.glob("*delta-spark*.jar"))
-    remedy = "only to read the tables with Spark: pip install 'txstorm[delta-spark]', spark.jars.packages fetches them"
+    extra = "pip install 'txstorm[delta-spark]', spark.jars.packages fetches them"
+    remedy = f"only to read the tables with Spark, or to write them: {extra}"
     return _checked("Delta jars", bool(jars), ", ".join(dict.fromkeys(jars)) or "none", remedy, "")
 
 

@@ -1,7 +1,8 @@
 """Delta tables through delta-rs: create, open, compare-and-set, read. Ledgers use `delta_control` instead.
 
-Every commit goes through `DeltaHandle.commit`, with ``max_commit_retries=0``: by default delta-rs retries a lost race
-by itself, accepts a lower app-transaction version, and lets two compactions double the rows.
+Every commit goes through `DeltaHandle.commit`: as an entry of our own where the table is a plain one, see
+`delta_entry`; else through delta-rs with ``max_commit_retries=0``, since by default it retries a lost race by itself,
+accepts a lower app-transaction version, and lets two compactions double the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
+from txstorm.clients.delta_entry import PLAIN, NoLinksError, entry_bytes, milliseconds, put_entry
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
+from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
     CHECK,
     INFO,
@@ -50,14 +53,20 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 
 
 class DeltaHandle:
-    """One Delta table at the version last read. A handle belongs to one thread at a time."""
+    """One Delta table at the version last read or made. A handle belongs to one thread at a time.
+
+    Attributes:
+        path: its directory.
+        version: the version this handle is at.
+    """
 
     def __init__(self, path: Path, table: DeltaTable) -> None:
         self.path = path
-        self._table = table
+        self._table = table  # at `version`, or before some that this handle has made since
+        self.version = int(table.version())
         self._checkpointed = _last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
-        self._made: tuple[int, Mapping[str, int]] | None = None
+        self._links = True
 
     @classmethod
     def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
@@ -93,11 +102,6 @@ class DeltaHandle:
         return cls(path, table)
 
     @property
-    def version(self) -> int:
-        """The version this handle is at."""
-        return int(self._table.version())
-
-    @property
     def schema(self) -> pa.Schema:
         """The table's columns."""
         return pa.schema(self._table.schema().to_arrow())
@@ -112,27 +116,31 @@ class DeltaHandle:
         return self.path / LOG / f"{version:020d}.json"
 
     def refresh(self) -> None:
-        """Move to the newest version. After every `commit` too: a commit does not advance its own handle."""
-        before = self.version
+        """Move to the newest version."""
         with _reading(self.path, "the log"):
             self._table.update_incremental()
-        if self._made is not None and self._made[0] == self.version:
-            self._apps.update(self._made[1])  # nobody else's commit lies between
-        elif self.version != before:
+        if self._table.version() != self.version:  # somebody else has committed
             self._apps.clear()
-        self._made = None
+            self.version = int(self._table.version())
 
     def reopen(self) -> None:
         """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
         self._table = _opened(self.path, None)
         self._apps.clear()
-        self._made = None
+        self.version = int(self._table.version())
+
+    def _read_here(self) -> DeltaTable:
+        """The table as of the very version that this handle is at, and no later one that somebody made meanwhile."""
+        if self._table.version() != self.version:
+            with _reading(self.path, "the log"):
+                self._table.load_as_version(self.version)
+        return self._table
 
     def app_version(self, app_id: str) -> int | None:
         """The last version that was committed under `app_id`, or None."""
         if app_id not in self._apps:
             with _reading(self.path, "the log"):
-                self._apps[app_id] = self._table.transaction_version(app_id)
+                self._apps[app_id] = self._read_here().transaction_version(app_id)
         return self._apps[app_id]
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
@@ -149,23 +157,17 @@ class DeltaHandle:
             return [_checked(entry) for entry in entries_since_checkpoint(self.path)]
 
     def commit(self, commit: Commit) -> None:
-        """Make the next version if this handle is at the newest one, else change nothing; call `refresh` after it.
+        """Make the next version if this handle is at the newest one, and move to it; else change nothing.
 
         Raises:
-            ConflictError: the table is at another version than this handle.
+            ConflictError: the table is at another version than this handle; call `refresh`.
             TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
+            BlockedError: a commit with Spark goes on and on.
         """
-        change = commit.data_change
-        adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
-        removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
         try:
-            self._table.create_write_transaction(
-                [*adds, *removes],
-                "append",
-                self._table.schema(),
-                commit_properties=_properties(commit),
-                post_commithook_properties=_NO_HOOKS,
-            )
+            with locked(self.path):
+                if not self._commit_entry(commit):
+                    self._commit_through(commit)
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
@@ -173,7 +175,35 @@ class DeltaHandle:
             why = f"version {self.version + 1} cannot be committed: {first_line(cause)}"
             msg = f"{self.path}: {why}; check disk space and permissions, then start again"
             raise TableCorrupt(msg) from cause
-        self._made = self.version + 1, commit.transactions
+        self.version += 1
+        self._apps.update(commit.transactions)
+
+    def _commit_entry(self, commit: Commit) -> bool:
+        """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
+        protocol = self._table.protocol()  # not changed by what this handle has made
+        if not self._links or (protocol.min_reader_version, protocol.min_writer_version) != PLAIN:
+            return False
+        data = entry_bytes(commit, _info_of(commit), milliseconds())
+        try:
+            if put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data):
+                return True
+        except NoLinksError:
+            self._links = False
+            return False
+        msg = f"{self.path}: expected version {self.version} to be the newest: there is a later one"
+        raise ConflictError(msg)
+
+    def _commit_through(self, commit: Commit) -> None:
+        change, table = commit.data_change, self._read_here()
+        adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
+        removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
+        table.create_write_transaction(
+            [*adds, *removes],
+            "append",
+            table.schema(),
+            commit_properties=_properties(commit),
+            post_commithook_properties=_NO_HOOKS,
+        )
 
     def checkpoint(self, every: int) -> list[Path]:
         """Write a checkpoint when the last one is `every` versions back, and start from it.
@@ -184,9 +214,10 @@ class DeltaHandle:
         if self.version - self._checkpointed < every:
             return []
         version = self.version
+        table = self._read_here()
         faults.point("checkpoint.before")
         try:
-            self._table.create_checkpoint()
+            table.create_checkpoint()
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
         faults.point("checkpoint.after")
@@ -197,30 +228,27 @@ class DeltaHandle:
         return noted
 
     def history(self) -> Iterator[LogEntry]:
-        """The kept versions, newest first."""
-        step, seen = 16, 0
-        while True:
-            found = self._history(step)
-            for one in found[seen:]:
-                if (entry := self.log_entry(one.version)).exists():
-                    _checked(entry)
-                yield one
-            if len(found) < step:
-                break
-            step, seen = step * 8, len(found)
+        """The kept versions up to this one, newest first, with what txstorm wrote into their commit infos.
 
-        yield from self._archived_history()
+        Raises:
+            TableCorrupt: an entry is damaged.
+        """
+        version = self.version
+        while (info := self._logged(version)) is not None:
+            yield LogEntry(version, info)
+            version -= 1
+        for entry in archived_entries(self.path):
+            older = version_of(entry.name)
+            if older is not None and older <= version:
+                yield LogEntry(older, _checked(entry))
 
-    def _archived_history(self) -> Iterator[LogEntry]:
-        for path in archived_entries(self.path):
-            version = version_of(path.name)
-            if version is not None and version < self.version:
-                yield LogEntry(version, _checked(path))
-
-    def _history(self, limit: int) -> list[LogEntry]:
-        with _reading(self.path, "the history"):
-            found = self._table.history(limit)
-        return [LogEntry(int(entry["version"]), _info(entry)) for entry in found]
+    def _logged(self, version: int) -> Mapping[str, Any] | None:
+        try:
+            return _checked(self.log_entry(version))
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            raise _corrupt(self.path, "the history cannot be read", cause) from cause
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
@@ -230,11 +258,14 @@ class DeltaHandle:
 
     def logged_paths(self) -> set[str]:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
-        paths = {file.path for file in self.files()}
+        return {path for paths in self.logged() for path in paths}
+
+    def logged(self) -> Iterator[list[str]]:
+        """The same, in steps: the files of this version, then those of every entry of log and archive."""
+        yield [file.path for file in self.files()]
         for entry in [*(self.path / LOG).glob("*.json"), *archived_entries(self.path)]:
             _checked(entry)
-            paths.update(paths_of(entry))
-        return paths
+            yield list(paths_of(entry))
 
     def read(
         self,
@@ -275,7 +306,7 @@ class DeltaHandle:
     def actions(self) -> pa.Table:
         """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``."""
         with _reading(self.path, "the list of files"):
-            return pa.table(self._table.get_add_actions(flatten=True))
+            return pa.table(self._read_here().get_add_actions(flatten=True))
 
 
 def _opened(path: Path, version: int | None) -> DeltaTable:
@@ -325,21 +356,21 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema(Schema.from_arrow(schema).to_arrow())
 
 
-def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:
+def _info_of(commit: Commit, made: list[Any] | None = None) -> dict[str, Any]:
+    """What of the commit info is ours; `made` is what the entry makes the table of, if it does."""
     label = {"userMetadata": commit.label} if commit.label else {}
     adds = [(one.path, one.size, one.modified, one.stats) for one in commit.adds]
     removes = [one.path for one in commit.removes]
     check = checksum(commit.info, adds, removes, commit.transactions.items(), made)
+    return {INFO: {**commit.info, CHECK: check}, **label}
+
+
+def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:
     return CommitProperties(
-        custom_metadata={INFO: {**commit.info, CHECK: check}, **label},
+        custom_metadata=_info_of(commit, made),
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )
-
-
-def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    info = entry.get(INFO)
-    return info if isinstance(info, dict) else {}
 
 
 def _checked(entry: Path) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,11 @@ INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
 ARCHIVE = "_txstorm/log"
 CHECK = "check"
+FOREIGN = "foreign"
+WRITTEN = "written"
 _ENTRY = re.compile(r"(\d{20})\.json")
+# Spark's own checksums: of the table at a version, and Hadoop's of every file it writes.
+_SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*parquet\.crc)")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
 # What was read of the source: nothing is decided by it, and its floats need not come back bit by bit.
@@ -85,12 +89,34 @@ def archive_entries(table: Path, keep: int) -> None:
         return
     (table / ARCHIVE).mkdir(parents=True, exist_ok=True)
     for _, name in old:
-        (table / LOG / name).rename(table / ARCHIVE / name)
+        if (table / ARCHIVE / name).exists():  # what a writer that slept for long has left here is no entry
+            (table / LOG / name).unlink()
+        else:
+            (table / LOG / name).rename(table / ARCHIVE / name)
 
 
 def archived_entries(table: Path) -> list[Path]:
     """The archived entries, newest first."""
     return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
+
+
+def remove_archived(table: Path, first: int, also: Collection[int], most: int) -> bool:
+    """Remove files from the archive that no version from `first` on, and none of `also`, is read from.
+
+    At most `most` of them; returns whether there were any.
+    """
+    names = [path.name for path in (table / ARCHIVE).glob("*")]
+    begins = {version: max((one for one in _checkpoints(names) if one <= version), default=0) for version in also}
+    begin = max((one for one in _checkpoints(names) if one <= first), default=0)
+    doomed = []
+    for name in sorted(names):
+        version = version_of(name)
+        if version is None or version >= begin or any(start <= version <= one for one, start in begins.items()):
+            continue
+        doomed.append(name)
+    for name in doomed[:most]:
+        (table / ARCHIVE / name).unlink(missing_ok=True)
+    return bool(doomed)
 
 
 def copy_archived(table: Path, version: int, place: Path) -> bool:
@@ -109,7 +135,7 @@ def copy_archived(table: Path, version: int, place: Path) -> bool:
 
 def version_of(name: str) -> int | None:
     """The version that a file of the log is of; None for files that are of none."""
-    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)
+    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name) or _SUM.fullmatch(name)
     return int(found[1]) if found else None
 
 
@@ -142,6 +168,8 @@ def _digest(path: Path) -> str:
 def own_info(entry: Path) -> Mapping[str, Any]:
     """What we wrote into the commit info of a log entry; nothing when it is empty, or somebody else's.
 
+    Of somebody else's that changes rows: its operation, as `FOREIGN`.
+
     Raises:
         ValueError: it is not what was written.
     """
@@ -149,7 +177,7 @@ def own_info(entry: Path) -> Mapping[str, Any]:
         actions = _actions(entry)
         if not actions:
             return {}
-        own: dict[str, Any] = dict(actions["commitInfo"][0]).get(INFO, {})
+        own = info_of(actions["commitInfo"][0])
         ours = bool(own) or any(one["appId"].startswith(f"{INFO}/") for one in actions["txn"])
         intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
@@ -158,7 +186,12 @@ def own_info(entry: Path) -> Mapping[str, Any]:
     if not intact:
         msg = "its checksum is not that of its content"
         raise ValueError(msg)
-    return own
+    return own if ours else _foreign(actions)
+
+
+def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:
+    changes = any(one.get("dataChange", True) for one in (*actions["add"], *actions["remove"]))
+    return {FOREIGN: str(dict(actions["commitInfo"][0]).get("operation"))} if changes else {}
 
 
 def paths_of(entry: Path) -> Iterator[str]:
@@ -176,8 +209,42 @@ def _actions(entry: Path) -> dict[str, list[Any]]:
     return actions
 
 
+def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
+    """What txstorm wrote into a commit info; through Spark it went into the user's metadata, as JSON."""
+    own = commit_info.get(INFO)
+    if own is None:
+        try:
+            own = json.loads(commit_info.get("userMetadata") or "null")[INFO]
+        except (ValueError, LookupError, TypeError):  # a label of ours, or somebody else's
+            return {}
+    return dict(own) if isinstance(own, Mapping) else {}
+
+
+def spark_metadata(info: Mapping[str, Any], rows: int, txids: tuple[int, int], app: str, txid: int, label: str) -> str:
+    """The user's metadata of a commit through Spark: `info`, and the rows and txids its files are to say they have.
+
+    Which files they are is known to nobody before.
+    """
+    content = {**info, WRITTEN: [rows, *txids]}
+    return json.dumps({"label": label, INFO: {**content, CHECK: checksum(content, (), (), [(app, txid)], None)}})
+
+
+def _written(adds: Sequence[Mapping[str, Any]], noted: Sequence[int]) -> list[int]:
+    """How many rows, and the lowest and highest txid, files say they have; what they do not say is as `noted`.
+
+    Spark has statistics of the first columns only where the table was made to be written by another writer.
+    """
+    stats = [json.loads(one["stats"]) for one in adds]
+    least, most = ([one[ends]["_txid"] for one in stats if "_txid" in one[ends]] for ends in ("minValues", "maxValues"))
+    rows = sum(one["numRecords"] for one in stats)
+    return [rows, min(least, default=noted[1]), max(most, default=noted[2])]
+
+
 def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> str:
     info = {name: value for name, value in own.items() if name != CHECK}
+    if WRITTEN in info:
+        ours = [(one["appId"], one["version"]) for one in actions["txn"]]
+        return checksum({**info, WRITTEN: _written(actions["add"], info[WRITTEN])}, (), (), ours, None)
     adds = [(unquote(one["path"]), one["size"], one["modificationTime"], one["stats"]) for one in actions["add"]]
     removes = [unquote(one["path"]) for one in actions["remove"]]
     transactions = [(one["appId"], one["version"]) for one in actions["txn"]]

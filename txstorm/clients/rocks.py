@@ -9,7 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+from typing import cast
 
 from rocksdict import (
     BlockBasedOptions,
@@ -18,6 +20,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -27,6 +30,8 @@ from txstorm.errors import HeldError, TxstormError
 _BLOCK_CACHE = 16 << 20
 _WRITE_BUFFER = 16 << 20
 _FILTER_BITS = 10
+_BUFFER_FILTER = 0.1
+"""Of the write buffer: to look through the buffer for a key that is not in it takes as long as the rest of a read."""
 
 
 class KeyStoreError(TxstormError):
@@ -64,6 +69,14 @@ class KeyStore:
         """The value of each of `keys`, None where there is none; one look-up for all."""
         with self._trying("be read"):
             return list(self._store[list(keys)] or ())
+
+    def scan(self, first: bytes, before: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
+        """Keys and values from key `first` up to `before`, which is not included, in order; `most` of them at most."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(before)
+        with self._trying("be read"):
+            found = cast("Iterable[tuple[bytes, bytes]]", self._store.items(from_key=first, read_opt=options))
+            return list(islice(found, most))
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Set and delete keys: all of that, or nothing."""
@@ -108,6 +121,8 @@ def _options() -> Options:
     options.set_compression_type(DBCompressionType.none())  # rows are small, and reading them is what costs
     options.set_allow_mmap_reads(True)  # a third of the time of a look-up; the system may take the pages back
     options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(_BUFFER_FILTER)
     options.set_level_zero_file_num_compaction_trigger(2)  # every file that overlaps is looked into
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -41,12 +41,12 @@ class Sessions:
         self._made: Any = None
         self._users = 0
 
-    def acquire(self, name: str) -> Any:
-        """The session of this process, made if there is none; `release` it afterwards."""
+    def acquire(self, name: str, extra: Callable[[], Mapping[str, str]] = dict) -> Any:
+        """The session of this process, made (with `extra` settings) if there is none; `release` it afterwards."""
         with self._lock:
             existing = _existing_session()
             if existing is None:
-                self._made, self._users = make_session(name), 0
+                self._made, self._users = make_session(name, extra=extra()), 0
             elif existing is not self._made:
                 check_session(existing)
                 return existing
@@ -61,7 +61,16 @@ class Sessions:
             self._users -= 1
             if self._users == 0:
                 self._made = None
-                session.stop()
+                _stop(session)
+
+
+def _stop(session: Any) -> None:
+    try:
+        session.stop()
+    except Exception as error:
+        if is_alive(session):
+            raise
+        log.debug("the session was gone before it was stopped: %s", error)
 
 
 def _existing_session() -> Any:

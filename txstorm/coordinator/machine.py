@@ -118,6 +118,12 @@ class State(NamedTuple):
         return tuple(range(self.currtx, self.currtx + self.committing))
 
     @property
+    def following(self) -> tuple[int, ...]:
+        """The processed txids right behind the group that is committing, as many as a group may have."""
+        first = self.currtx + self.committing
+        return tuple(range(first, first + (_processed_from(self, self.committing) if self.committing else 0)))
+
+    @property
     def holding(self) -> tuple[int, ...]:
         """The txids that wait for their `Resume`, in order; nothing from the first of them on is active."""
         return tuple(sorted(self.held))
@@ -314,10 +320,15 @@ def _sync(state: State) -> Result:
 
 def _due(state: State) -> int:
     """How many txids can be committed now, from `currtx` on."""
-    if state.committing or state.mode is Mode.STOPPING:
+    return 0 if state.committing else _processed_from(state, 0)
+
+
+def _processed_from(state: State, index: int) -> int:
+    """How many active txids from `index` on are processed and could be one group."""
+    if state.mode is Mode.STOPPING:
         return 0
     size = 0
-    for entry in islice(state.entries, state.config.max_group):
+    for entry in islice(state.entries, index, index + state.config.max_group):
         if entry.status is not PROCESSED:
             break
         size += 1

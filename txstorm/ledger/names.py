@@ -53,6 +53,9 @@ REWIND = "rewind"
 SAVEPOINTS = "savepoints"
 """Named savepoints: where every table is at one txid, and what comes next in the source."""
 
+KEPT = "control/kept"
+"""The first transaction of the kept history; written before anything older is removed."""
+
 PARALLELISM = "control/parallelism"
 """What `rebalance` chose, and the numbers of the code it chose over."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.state import KeyedState
+from txstorm.api.state import SPARK, CollectionState, KeyedState, SinkTable
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
 from txstorm.topology.view import kind_word, plural, printable
@@ -79,7 +79,7 @@ def _step(plan: Plan, place: int, name: str) -> Branch:
 
 def _tables(topology: Topology, name: str) -> list[Branch]:
     states = [Branch(f"state {one.name}: {_columns(one)}") for one in topology.states.get(name, ())]
-    sinks = [Branch(f"sink {one.name}: sinks/{one.name}") for one in topology.sinks.get(name, ())]
+    sinks = [Branch(f"sink {one.name}: sinks/{one.name}{_writer(one)}") for one in topology.sinks.get(name, ())]
     outlets = [Branch(f"outlet {one.name}: {type(one.writer).__name__}") for one in topology.outlets.get(name, ())]
     return states + sinks + outlets + [Branch(f"map {one.name}: {_store(one)}") for one in topology.maps.get(name, ())]
 
@@ -91,7 +91,14 @@ def _store(one: MapState) -> str:
 
 
 def _columns(state: KeyedState) -> str:
-    return f"state/{state.name}, changes/{state.name}, by {printable(', '.join(state.key)) or 'no key'}"
+    order = f", in the order of {printable(', '.join(state.order))}" if isinstance(state, CollectionState) else ""
+    ttl = "" if state.ttl is None else f", gone after {state.ttl}"
+    keys = f"by {printable(', '.join(state.key)) or 'no key'}{order}{ttl}"
+    return f"state/{state.name}, changes/{state.name}, {keys}{_writer(state)}"
+
+
+def _writer(table: KeyedState | SinkTable) -> str:
+    return ", published with Spark" if table.writer == SPARK else ""
 
 
 def _headline(component: Component) -> str:

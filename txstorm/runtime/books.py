@@ -266,6 +266,14 @@ class Books:
         """
         self._commit([Delete(names.intent_path(one.last)) for one in intents])
 
+    def kept(self) -> int:
+        """The first transaction of the kept history: what is older may be removed; 0 where nothing ever was."""
+        return int(self._read(names.KEPT) or 0)
+
+    def write_kept(self, txid: int) -> None:
+        """Say that the kept history begins with `txid`; called before anything older is removed."""
+        self._commit([self._put(names.KEPT, txid)])
+
     def savepoints(self) -> dict[str, Savepoint]:
         """Named savepoints, sorted by name."""
         entries = sorted(self.ledger.scan(names.SAVEPOINTS).items())

@@ -1,4 +1,7 @@
-"""The commit thread: one group after the other, and another thread when a committer does not come to an end."""
+"""The commit thread: one group after the other, and another thread when a committer does not come to an end.
+
+A second thread publishes what has finished, so that the commit thread can go on with what follows.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from txstorm.engine.port import ErrorRow
 from txstorm.runtime.commits import Committer
 from txstorm.runtime.concluding import Housekeeping
 from txstorm.runtime.outcome import Outcome, Ready
-from txstorm.runtime.turn import Abandoned
+from txstorm.runtime.turn import Abandoned, Turn
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
@@ -61,8 +64,8 @@ class Worker:
         for call in calls:
             self._calls.put(call)
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end; False when it did not come in time."""
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the thread's end; False when it did not come in time (seconds; None: wait for ever)."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -91,19 +94,23 @@ class CommitLine:
         self._failed_ahead = failed_ahead
         self._ahead: Future[None] | None = None
         self._tried: set[TransactionAttempt] = set()
+        self._behind: set[TransactionAttempt] = set()
         self._committer = committer
         self._monotonic = monotonic
         self._stopped_at: float | None = None
         self._done = done
         self._worker = Worker("txstorm-commit")
+        self._publisher = Worker("txstorm-publish")
         self._current: Future[Outcome] | None = None
         self._housekeeping: Housekeeping | None = None
 
     def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> None:
         """Commit `group` when its turn comes."""
         self._housekeeping = housekeeping
-        self._tried.difference_update(one.attempt for one in group)
-        self._submit(lambda: self._committer.commit(group, housekeeping))
+        attempts = [one.attempt for one in group]
+        self._tried.difference_update(attempts)
+        self._behind.difference_update(attempts)  # what of it is not begun yet, is finished in its turn
+        self._submit(lambda: self._committer.finish(group), housekeeping)
 
     def execute(self, ready: Iterable[Ready]) -> None:
         """Let the committers of the lowest of `ready` execute ahead of its turn; called while no commit is due.
@@ -120,6 +127,23 @@ class CommitLine:
             self._ahead = self.run(lambda: self._committer.execute(first))
             self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))
 
+    def finish_ahead(self, following: Iterable[Ready]) -> None:
+        """Let the committers of `following` finish while the group before them is published; called while one commits.
+
+        They are the processed txids right behind the group that commits, in order. Each is told here again and again.
+        """
+        for one in following:
+            if one.attempt not in self._behind:
+                self._behind.add(one.attempt)
+                self._finish_ahead(one)
+
+    def _finish_ahead(self, ready: Ready) -> None:
+        def finish() -> None:
+            if ready.attempt in self._behind:  # else its turn has come, or it was discarded
+                self._committer.finish_ahead(ready)
+
+        self.run(finish).add_done_callback(lambda done: self._executed(ready.attempt, done))
+
     def _executed(self, attempt: TransactionAttempt, done: Future[None]) -> None:
         error = done.exception()
         if error is not None and not isinstance(error, Abandoned):
@@ -127,14 +151,21 @@ class CommitLine:
 
     def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
         """These attempts were discarded."""
-        dead = list(attempts)
+        dead = set(attempts)
         self._tried.difference_update(dead)
+        self._behind.difference_update(dead)
         self.run(lambda: self._committer.forget(dead))  # after what may just be executing
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have something else done in the committer's turn."""
+        """Have something else done on the commit thread."""
         answer: Future[Any] = Future()
         self._worker.submit(call, answer)
+        return answer
+
+    def in_turn(self, call: Callable[[], Any]) -> Future[Any]:
+        """Have something done in the committer's turn: while nothing is decided or published."""
+        answer: Future[Any] = Future()
+        self._publisher.submit(call, answer)
         return answer
 
     def is_current(self, future: Future[Outcome]) -> bool:
@@ -164,25 +195,37 @@ class CommitLine:
         waiting, self._worker = self._worker.leave(), Worker("txstorm-commit")
         row = ErrorRow(component, task, "lost", "Timeout", cause, "", "") if counts else None
         if turn.ahead:
-            self._ahead = self.run(lambda: self._committer.leave(turn, attempt))
-            if row is not None:
+            self._ahead = self.run(lambda: self._committer.leave(turn, attempt, row))
+            if row is not None and turn.executes:  # else it is told in its turn
                 self._failed_ahead(attempt, CommitFailed(row))
         else:
             housekeeping = self._housekeeping
             assert housekeeping is not None
-            self._submit(lambda: self._committer.rest(turn, attempt, row, housekeeping))
+            self._submit(lambda: self._committer.leave(turn, attempt, row), housekeeping)
         self._worker.take_over(waiting)
 
     def close(self) -> None:
         """Wait for the end of what is under way, but not for user code that does not come to one."""
+        self._behind.clear()
         self._worker.end()
         while not self._worker.join(STOP_SECONDS):
             turn = self._committer.turn
             if turn is not None and turn.take(STOP_SECONDS) is not None:
-                return
+                break
+        self._publisher.end()
+        self._publisher.join()
 
-    def _submit(self, call: Callable[[], Outcome]) -> None:
+    def _submit(self, finish: Callable[[], Turn], housekeeping: Housekeeping) -> None:
+        """Have a group finished here, and then published there."""
         answer: Future[Outcome] = Future()
         self._current = answer
         answer.add_done_callback(self._done)
-        self._worker.submit(call, answer)
+
+        def finished(done: Future[Turn]) -> None:
+            error = done.exception()
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                self._publisher.submit(lambda: self._committer.conclude(done.result(), housekeeping), answer)
+
+        self.run(finish).add_done_callback(finished)

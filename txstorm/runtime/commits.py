@@ -1,10 +1,12 @@
-"""P5 of one group: committers finish, rows are staged; what follows is in `txstorm.runtime.concluding`."""
+"""P5 of one group: committers finish, rows are staged; what follows is in `txstorm.runtime.concluding`.
+
+P5 is one thread's work and the rest another's: while a group is published, committers finish the txids behind it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
@@ -19,6 +21,7 @@ from txstorm.engine.letters import Letters, letters_table
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.errors import TxstormError
+from txstorm.runtime.ahead import Ahead
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.concluding import Concluder, Housekeeping, timed
 from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready
@@ -27,28 +30,16 @@ from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.group import Resources
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
-from txstorm.state.store import CommitGroup, StateStore
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A group after P5.
-
-    Attributes:
-        tables: its rows, over the published ones.
-        outcome: which of its txids finished.
-        intent: what may be decided; None when no txid finished.
-    """
-
-    tables: CommitGroup
-    outcome: Outcome
-    intent: Intent | None
+from txstorm.state.store import StateStore
 
 
 class Committer:
-    """Commits groups, one at a time, on the commit thread.
+    """Commits groups, one at a time.
+
+    What runs user code, `execute` to `leave`, is called on the commit thread only, `conclude` on that which publishes.
 
     Args:
+        ahead: whether committers may finish before the group ahead of theirs is decided.
         blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
         sleep: waits between tries; returns True when the run is to stop.
         observe: told what every task of the commit phase emitted.
@@ -70,8 +61,10 @@ class Committer:
         sleep: Callable[[float], bool],
         observe: Observe | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        ahead: bool = False,
     ) -> None:
         self.turn: Turn | None = None
+        self._ahead = Ahead(lambda txid: Turn(store.group(txid), Outcome(), monotonic, ahead=True), allowed=ahead)
         self._monotonic = monotonic
         self._program = program
         self._observe = observe
@@ -88,7 +81,7 @@ class Committer:
         Nothing of it lasts, as they write in `finish_batch` only. Raises `CommitFailed` when one of them raises.
         """
         tables = self._store.group(ready.attempt.txid)
-        turn = self.turn = Turn(tables, Outcome(), self._monotonic, ahead=True)
+        turn = self.turn = Turn(tables, Outcome(), self._monotonic, ahead=True, executes=True)
         turn.enter(ready.attempt)
         try:
             run = self._run(ready, tables.resources, turn)
@@ -97,10 +90,22 @@ class Committer:
             turn.leave()
         self._early[ready.attempt] = run, tables.resources
 
-    def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """What these attempts executed before their turn is not wanted any more."""
+    def finish_ahead(self, ready: Ready) -> None:
+        """Let committers finish `ready` before its turn, over what is finished but not published yet.
+
+        Nothing is done unless it follows what has finished last. When one of them raises, that is told in its turn.
+        """
+        turn = self._ahead.turn_of(ready.attempt)
+        if turn is not None:
+            self.turn = turn
+            with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
+                self._finish([ready], turn)
+
+    def forget(self, attempts: Collection[TransactionAttempt]) -> None:
+        """What these attempts did before their turn is not wanted any more."""
         for attempt in attempts:
             self._early.pop(attempt, None)
+        self._ahead.forget(attempts)
 
     def use(self, program: Program) -> None:
         """Finish later groups with `program`; called while none is under way."""
@@ -115,65 +120,74 @@ class Committer:
 
     def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> Outcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
-        with seldom_collected():
-            return self.conclude(self.finish(group), housekeeping)
+        return self.conclude(self.finish(group), housekeeping)
 
-    def finish(self, group: Sequence[Ready]) -> Finished:
-        """P5: committers finish in txid order, and what they wrote is staged; nothing refers to it yet."""
-        turn = self.turn = Turn(self._store.group(group[0].attempt.txid), Outcome(), self._monotonic)
-        with timed(turn.outcome.milliseconds, "finish"):
+    def finish(self, group: Sequence[Ready]) -> Turn:
+        """P5, but for staging: committers finish in txid order; of what was finished ahead nothing is done again."""
+        turn = self.turn = self._ahead.take(group) or Turn(
+            self._store.group(group[0].attempt.txid), Outcome(), self._monotonic
+        )
+        with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
             faults.point("p5.before")
-            self._finish(group, turn)
+            self._finish(group[len(turn.outcome.committed) :], turn)
             faults.point("p5.after")
-        return self._staged(turn)
+        return turn
 
-    def rest(
-        self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None, housekeeping: Housekeeping
-    ) -> Outcome:
-        """P5 to P8 of what had finished before `turn` was taken away from its thread, at `attempt`."""
-        self.leave(turn, attempt)
-        turn.outcome.failed = (attempt, row)
-        return self.conclude(self._staged(turn), housekeeping)
+    def leave(self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None) -> Turn:
+        """The thread of `turn` was left behind at `attempt`, which has failed: what it wrote is void.
 
-    def leave(self, turn: Turn, attempt: TransactionAttempt) -> None:
-        """The thread of `turn` was left behind at `attempt`: what it wrote is void, and what else it executed early.
-
-        That would be finished on another thread than it was prepared on.
+        So is all that was executed early: that would be finished on another thread than it was prepared on.
         """
         self._early.clear()
-        turn.tables.drop_from(attempt.txid)
+        if turn.executes:
+            turn.tables.drop_from(attempt.txid)
+        else:
+            self._failed(turn, attempt, row)
+        return turn
 
-    def _staged(self, turn: Turn) -> Finished:
-        tables, outcome = turn.tables, turn.outcome
+    def conclude(self, turn: Turn, housekeeping: Housekeeping) -> Outcome:
+        """Stage what has finished, then P6 to P8: decide, publish, complete."""
+        with seldom_collected():
+            intent = self._staged(turn)
+            return turn.outcome if intent is None else self._concluded(intent, turn, housekeeping)
+
+    def _staged(self, turn: Turn) -> Intent | None:
+        """The end of P5: what may be decided; None when no txid finished."""
+        outcome = turn.outcome
         if not outcome.committed:
-            return Finished(tables, outcome, None)
+            return None
         records = [_record(one) for one in outcome.committed]
         with timed(outcome.milliseconds, "stage"):
-            return Finished(tables, outcome, self._intent(records, tables.stage(records, self._books.epoch)))
+            return self._intent(records, turn.tables.stage(records, self._books.epoch))
 
-    def conclude(self, finished: Finished, housekeeping: Housekeeping) -> Outcome:
-        """P6 to P8 of what `finish` gave: decide, publish, complete."""
-        outcome, intent = finished.outcome, finished.intent
-        if intent is not None:
-            tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
-            apply, took = finished.tables.apply, outcome.milliseconds
-            self._concluder.conclude(intent, tuples, housekeeping, published=apply, milliseconds=took)
+    def _concluded(self, intent: Intent, turn: Turn, housekeeping: Housekeeping) -> Outcome:
+        outcome = turn.outcome
+        tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
+        self._concluder.conclude(
+            intent, tuples, housekeeping, published=turn.tables.apply, milliseconds=outcome.milliseconds
+        )
         return outcome
 
     def _finish(self, group: Sequence[Ready], turn: Turn) -> None:
         for ready in group:
+            if turn.outcome.failed is not None:
+                return
             try:
                 turn.outcome.committed.append(self._finish_txid(ready, turn))
+                self._ahead.reached = ready.attempt.txid
             except CommitFailed as failure:
-                # The failed txid ends the group; what it and later ones wrote vanishes from the overlays.
-                turn.tables.drop_from(ready.attempt.txid)
-                turn.outcome.failed = (ready.attempt, failure.row)
-                return
+                self._failed(turn, ready.attempt, failure.row)
+
+    def _failed(self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
+        """The failed txid ends the group; what it and later ones wrote vanishes from the overlays."""
+        turn.tables.drop_from(attempt.txid)
+        turn.outcome.failed = (attempt, row)
+        self._ahead.reached = attempt.txid - 1
 
     def _finish_txid(self, ready: Ready, turn: Turn) -> CommittedTxid:
         tables, txid = turn.tables, ready.attempt.txid
         run, resources = self._early.pop(ready.attempt, (None, None))
-        resources = tables.begin_txid(txid, resources)
+        resources = tables.begin_txid(txid, resources, ready.txid_input.stamp)
         turn.enter(ready.attempt)
         run = run or self._run(ready, resources, turn)
         run.begins = turn.begins

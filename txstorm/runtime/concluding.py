@@ -40,7 +40,8 @@ class timed:  # noqa: N801 - a context manager, used like a function
         self._started = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
-        self._milliseconds[self._step] = (time.perf_counter() - self._started) * 1000
+        took, before = (time.perf_counter() - self._started) * 1000, self._milliseconds.get(self._step, 0.0)
+        self._milliseconds[self._step] = before + took
 
 
 class Concluder:

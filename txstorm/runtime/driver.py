@@ -51,7 +51,9 @@ class Driver:
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
         self._committing = 0
-        self._upkeep = Upkeep(session.store, self._commits.run, self._inbox.put, self._fail, session.monotonic)
+        self._upkeep = Upkeep(
+            session.store, self._commits.in_turn, self._inbox.put, self._fail, session.monotonic, session.retention
+        )
         self._waiters = Waiters(session.planning)
         self.control = Control(session, monitor, lambda: self.state, self._feed, self.stop)
         self.stopping = stopping
@@ -80,8 +82,7 @@ class Driver:
                 if self._failure is None:
                     self.control.poll()
                     self._look()
-                    if not self._committing:
-                        self._commits.execute(self._ready.values())
+                    self._ahead()
                     self._upkeep.look(idle=self.state.idle)
         finally:
             self.jobs.give_up_all()
@@ -335,6 +336,13 @@ class Driver:
         group = [self._ready[txid] for txid in command.txids]
         self._committing += 1
         self._commits.commit(group, self._session.housekeeping)
+
+    def _ahead(self) -> None:
+        """What committers can do of their work before the turn of a txid comes."""
+        if self._committing:
+            self._commits.finish_ahead(self._ready[txid] for txid in self.state.following)
+        else:
+            self._commits.execute(self._ready.values())
 
     def _commit_ended(self, done: Future[Outcome]) -> None:
         self._inbox.put(lambda: self._commit_done(done) if self._commits.is_current(done) else None)

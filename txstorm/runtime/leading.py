@@ -12,8 +12,8 @@ from txstorm.ledger.store import Delete
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.outcome import history_rows
 from txstorm.state.intent import Intent
-from txstorm.state.logged import Owner
 from txstorm.state.outside import waits_for_code
+from txstorm.state.owner import Owner
 from txstorm.state.place import Place, placed
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
 

@@ -31,12 +31,15 @@ from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.leading import Decided, check, complete, take_over
 from txstorm.runtime.origin import Origin
 from txstorm.runtime.planning import Planning
+from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, take_lease
+from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.outside import check_declared, declared_uris
+from txstorm.state.spark_writer import SparkWriter
 from txstorm.state.store import StateStore
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
@@ -108,9 +111,14 @@ def open_session(
     settings = topology.settings
     named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
     make_ready = partial(engine.start, program)
-    books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
+    writer = spark_writer(topology)
     try:
-        store, identity = _lead(topology, books, data_dir)
+        books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
+    except BaseException:
+        let_go(writer)
+        raise
+    try:
+        store, identity = _lead(topology, books, data_dir, writer)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
@@ -120,6 +128,7 @@ def open_session(
         return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
     except BaseException:
         books.ledger.close()
+        let_go(writer)
         raise
 
 
@@ -157,7 +166,7 @@ def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
     return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
-def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore, Identity]:
+def _lead(topology: Topology, books: Books, data_dir: Path, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
     """P0 proper. Nothing is written before everything that stands there has been checked."""
     faults.point("p0.before")
     known = books.identity()
@@ -190,6 +199,7 @@ def _lead(topology: Topology, books: Books, data_dir: Path) -> tuple[StateStore,
         recorded=books.tables(),
         letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
         cache_bytes=topology.settings.index_cache_bytes,
+        spark=writer,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting)
@@ -223,10 +233,8 @@ def _assemble(
     if topology.external:  # one txid is decided before the next one's effects begin
         settings = settings.updated({"max_group_txids": 1})
     context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
-    source = planner(topology.spout.object, context)
-    planning = Planning(books, source, options.clock.now, external=topology.external)
+    planning = Planning(books, planner(topology.spout.object, context), options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
-    window = Window(pending, settings.max_pack_txids)
     committer = Committer(
         program,
         store,
@@ -237,6 +245,7 @@ def _assemble(
         sleep=sleep,
         observe=options.observe,
         monotonic=options.clock.monotonic,
+        ahead=not topology.outside,
     )
     return Session(
         data_dir=Path(store.data_dir),
@@ -250,13 +259,22 @@ def _assemble(
         store=store,
         planning=planning,
         gate=_gate(planning.planner, settings, options),
-        window=window,
+        window=Window(pending, settings.max_pack_txids),
         committer=committer,
         retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
+        retention=_retention(store, books, identity, settings, options.clock),
     )
+
+
+def _retention(
+    store: StateStore, books: Books, identity: Identity, settings: Settings, clock: Clock
+) -> Retention | None:
+    if settings.history_retention is None:
+        return None
+    return Retention(store, books, identity.timeline, settings.history_retention, clock.now, clock.monotonic)
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:

@@ -15,8 +15,9 @@ from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
 from txstorm.runtime.origin import Origin
-from txstorm.state.history import history_table, read_history
+from txstorm.state.history import history_table, read_history, recorded_stamp
 from txstorm.state.read import (
+    Stamps,
     check_txid,
     list_sinks,
     list_states,
@@ -95,7 +96,7 @@ class StateView(TableView):
     def to_arrow(self) -> pa.Table:
         """The rows as a `pyarrow.Table`, sorted by key."""
         committed = committed_txid(self.data_dir)
-        return read_state(self.data_dir, self.name, self._txid, committed)
+        return read_state(self.data_dir, self.name, self._txid, committed, stamps_in(self.data_dir))
 
     def to_json(self) -> str:
         """One line ``{"state": …, "txid": …, "rows": […]}``; the same state gives the same bytes."""
@@ -104,7 +105,8 @@ class StateView(TableView):
     def changes(self, from_txid: int, to_txid: int) -> pa.Table:
         """The changed rows of transactions `from_txid` to `to_txid`, both included.
 
-        Beside keys and values: ``_txid``, ``_prev`` (the values before) and ``_op`` (``u`` put, ``d`` removed).
+        Beside keys and values: ``_txid``, ``_prev`` (the values before) and ``_op`` (``u`` put, ``d`` removed);
+        where keys have a time to live, ``_stamp``, when they were written.
 
         Raises:
             StateError: no such state, `to_txid` is not committed, or the order is the other way round.
@@ -204,6 +206,11 @@ def committed_txid(data_dir: str | Path) -> int:
     return _ask(Path(data_dir), Books.committed, 0)
 
 
+def stamps_in(data_dir: str | Path) -> Stamps:
+    """What knows the stamps of the transactions in `data_dir`."""
+    return lambda txid: _stamp(Path(data_dir), txid)
+
+
 def identity_of(data_dir: str | Path) -> Identity | None:
     """Whose data directory this is; None when its ledger does not say."""
     return _ask(Path(data_dir), Books.identity, None)
@@ -250,6 +257,12 @@ def _kept_rows(directory: Path) -> list[dict[str, Any]]:
         # A run that ends moves its rows and then sweeps the files of long ones, maybe between our scan and our look.
         groups = _ask(directory, Books.history, nothing)
     return [row for rows in groups.values() for row in rows]
+
+
+def _stamp(directory: Path, txid: int) -> int | None:
+    kept = {(row["timeline"], row["txid"]): int(row["stamp"]) for row in _kept_rows(directory)}
+    newest = max((at for at in kept if at[1] == txid), default=None)
+    return recorded_stamp(directory, txid) if newest is None else kept[newest]
 
 
 def _ask(directory: Path, question: Callable[[Books], Answer], otherwise: Answer) -> Answer:

@@ -14,13 +14,24 @@ from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import TxstormError
 from txstorm.runtime.replay_verdict import Rows
+from txstorm.state.collection import state_group
 from txstorm.state.declared import Declaration, declarations
-from txstorm.state.group import Resources, Tables
-from txstorm.state.handle import StateGroup
+from txstorm.state.group import Resources, States, Tables
 from txstorm.state.index import StateIndex
 from txstorm.state.intent import CHANGES, SINK
-from txstorm.state.read import key_names, list_sinks, list_states, open_table, read_changes, read_sink, read_state
-from txstorm.state.schema import PREV, TXID, value_fields
+from txstorm.state.merged import no_changes
+from txstorm.state.placed import state_index
+from txstorm.state.read import (
+    keeps_no_changes,
+    key_names,
+    list_sinks,
+    list_states,
+    open_table,
+    read_changes,
+    read_sink,
+    read_state,
+)
+from txstorm.state.schema import PREV, TXID, stored_fields
 from txstorm.state.sink import SinkGroup
 from txstorm.state.table import TableRef
 from txstorm.topology.graph import Topology
@@ -39,9 +50,9 @@ class ReplayTables:
     def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int) -> None:
         self._committed = Committed(data_dir)
         self._indexes: dict[str, StateIndex] = {}
-        self._states: dict[str, StateGroup] = {}
+        self._states: dict[str, States] = {}
         self._sinks: dict[str, SinkGroup] = {}
-        states: dict[str, tuple[str, StateGroup]] = {}
+        states: dict[str, tuple[str, States]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         for one in declarations(topology.states, topology.sinks):
             self._check(data_dir, one)
@@ -50,7 +61,7 @@ class ReplayTables:
                 self._sinks[name] = SinkGroup(one.table)
                 sinks[name] = one.component, self._sinks[name]
             else:
-                self._states[name] = StateGroup(one.table, self._loaded(data_dir, one.table, before, committed))
+                self._states[name] = state_group(one.table, self._loaded(data_dir, one.table, before, committed))
                 states[name] = one.component, self._states[name]
         self._tables = Tables(states, sinks, ())
 
@@ -61,11 +72,11 @@ class ReplayTables:
                 one.checked(open_table(data_dir, ref))
 
     def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex:
-        index = self._indexes[state.name] = StateIndex(state)
+        index = self._indexes[state.name] = state_index(state)
         if TableRef(CHANGES, state.name).uri in self._committed.kinds:
-            rows = read_state(data_dir, state.name, before, committed)
+            rows = read_state(data_dir, state.name, before, committed, whole=True)
             rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))
-            index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(value_fields(state)))))
+            index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(stored_fields(state)))))
         return index
 
     def prefetch(self, first: int, last: int) -> None:
@@ -78,6 +89,7 @@ class ReplayTables:
         What it wrote is there for `written`, until `follow` or `undo`.
         """
         txid = txid_input.attempt.txid
+        self._tables.begin(txid, txid_input.stamp)
         run = CommitRun(program, txid_input, processed.cargo, Resources(txid, self._tables))
         try:
             run.run()
@@ -112,7 +124,7 @@ class ReplayTables:
             if rows is not None and rows.num_rows:
                 index.load(rows)
 
-    def _groups(self) -> list[StateGroup | SinkGroup]:
+    def _groups(self) -> list[States | SinkGroup]:
         return [*self._states.values(), *self._sinks.values()]
 
     def _keys(self, uri: str) -> Sequence[str] | None:
@@ -132,6 +144,8 @@ class Committed:
         self._readers: dict[str, Callable[[int, int], pa.Table]] = {}
         self.kinds: dict[str, Sequence[str] | None] = {}
         for name in list_states(data_dir):
+            if keeps_no_changes(data_dir, name):
+                raise no_changes(name)
             self.kinds[TableRef(CHANGES, name).uri] = key_names(data_dir, name)
             self._readers[TableRef(CHANGES, name).uri] = self._changes(name)
         for name in list_sinks(data_dir):

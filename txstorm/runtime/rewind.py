@@ -15,7 +15,7 @@ from txstorm.runtime.leading import check, take_over
 from txstorm.runtime.lifecycle import topology_in
 from txstorm.runtime.reading import read_directory_history
 from txstorm.runtime.rewinding import carry_out, finish_rewind
-from txstorm.runtime.savepoints import history_row
+from txstorm.runtime.savepoints import check_in_history, history_row
 from txstorm.state.intent import DIRECTORIES, OUTSIDE
 from txstorm.state.outside import waits_for_code
 from txstorm.state.recovery import table_ref
@@ -58,6 +58,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
         raise DataDirectoryError(f"{directory}: its ledger does not say whose it is; there is nothing to rewind")
     outside = _outside(directory, books)
     _check_wanted(directory, books, txid)
+    check_in_history(directory, books, txid)
     _check_outside(directory, books, outside, keep)
     check(directory, books, identity)
     take_over(directory, books, identity)

@@ -51,7 +51,7 @@ def create_savepoint(
         if known is not None:
             msg = f"{directory}: there is a savepoint {name!r} already, of txid {known.txid}; choose another name"
             raise InputError(f"{msg}, or delete it: txstorm savepoint delete {data_dir} {name}")
-        made = _made(directory, books, name, txid, int(clock() * 1_000_000))
+        made = _made(directory, books, name, txid, clock)
         if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
             raise InputError(f"{directory}: somebody else has just made a savepoint {name!r}; choose another name")
         _check_kept(directory, books, made)
@@ -113,12 +113,13 @@ def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
     raise DataDirectoryError(msg)
 
 
-def _made(directory: Path, books: Books, name: str, txid: int | None, created: int) -> Savepoint:
+def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float]) -> Savepoint:
     identity = books.identity()
     assert identity is not None
     committed = committed_txid(directory)
     wanted = committed if txid is None else txid
     check_txid(f"savepoint {name!r}", wanted, committed)
+    check_in_history(directory, books, wanted)
     if wanted < 1:
         raise InputError(f"savepoint {name!r}: nothing is committed before txid 1; start in a new directory instead")
     row = history_row(directory, identity.timeline, wanted)
@@ -130,7 +131,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, created: i
         txid=wanted,
         document=row["extents"],
         stamp=row["stamp"],
-        created=created,
+        created=int(clock() * 1_000_000),
         tables=_tables(directory, wanted, committed),
         outside=tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE),
     )
@@ -141,17 +142,29 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
     for name in list_states(directory):
         parts = state_parts(directory, name, txid, committed)
         found[TableRef(STATE, name).uri] = SavedTable(parts.base.version, parts.as_of)
-        found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
+        if parts.changes is not None:
+            found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
     appended = [TableRef(SINK, name) for name in list_sinks(directory)]
     for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
         found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri).version)
     return found
 
 
+def check_in_history(directory: Path, books: Books, txid: int) -> None:
+    """Raise `InputError` where `txid` is before the kept history."""
+    if txid < (kept := books.kept()):
+        msg = (
+            f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "
+            f"ask for {kept} or later"
+        )
+        raise InputError(msg)
+
+
 def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
     """A version that was on its way out while the savepoint was written may be gone."""
     try:
         assert books.savepoints()[made.name] == made
+        check_in_history(directory, books, made.txid)
         for uri, table in made.tables.items():
             DeltaHandle.open(directory / uri, table.version)
     except TxstormError as error:

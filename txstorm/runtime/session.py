@@ -20,6 +20,7 @@ from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.planning import Planning
+from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import RetryPolicy
 from txstorm.state.history import append_history
 from txstorm.state.store import StateStore
@@ -40,6 +41,7 @@ class Session:
         currtx: next txid to commit when the session was opened.
         monotonic: seconds, for timers and timeouts.
         journal: where events and commands are recorded, or None.
+        retention: removes what is older than the kept history; None where that is kept for good.
     """
 
     data_dir: Path
@@ -59,6 +61,7 @@ class Session:
     currtx: int
     monotonic: Callable[[], float]
     journal: TextIO | None = None
+    retention: Retention | None = None
     _groups: int = 0
 
     def machine_config(self) -> Config:
@@ -116,6 +119,9 @@ class Session:
                 self.books.check_lease()
                 self.flush_history()
                 self.store.compact(COMPACT_SECONDS, clock=lambda: self.monotonic() if compact() else math.inf)
+                steps = iter(()) if self.retention is None else self.retention.steps()
+                while compact() and next(steps, self) is not self:
+                    pass
                 self.books.check_lease()
                 self.store.sweep(self.books.intents())
                 self.books.sweep()

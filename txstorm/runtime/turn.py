@@ -24,13 +24,21 @@ class Turn:
         tables: the group's rows.
         outcome: what is done so far.
         monotonic: seconds.
-        ahead: it is not the group's turn yet: its committers only execute.
+        ahead: it is not the group's turn yet.
+        executes: its committers do not finish: they only execute.
     """
 
     def __init__(
-        self, tables: CommitGroup, outcome: Outcome, monotonic: Callable[[], float], *, ahead: bool = False
+        self,
+        tables: CommitGroup,
+        outcome: Outcome,
+        monotonic: Callable[[], float],
+        *,
+        ahead: bool = False,
+        executes: bool = False,
     ) -> None:
         self.ahead = ahead
+        self.executes = executes
         self.tables = tables
         self.outcome = outcome
         self._monotonic = monotonic
@@ -39,6 +47,12 @@ class Turn:
         self._attempt: TransactionAttempt | None = None
         self._place = ("", 0)
         self._abandoned = False
+
+    @property
+    def tried(self) -> list[TransactionAttempt]:
+        """The attempts that have finished, and the one that failed to, in their order."""
+        failed = () if self.outcome.failed is None else (self.outcome.failed[0],)
+        return [*(one.ready.attempt for one in self.outcome.committed), *failed]
 
     def enter(self, attempt: TransactionAttempt) -> None:
         """The commit phase of `attempt` begins."""

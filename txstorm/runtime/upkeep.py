@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 from txstorm.errors import FencedError, TxstormError
+from txstorm.runtime.retention import Retention
 from txstorm.state.compact import Compaction
 from txstorm.state.gathering import Gathering
 from txstorm.state.store import StateStore
@@ -30,6 +31,7 @@ class Upkeep:
         back: has a call made on the driver thread.
         fail: ends the run with an error.
         monotonic: seconds.
+        retention: what removes what is older than the kept history; None: it is kept for good.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class Upkeep:
         back: Callable[[Callable[[], None]], None],
         fail: Callable[[BaseException], None],
         monotonic: Callable[[], float],
+        retention: Retention | None = None,
     ) -> None:
         self._store, self._in_turn, self._back, self._fail = store, in_turn, back, fail
-        self._monotonic = monotonic
+        self._monotonic, self._retention = monotonic, retention
+        self._before: list[str] | None = None
         self._committed_at: float | None = None
         self._not_before = 0.0
         self._busy = False
@@ -59,11 +63,35 @@ class Upkeep:
             return
         uri = self._store.due()
         if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
-            uri = self._store.behind()
+            uri = next(iter(self._store.behind()), None)
             self._committed_at = None if uri is None else self._committed_at
+        if uri is None and self._retention is not None and self._retention.is_due():
+            uri = self._retain(self._retention)
         if uri is not None:
             self._busy = True
             self._ask(lambda: self._store.upkeep(uri, int(time.time() * 1000)), self._begun)
+
+    def _retain(self, retention: Retention) -> str | None:
+        """Begin what it asks for, once all states are up to date: older changes then need not be kept for them.
+
+        Returns the next state that is not.
+        """
+        if self._before is None:
+            self._before = self._store.behind()
+        if self._before:
+            return self._before.pop()
+        self._before, self._busy = None, True
+        self._step(retention.steps())
+        return None
+
+    def _step(self, steps: Iterator[None]) -> None:
+        def then(more: bool) -> None:
+            if more and not self._stopping.is_set():
+                self._step(steps)
+            else:
+                self._ended(None)
+
+        self._ask(lambda: next(steps, self) is not self, then)
 
     def end(self) -> None:
         """Leave off what is under way, after the file at hand; what it has written is swept."""

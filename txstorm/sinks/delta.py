@@ -9,7 +9,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
-from txstorm.api.state import SinkTable
+from txstorm.api.state import DELTALAKE, SinkTable
 
 
 class DeltaSink(BatchBolt, Committer):
@@ -21,10 +21,11 @@ class DeltaSink(BatchBolt, Committer):
     Args:
         name: names the table.
         columns: column → type, as for `txstorm.api.state.KeyedState`.
+        writer: who publishes, as for `txstorm.api.state.KeyedState`.
     """
 
-    def __init__(self, name: str, columns: Mapping[str, Any]) -> None:
-        self.table = SinkTable(name, columns)
+    def __init__(self, name: str, columns: Mapping[str, Any], *, writer: str = DELTALAKE) -> None:
+        self.table = SinkTable(name, columns, writer)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Start a batch."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Protocol
 
 from txstorm.state.form import Key, Value
 
@@ -22,6 +23,37 @@ _ENTRY_BYTES = 104
 """Of an entry of a dictionary, with its share of free places."""
 _SAMPLE = 200
 _FIRST_LOOK = 1_000
+
+
+class Cache(Protocol):
+    """Rows in memory, as `RowCache`; its `complete` is to be asked after reading.
+
+    Attributes:
+        complete: whether all rows that were ever put are still here, but for the removed ones.
+    """
+
+    complete: bool
+
+    def __len__(self) -> int:
+        """How many rows are here; some may count twice."""
+
+    def get(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None for those that are not here."""
+
+    def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
+        """Take rows in, over older ones of their keys."""
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """These keys are gone."""
+
+    def rows(self) -> Mapping[Key, Stored]:
+        """All rows that are here."""
+
+    def let_go(self) -> None:
+        """From now on there is another place that rows can be read from."""
+
+    def forget(self) -> None:
+        """Forget all rows: they are elsewhere."""
 
 
 class RowCache:

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.ledger.durable import sync_file
-from txstorm.state.compact import FILE_ROWS
-from txstorm.state.declared import KEYS
 from txstorm.state.intent import CHANGES, STATE
+from txstorm.state.owner import key_names_of
 from txstorm.state.read import folded
 from txstorm.state.recovery import table_ref
-from txstorm.state.savepoint import Savepoint
+from txstorm.state.rewriting import FILE_ROWS
+from txstorm.state.savepoint import SavedTable, Savepoint
 from txstorm.state.schema import TXID, in_order
 from txstorm.state.staging import STAGED, compact_name, encoded, unique, write_new
 from txstorm.state.table import RESTORED, DeltaTableState, Owner, TableRef
@@ -34,7 +34,13 @@ def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Owner,
     """
     for uri in savepoint.tables:
         _clone(source, savepoint, target, owner, table_ref(uri), now)
-    return {uri: savepoint.txid for uri in savepoint.tables if table_ref(uri).kind != STATE}
+    refs = map(table_ref, savepoint.tables)
+    return {ref.uri: savepoint.txid for ref in refs if ref.kind != STATE or _changes_of(savepoint, ref) is None}
+
+
+def _changes_of(savepoint: Savepoint, ref: TableRef) -> SavedTable | None:
+    """The changes of the state `ref`, which has none in the layout ``merge``."""
+    return savepoint.tables.get(TableRef(CHANGES, ref.name).uri)
 
 
 def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
@@ -44,11 +50,13 @@ def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
         return handle.schema.empty_table()
     if ref.kind != STATE:
         return in_order(handle.read(high=(TXID.name, savepoint.txid)), [TXID.name])
-    uri = TableRef(CHANGES, ref.name).uri
-    changes = DeltaHandle.open(source / uri, savepoint.tables[uri].version)
+    saved = _changes_of(savepoint, ref)
+    if saved is None:
+        return handle.read()
+    changes = DeltaHandle.open(source / TableRef(CHANGES, ref.name).uri, saved.version)
     as_of = savepoint.tables[ref.uri].as_of
     later = changes.read(low=(TXID.name, as_of or 0), high=(TXID.name, savepoint.txid))
-    return folded(handle.read(), later, json.loads(handle.properties[KEYS]), handle.schema.names)
+    return folded(handle.read(), later, key_names_of(handle.properties), handle.schema.names)
 
 
 def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: TableRef, now: int) -> None:

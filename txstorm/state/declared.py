@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txstorm.api.names import field_fault, name_fault
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import CHANGES as CHANGES_LAYOUT
+from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
 from txstorm.clients.delta import stored_schema
+from txstorm.clients.delta_spark import PROPERTIES
 from txstorm.errors import StateError
+from txstorm.state.expiry import TTL, check_ttl, ttl_of, ttl_property
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
+from txstorm.state.owner import KEYS, LAYOUT, VALUES
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
 from txstorm.state.table import DeltaTableState, TableRef
 
-KEYS, VALUES = "txstorm.keys", "txstorm.values"
 LETTERS_REF = TableRef(LETTERS, "")
 
 
@@ -46,8 +49,15 @@ class Declaration:
         """Its Delta tables."""
         if self.letters:
             return (LETTERS_REF,)
-        kinds = (CHANGES, STATE) if isinstance(self.table, KeyedState) else (SINK,)
+        kinds = [SINK]
+        if isinstance(self.table, KeyedState):
+            kinds = [STATE] if self.merged else [CHANGES, STATE]
         return tuple(TableRef(kind, self.table.name) for kind in kinds)
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is a state of the layout ``merge``."""
+        return isinstance(self.table, KeyedState) and self.table.layout == MERGE
 
     def schema(self, ref: TableRef) -> pa.Schema:
         """The columns of one of its tables."""
@@ -56,13 +66,21 @@ class Declaration:
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """What one of its tables says about its columns, for readers that do not have the topology's code."""
+        """What one of its tables says about its columns, for readers that do not have the topology's code.
+
+        And what Spark is to know of it, where it writes.
+        """
+        tuned = PROPERTIES if self.table.writer == SPARK else {}
         if isinstance(self.table, SinkTable):
-            return {VALUES: json.dumps(list(self.table.columns))}
-        return {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+            return {VALUES: json.dumps(list(self.table.columns)), **tuned}
+        columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {}), **tuned}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
-        """The existing table `found`; raises `StateError` when its columns or key differ from the declaration."""
+        """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared."""
+        if isinstance(self.table, KeyedState):
+            self._check_layout(found)
+            self._check_ttl(found)
         check_schema(self.label, self.schema(found.ref), found.handle.schema)
         if isinstance(self.table, KeyedState):
             keys = json.loads(found.handle.properties.get(KEYS, "null"))
@@ -74,9 +92,31 @@ class Declaration:
                 raise StateError(msg)
         return found
 
+    def _check_ttl(self, found: DeltaTableState) -> None:
+        declared = ttl_property(self.table) if isinstance(self.table, KeyedState) else {}
+        if found.handle.properties.get(TTL) != declared.get(TTL):
+            msg = (
+                f"{self.label}: declared with the ttl {getattr(self.table, 'ttl', None)}, the table has "
+                f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the state a "
+                "new name, or backfill into a new data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
+
+    def _check_layout(self, found: DeltaTableState) -> None:
+        there = found.handle.properties.get(LAYOUT, CHANGES_LAYOUT)
+        if isinstance(self.table, KeyedState) and self.table.layout != there:
+            msg = (
+                f"{self.label}: declared with the layout {self.table.layout!r}, the table {found.ref.uri} has "
+                f"{there!r}, which is fixed by the first commit; give the state a new name, or backfill into a new "
+                "data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
+
     def check(self) -> None:
         """Raise `StateError` for a name or column that no table can have."""
         columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
+        if isinstance(self.table, CollectionState):
+            columns = [*columns, *self.table.order]
         fault = name_fault(self.label.partition(" ")[0], self.table.name)
         faults = [fault, *(field_fault(self.label, column) for column in columns)]
         lowered = [str(column).lower() for column in columns]
@@ -85,6 +125,8 @@ class Declaration:
         found = [one for one in faults if one]
         if found:
             raise StateError("; ".join(found))
+        if isinstance(self.table, KeyedState):
+            check_ttl(self.table)
         for ref in self.refs:
             stored_schema(self.label, self.schema(ref))
 

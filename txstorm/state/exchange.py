@@ -17,6 +17,7 @@ class Exchange:
         removes: the paths of the old ones.
         now: milliseconds since 1970, which the old ones are marked with.
         base, as_of: the table goes from the one txid to the other; None: its rows stay what they are.
+        floor: rows up to this txid leave the table; None: none do.
     """
 
     adds: Sequence[DataFile]
@@ -24,3 +25,4 @@ class Exchange:
     now: int
     base: int | None = None
     as_of: int | None = None
+    floor: int | None = None

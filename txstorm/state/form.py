@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.keys import key_groups
-from txstorm.api.state import KeyedState
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.state.columns import Column, python_values, shown
-from txstorm.state.schema import KEY_GROUP, PREV, TXID, key_fields, value_fields
+from txstorm.state.schema import KEY_GROUP, PLACE, PREV, STAMP, TXID, key_fields, value_fields
 
 Key = Any
 Value = tuple[Any, ...]
@@ -28,12 +28,17 @@ Arrays = Sequence[pa.Array | None]
 
 
 class KeyForm:
-    """The keys of a state: bare values with one key column, tuples with several, ``()`` with none."""
+    """The keys of a state: bare values with one key column, tuples with several, ``()`` with none.
+
+    Attributes:
+        grouped: how many of the columns the key group is made of; the rows of a collection are in one.
+    """
 
     def __init__(self, state: KeyedState) -> None:
         self.owner = f"state {state.name!r}"
         self.columns = [Column(self.owner, "key column", field) for field in key_fields(state)]
         self.names = [column.name for column in self.columns]
+        self.grouped = len(self.columns) - (PLACE if isinstance(state, CollectionState) else 0)
 
     def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
         """`keys` checked and in the form they are kept in; raises `StateError` naming the key and column."""
@@ -79,13 +84,21 @@ class KeyForm:
 
 
 class ValueForm:
-    """The values of a state: bare with one value column, dicts with several; kept as tuples."""
+    """The values of a state: bare with one value column, dicts with several; kept as tuples.
+
+    Where keys have a time to live, the tuples end with the stamp of the txid that wrote them, which users do not see.
+
+    Attributes:
+        columns, names: what users see; `stored`: these and the stamp.
+    """
 
     def __init__(self, state: KeyedState) -> None:
         self.owner = f"state {state.name!r}"
         self.columns = [Column(self.owner, "value column", field) for field in value_fields(state)]
         self.names = [column.name for column in self.columns]
-        self.struct = [column.field for column in self.columns]
+        stamp = [Column(self.owner, "value column", STAMP)] if state.ttl is not None else []
+        self.stored = [*self.columns, *stamp]
+        self.struct = [column.field for column in self.stored]
         self._nested = any(column.exact in (list, dict) for column in self.columns)
 
     def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
@@ -113,7 +126,13 @@ class ValueForm:
         if len(self.columns) == 1:
             return [None if value is None else value[0] for value in values]
         names = self.names
-        return [None if value is None else dict(zip(names, value, strict=True)) for value in values]
+        return [None if value is None else dict(zip(names, value, strict=False)) for value in values]
+
+    def tuples(self, values: Sequence[Value]) -> list[Value]:
+        """`values` as tuples without what users do not see; never an object that is kept."""
+        if self._nested:
+            values = deepcopy(values)
+        return list(values) if len(self.stored) == len(self.columns) else [value[:-1] for value in values]
 
     def arrays(self, values: Sequence[Value | None], made: Arrays = ()) -> list[pa.Array]:
         """Canonical `values` as one Arrow array per value column, nulls where there is no value.
@@ -121,13 +140,14 @@ class ValueForm:
         Those of `made` are taken as they are.
         """
         there = made and all(array is not None for array in made)
-        return _arrays(self.columns, made if there else self.columns_of(values), made)
+        return _arrays(self.stored, made if there else self.columns_of(values, len(self.stored)), made)
 
-    def columns_of(self, values: Sequence[Value | None]) -> list[list[Any]]:
-        """Canonical `values` column by column; None where there is no value."""
+    def columns_of(self, values: Sequence[Value | None], columns: int | None = None) -> list[list[Any]]:
+        """Canonical `values` column by column, those that users see or so many; None where there is no value."""
+        size = len(self.columns) if columns is None else columns
         if not all(values):  # a row with columns is true
-            return [[None if value is None else value[i] for value in values] for i in range(len(self.columns))]
-        return [list(map(itemgetter(i), values)) for i in range(len(self.columns))]  # type: ignore[arg-type]
+            return [[None if value is None else value[i] for value in values] for i in range(size)]
+        return [list(map(itemgetter(i), values)) for i in range(size)]  # type: ignore[arg-type]
 
     def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
         """Canonical `values` as one struct array, null where there is no value."""
@@ -136,13 +156,14 @@ class ValueForm:
 
     def of_table(self, table: pa.Table) -> list[Value]:
         """The values of the rows of `table`, which has the value columns."""
-        columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.columns]
+        columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.stored]
         return list(zip(*columns, strict=True))
 
     def of_struct(self, column: pa.ChunkedArray) -> list[Value | None]:
         """The values in a struct column, None where it is null."""
-        parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in self.names)]
-        values = self.of_table(pa.table(dict(zip(self.names, parts, strict=True))))
+        names = [field.name for field in self.struct]
+        parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in names)]
+        values = self.of_table(pa.table(dict(zip(names, parts, strict=True))))
         valid = column.is_valid().to_pylist() if column.null_count else repeat(True, len(column))
         return [value if there else None for value, there in zip(values, valid, strict=True)]
 
@@ -187,10 +208,11 @@ def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
 def row_arrays(keys: KeyForm, values: ValueForm, rows: Rows) -> dict[str, pa.Array]:
     """The columns that state and changes tables share."""
     of_key = keys.arrays(rows.keys, rows.key_arrays)
-    groups = key_groups(of_key, len(rows.keys)).astype(np.int32)
+    groups = key_groups(of_key[: keys.grouped], len(rows.keys)).astype(np.int32)
+    stored = (column.name for column in values.stored)
     return {
         **dict(zip(keys.names, of_key, strict=True)),
-        **dict(zip(values.names, values.arrays(rows.values, rows.value_arrays), strict=True)),
+        **dict(zip(stored, values.arrays(rows.values, rows.value_arrays), strict=True)),
         TXID.name: pa.array(rows.txids, TXID.type),
         PREV: values.struct_array(rows.before),
         KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from txstorm.api.names import near
 from txstorm.errors import StateError
+from txstorm.state.collection import CollectionGroup, TaskCollection
 from txstorm.state.handle import StateGroup, TaskState
 from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
 from txstorm.state.maps import MapGroup, TaskMap
@@ -22,10 +23,11 @@ from txstorm.state.table import TableRef
 from txstorm.state.together import together
 
 G = TypeVar("G")
+States = StateGroup | CollectionGroup
 
 
 class Lasts:
-    """The last txids of one table, of what is published and of what is staged over it."""
+    """The last txids of one table, of what is published and of what is staged over it; for one thread at a time."""
 
     def __init__(self, published: int) -> None:
         self._txids = [published]
@@ -68,6 +70,8 @@ class Rows(Protocol):
 class Member:
     """One table or map that groups write to: its rows in memory, and what is staged of them.
 
+    A group may be staged and published by one thread while another one makes, or drops, a later one.
+
     Attributes:
         component: who declares it.
         path: its directory; `ref`: what it is.
@@ -76,7 +80,7 @@ class Member:
     """
 
     def __init__(
-        self, component: str, path: Path, ref: TableRef, rows: StateGroup | SinkGroup | MapGroup, last: int
+        self, component: str, path: Path, ref: TableRef, rows: States | SinkGroup | MapGroup, last: int
     ) -> None:
         self.component = component
         self.path = path
@@ -86,6 +90,7 @@ class Member:
         self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = Lasts(last)
         self._staged: dict[str, int] = {}
+        self._lock = RLock()
 
     def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
         """What writes the rows of `txids`, which follow each other, to a staged file; None when there are none."""
@@ -93,30 +98,35 @@ class Member:
         rows: pa.Table | None = self._take(first.txid, last.txid)
         if rows is None or not rows.num_rows:
             return None
-        previous = self._lasts.before(first.txid)
+        with self._lock:
+            previous = self._lasts.before(first.txid)
         return lambda: self._stage(rows, previous, last, epoch)
 
     def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
         staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
-        self._lasts.staged(last.txid)
-        self._staged[staged.path] = last.txid
+        with self._lock:
+            self._lasts.staged(last.txid)
+            self._staged[staged.path] = last.txid
         ref = self.ref
         return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(rows.schema), previous, staged)
 
     def unpublished(self) -> set[str]:
         """The staged files that this run may still decide on."""
-        return set(self._staged)
+        with self._lock:
+            return set(self._staged)
 
     def drop_from(self, txid: int) -> None:
         """Forget `txid` and later ones."""
         self.rows.drop_from(txid)
-        self._lasts.dropped(txid)
-        self._staged = {path: last for path, last in self._staged.items() if last < txid}
+        with self._lock:
+            self._lasts.dropped(txid)
+            self._staged = {path: last for path, last in self._staged.items() if last < txid}
 
     def published(self, txid: int) -> None:
         """The group that ends with `txid` is in the table."""
-        self._lasts.published(txid)
-        self._staged = {path: last for path, last in self._staged.items() if last > txid}
+        with self._lock:
+            self._lasts.published(txid)
+            self._staged = {path: last for path, last in self._staged.items() if last > txid}
 
     def apply(self, txid: int) -> None:
         """The txids up to `txid` are published: their rows enter the index."""
@@ -135,10 +145,19 @@ class Tables:
         letters: the rows of the table of dead letters, where there is one.
     """
 
-    states: Mapping[str, tuple[str, StateGroup | MapGroup]]
+    states: Mapping[str, tuple[str, States | MapGroup]]
     sinks: Mapping[str, tuple[str, SinkGroup]]
     members: Sequence[Member]
     letters: SinkGroup | None = None
+
+    def begin(self, txid: int, stamp: int) -> None:
+        """It is the turn of `txid`, planned at `stamp` (UTC microseconds)."""
+        for _, rows in self.states.values():
+            if not isinstance(rows, MapGroup):
+                rows.begin(txid, stamp)
+
+
+Handle = TaskState | TaskCollection | TaskMap | TaskSink
 
 
 class Resources:
@@ -147,7 +166,7 @@ class Resources:
     def __init__(self, txid: int, tables: Tables) -> None:
         self.txid = txid
         self._tables = tables
-        self._handles: list[TaskState | TaskMap | TaskSink] = []
+        self._handles: list[Handle] = []
         self._active = False
         self._closed = False
         self._lock = RLock()
@@ -155,6 +174,21 @@ class Resources:
     def state(self, component: str, task: int, name: str) -> TaskState | TaskMap:
         """The handle of the state or map `name` of `component`; raises `StateError` when it declares none such."""
         group = _declared("state", component, name, self._tables.states)
+        if isinstance(group, CollectionGroup):
+            msg = f"{component}: state {name!r} holds collections; ask for it with context.collection({name!r})"
+            raise StateError(msg)
+        with self._lock:
+            self._check_open(component, name)
+            handle = group.handle(component, task, self.txid)
+            self._give(handle)
+        return handle
+
+    def collection(self, component: str, task: int, name: str) -> TaskCollection:
+        """The handle of the collections `name` of `component`; raises `StateError` when it declares none such."""
+        group = _declared("state", component, name, self._tables.states)
+        if not isinstance(group, CollectionGroup):
+            msg = f"{component}: state {name!r} holds one value per key; ask for it with context.state({name!r})"
+            raise StateError(msg)
         with self._lock:
             self._check_open(component, name)
             handle = group.handle(component, task, self.txid)
@@ -193,11 +227,11 @@ class Resources:
         for rows in self._groups():
             rows.undo(component, task, self.txid)
 
-    def _groups(self) -> list[StateGroup | MapGroup | SinkGroup]:
+    def _groups(self) -> list[States | MapGroup | SinkGroup]:
         states = [rows for _, rows in self._tables.states.values()]
         return [*states, *(rows for _, rows in self._tables.sinks.values())]
 
-    def _give(self, handle: TaskState | TaskMap | TaskSink) -> None:
+    def _give(self, handle: Handle) -> None:
         handle.active = self._active
         self._handles.append(handle)
 
@@ -223,8 +257,12 @@ class CommitGroup:
         self.resources = Resources(first, tables)
         self._tables = tables
 
-    def begin_txid(self, txid: int, resources: Resources | None = None) -> Resources:
-        """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were."""
+    def begin_txid(self, txid: int, resources: Resources | None = None, stamp: int = 0) -> Resources:
+        """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were.
+
+        `stamp`: when it was planned, UTC microseconds.
+        """
+        self._tables.begin(txid, stamp)
         if resources is not None or self.resources.txid != txid:
             self.resources.activate(False)
             self.resources = resources or Resources(txid, self._tables)

@@ -1,17 +1,19 @@
 """A committer's view of its keyed state: reads through index, overlay and own writes; one group of txids at a time.
 
-A `StateGroup` lives as long as the run. It holds what is decided or about to be: the writes of txids that have ended
+A group lives as long as the run. It holds what is decided or about to be: the writes of txids that have ended
 but are not published yet (the overlay). `end_txid` adds a txid, `changes` renders a range of them, `apply` moves them
 into the index after publishing, `drop_from` forgets them after a failure.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import chain, repeat
 from threading import RLock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,55 +24,25 @@ from txstorm.errors import StateError
 from txstorm.state.cache import Gone, Stored
 from txstorm.state.columns import shown
 from txstorm.state.ended import Bulk, Ended, newest, settled
+from txstorm.state.expiry import moment
 from txstorm.state.form import Arrays, Key, KeyForm, Rows, Value, ValueForm, absences, joined, row_arrays
 from txstorm.state.index import KeyIndex
 from txstorm.state.merge import aggregated, check_how, combined
 from txstorm.state.schema import OP, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.state.semantics import Row, base
+from txstorm.state.writes import Overlay, TaskWrites, with_stamp
 
-Overlay = dict[Key, Value | None]
 _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 
 
-class TaskState:
-    """The `txstorm.api.state.StateHandle` of one task in one txid.
-
-    Most committers write in one call with many rows: these stay the columns they came in until they are wanted by
-    key.
-
-    Attributes:
-        active: whether `finish_batch` of this task is running; set by the commit runner.
-        bulk: all that the task has written, when it did so in one call.
-    """
+class TaskState(TaskWrites):
+    """The `txstorm.api.state.StateHandle` of one task in one txid."""
 
     def __init__(self, group: StateGroup, component: str, task: int, txid: int) -> None:
-        self.active = False
-        self.bulk: Bulk | None = None
-        self._writes: Overlay = {}
-        self._olds: Overlay = {}
-        self.task = task
+        super().__init__(group.state.name, component, task, txid, {})
         self._group = group
         self._keys = group.keys
         self._values = group.values
-        self._txid = txid
-        self._where = f"{component}[{task}], txid {txid}"
-
-    @property
-    def wrote(self) -> bool:
-        """Whether the task has written or removed anything."""
-        return self.bulk is not None or bool(self._writes)
-
-    @property
-    def writes(self) -> Overlay:
-        """What this task has written: key → value, None for removed."""
-        self._spread()
-        return self._writes
-
-    @property
-    def olds(self) -> Overlay:
-        """The values before this txid of the keys it has read, so that nobody looks them up again."""
-        self._spread()
-        return self._olds
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
@@ -149,14 +121,6 @@ class TaskState:
         self._check_active()
         return self._keys.checked(keys, self._where)
 
-    def _check_active(self) -> None:
-        if not self.active:
-            msg = (
-                f"state {self._group.state.name!r} of {self._where} used outside finish_batch; state is read and "
-                "written in finish_batch of a committer only: collect in execute, write there"
-            )
-            raise StateError(msg)
-
     def _now(self, keys: list[Key]) -> list[Value | None]:
         now, before = self._seen(keys)
         self.olds.update(zip(keys, before, strict=True))
@@ -174,25 +138,14 @@ class TaskState:
 
     def _store(self, rows: Bulk, *, distinct: bool = False) -> list[Any]:
         """Write `rows` and return their values as users see them; `distinct` when no key can be there twice."""
-        if distinct and rows.keys and not self.wrote:
-            self.bulk = rows
-        else:
-            self._spread()
-            self._add(rows)
+        self._write(self._group.stamped(rows, self._txid), distinct=distinct)
         return self._values.public(rows.values)
 
-    def _spread(self) -> None:
-        bulk, self.bulk = self.bulk, None
-        if bulk is not None:
-            self._add(bulk)
 
-    def _add(self, rows: Bulk) -> None:
-        self._writes.update(zip(rows.keys, rows.values, strict=True))
-        if rows.before is not None:
-            self._olds.update(zip(rows.keys, rows.before, strict=True))
+H = TypeVar("H", bound=TaskWrites)
 
 
-class StateGroup:
+class RowGroup(ABC, Generic[H]):
     """The unpublished txids of one state over its index; made once per run, used in txid order.
 
     `end_txid`, `drop_from` and `apply` may be called from different threads; a txid's `finish_batch` may run while
@@ -205,19 +158,28 @@ class StateGroup:
         self.values = ValueForm(state)
         self._index = index
         self._schema = changes_schema(state)
-        self._open: dict[int, dict[tuple[str, int], TaskState]] = {}
+        self._stamps: dict[int, datetime] = {}
+        self._open: dict[int, dict[tuple[str, int], H]] = {}
         self._ended: list[Ended] = []
-        self._overlay: dict[Key, Stored | Gone] = {}
+        self._overlay = self._over([])
         self._last = 0
         self._lock = RLock()
 
-    def handle(self, component: str, task: int, txid: int) -> TaskState:
+    def begin(self, txid: int, stamp: int) -> None:
+        """It is the turn of `txid`, planned at `stamp` (UTC microseconds); called before anything is read in it."""
+        self._stamps[txid] = moment(stamp)
+
+    def handle(self, component: str, task: int, txid: int) -> H:
         """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
         with self._lock:
             tasks = self._open.setdefault(txid, {})
             if (component, task) not in tasks:
-                tasks[component, task] = TaskState(self, component, task, txid)
+                tasks[component, task] = self._new_handle(component, task, txid)
             return tasks[component, task]
+
+    @abstractmethod
+    def _new_handle(self, component: str, task: int, txid: int) -> H:
+        """The handle of a task that has none yet."""
 
     def undo(self, component: str, task: int, txid: int) -> None:
         """Forget what one task wrote in `txid`, which has not ended; its handle is of no more use."""
@@ -237,8 +199,21 @@ class StateGroup:
         if overlay:
             found = list(map(overlay.get, keys, found))
         if self._index.last_txid >= txid:
-            return [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
-        return [None if row is None else row[0] for row in found]
+            values = [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
+        else:
+            values = [None if row is None else row[0] for row in found]
+        return self.alive(values, txid)
+
+    def alive(self, values: list[Value | None], txid: int) -> list[Value | None]:
+        """`values` as of the stamp of `txid`: without those whose time to live is over."""
+        if self.state.ttl is None:
+            return values
+        over = self._stamps[txid] - self.state.ttl
+        return [None if value is None or value[-1] <= over else value for value in values]
+
+    def stamped(self, rows: Bulk, txid: int) -> Bulk:
+        """`rows` as they are kept when they are written in `txid`."""
+        return rows if self.state.ttl is None else with_stamp(rows, self._stamps[txid])
 
     def _base(self, key: Key, row: Stored | Gone, txid: int) -> Value | None:
         try:
@@ -268,6 +243,7 @@ class StateGroup:
                 self._ended.append(ended)
                 self._overlay.update(ended.rows())
             self._open.pop(txid, None)
+            self._stamps.pop(txid, None)
             self._last = txid
 
     def drop_from(self, txid: int) -> None:
@@ -277,6 +253,7 @@ class StateGroup:
                 for handle in self._open.pop(later).values():
                     handle.active = False
             self._keep([ended for ended in self._ended if ended.txid < txid])
+            self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
             self._last = min(self._last, txid - 1)
 
     def changes(self, first: int, last: int) -> pa.Table | None:
@@ -311,7 +288,7 @@ class StateGroup:
                 self._index.apply(*settled(published, rows), published[-1].txid)
             self._keep(later)
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> Ended | None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> Ended | None:
         """What the tasks wrote in `txid`; None when nothing."""
         handles = [handle for handle in tasks.values() if handle.wrote]
         bulks = [handle.bulk for handle in handles if handle.bulk is not None]
@@ -321,7 +298,7 @@ class StateGroup:
             return None
         keys = list(chain.from_iterable(bulk.keys for bulk in bulks))
         if len(bulks) > 1 and len(set(keys)) < len(keys):
-            raise StateError(self._two_writers(txid, tasks))
+            raise StateError(self.two_writers(txid, tasks))
         before = (self.before(bulk.keys, txid) if bulk.before is None else bulk.before for bulk in bulks)
         return Ended(
             txid,
@@ -332,14 +309,14 @@ class StateGroup:
             value_arrays=joined([bulk.value_arrays for bulk in bulks]),
         )
 
-    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> Ended | None:
+    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> Ended | None:
         writes: Overlay = {}
         olds: Overlay = {}
         for handle in tasks.values():
             writes = writes | handle.writes if writes else handle.writes
             olds = olds | handle.olds if olds else handle.olds
         if len(writes) < sum(len(handle.writes) for handle in tasks.values()):
-            raise StateError(self._two_writers(txid, tasks))
+            raise StateError(self.two_writers(txid, tasks))
         removals = None in writes.values()
         if removals:
             removed = [key for key, value in writes.items() if value is None]
@@ -358,16 +335,33 @@ class StateGroup:
 
     def _keep(self, ended: list[Ended]) -> None:
         """A new overlay, never a changed one: readers of the old one may still be at work."""
-        self._ended, self._overlay = ended, newest(ended)
+        self._ended, self._overlay = ended, self._over(ended)
 
-    def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskState]) -> str:
-        written = Counter(chain.from_iterable(handle.writes for handle in tasks.values()))
+    def _over(self, ended: Sequence[Ended]) -> dict[Key, Stored | Gone]:
+        """What `ended` lay over the index."""
+        return newest(ended)
+
+    def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> str:
+        """What is said of tasks whose claims overlap."""
+        claims = {place: self.claims(handle) for place, handle in sorted(tasks.items())}
+        written = Counter(chain.from_iterable(claims.values()))
         twice = [key for key, times in written.items() if times > 1]
         key = min(twice, key=repr)
-        names = [f"{component}[{task}]" for (component, task), handle in sorted(tasks.items()) if key in handle.writes]
+        names = [f"{component}[{task}]" for (component, task), claimed in claims.items() if key in claimed]
         more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
         return (
             f"state {self.state.name!r}, txid {txid}: key {shown(key)}{more} was changed by {len(names)} tasks "
             f"({', '.join(names)}), expected one task per key: use fields_grouping on the state's key "
-            f"{self.keys.names} in front of the committer"
+            f"{self.keys.names[: self.keys.grouped]} in front of the committer"
         )
+
+    def claims(self, handle: H) -> Collection[Key]:
+        """The keys that no other task may have changed in the same txid."""
+        return handle.writes
+
+
+class StateGroup(RowGroup[TaskState]):
+    """The unpublished txids of a keyed state."""
+
+    def _new_handle(self, component: str, task: int, txid: int) -> TaskState:
+        return TaskState(self, component, task, txid)

@@ -81,6 +81,16 @@ def read_history(data_dir: Path) -> pa.Table:
     return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
 
 
+def recorded_stamp(data_dir: Path, txid: int) -> int | None:
+    """The stamp of `txid` in the history table, UTC microseconds, of the newest timeline; None if not there."""
+    path = data_dir / HISTORY
+    if not is_table(path):
+        return None
+    rows = _open(path).read(["timeline", "txid", "stamp"], ("txid", txid - 1), ("txid", txid))
+    stamps = rows["stamp"].cast(pa.int64()).to_pylist()
+    return max(zip(rows["timeline"].to_pylist(), stamps, strict=True), default=(0, None))[1]
+
+
 def check_history(data_dir: Path) -> None:
     """Check the table without writing, where there is one; raises as `read_history`."""
     if is_table(data_dir / HISTORY):

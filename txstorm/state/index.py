@@ -9,24 +9,29 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from threading import Lock, RLock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
+from txstorm.state.cache import Cache, RowCache
 from txstorm.state.cache import Gone as Gone
-from txstorm.state.cache import RowCache
 from txstorm.state.cache import Stored as Stored
+from txstorm.state.expiry import newest_stamp
 from txstorm.state.form import Key, KeyForm, ValueForm
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, in_order
 
 log = logging.getLogger("txstorm.index")
 
 _GONE: Gone = (None, 0, None)
+A = TypeVar("A")
 _MOST_BEHIND = 4
 _TRY_AGAIN = 1.0
+LOOKED_AT = 2
+"""Rows on disk that are looked at for each row that is written, so that what has expired does not pile up."""
 
 
 class KeyIndex(Protocol):
@@ -58,6 +63,9 @@ class DiskRows(Protocol):
 
     def put_table(self, table: pa.Table) -> None:
         """Take over the rows of a state table, or of later changes over it."""
+
+    def expire(self, upto: datetime, most: int) -> None:
+        """Look at the next `most` rows and forget those with a stamp up to `upto`."""
 
     def note(self, last: int) -> None:
         """All rows up to txid `last` are there."""
@@ -115,9 +123,11 @@ class StateIndex:
         self._bounds = bounds or Bounds()
         self._monotonic = monotonic
         self._disk: DiskRows | None = None
-        self._cache = RowCache(self._bounds.memory)
+        self._cache = self._new_cache()
         # What the disk has not got yet, and what is just being written to it: one value, so that it changes at once.
-        self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = ({}, {})
+        self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = self._pending({}), self._pending({})
+        self._ttl = state.ttl
+        self._expired: datetime | None = None
         self._lock, self._writing = Lock(), RLock()
         self._written_at = self._synced_at = monotonic()
         self._make_at = self._bounds.kept_from
@@ -130,6 +140,13 @@ class StateIndex:
     def last_txid(self) -> int:
         """The highest txid of a row that was ever loaded or applied; 0 at first."""
         return self._last_txid
+
+    def _new_cache(self) -> Cache:
+        return RowCache(self._bounds.memory)
+
+    def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
+        """Rows that wait for being written to disk."""
+        return dict(rows)
 
     # -- the start ----------------------------------------------------------------------------------------------
 
@@ -205,6 +222,8 @@ class StateIndex:
                 self._behind[0].update(rows)
                 self._behind[0].update(dict.fromkeys(gone, _GONE))
             self._last_txid = max(self._last_txid, last)
+            if self._ttl is not None and rows:
+                self._expired = newest_stamp(rows.values()) - self._ttl
         if self._disk is not None or self._begin_disk():
             self._write_soon()
 
@@ -235,7 +254,9 @@ class StateIndex:
             elif row[0] is not None:
                 found[i] = row
         if absent:
-            read = {keys[i]: row for i, row in zip(absent, self._read([keys[i] for i in absent]), strict=True) if row}
+            wanted = [keys[i] for i in absent]
+            there = zip(wanted, self._read(lambda disk: disk.get(wanted)), strict=True)
+            read = {key: row for key, row in there if row}
             for i in absent:
                 found[i] = read.get(keys[i])
             with self._lock:
@@ -243,11 +264,11 @@ class StateIndex:
                     self._cache.put(read)
         return found
 
-    def _read(self, keys: Sequence[Key]) -> list[Stored | None]:
+    def _read(self, ask: Callable[[DiskRows], A]) -> A:
         disk = self._disk
         assert disk is not None
         try:
-            return disk.get(keys)
+            return ask(disk)
         except TxstormError as cause:
             if self._closed:
                 msg = f"state {self._name!r}: its index is closed; the run has ended"
@@ -258,7 +279,7 @@ class StateIndex:
                 self._disk = self._made_again(disk)
             made = self._disk
         assert made is not None
-        return made.get(keys)
+        return ask(made)
 
     def _made_again(self, disk: DiskRows) -> DiskRows:
         disk.remove()
@@ -273,6 +294,8 @@ class StateIndex:
         """Keep the rows on disk too, once there are many; False when they are not."""
         if self._make is None or len(self._cache) < self._make_at:
             return False
+        if self._expired is not None and self._forget_expired(self._expired):
+            return False
         try:
             self._disk = self._make()
         except TxstormError as error:
@@ -280,9 +303,16 @@ class StateIndex:
             log.warning("%s; state %r stays in memory", error, self._name)
             return False
         with self._lock:
-            self._behind = dict(self._cache.rows()), {}
+            self._behind = self._pending(self._cache.rows()), self._pending({})
             self._cache.let_go()
         return True
+
+    def _forget_expired(self, upto: datetime) -> bool:
+        """Forget rows in memory with a stamp up to `upto`; whether that was most of them."""
+        with self._lock:
+            before = len(self._cache)
+            self._cache.remove([key for key, (value, _, _) in self._cache.rows().items() if value[-1] <= upto])
+            return len(self._cache) <= before // 2
 
     def _write_soon(self) -> None:
         waiting = len(self._behind[0])
@@ -309,21 +339,24 @@ class StateIndex:
         with self._writing:
             with self._lock:
                 writing, last = self._behind[0], self._last_txid
-                self._behind = {}, writing
+                self._behind = self._pending({}), writing
             try:
                 self._put(writing, last, sync)
             except TxstormError as error:
                 log.warning("%s; tried again later", error)
                 with self._lock:
-                    self._behind, self._failure = ({**writing, **self._behind[0]}, {}), error
+                    self._behind = self._pending({**writing, **self._behind[0]}), self._pending({})
+                    self._failure = error
             else:
                 with self._lock:
-                    self._behind, self._failure = (self._behind[0], {}), None
+                    self._behind, self._failure = (self._behind[0], self._pending({})), None
             self._written_at, self._asked = self._monotonic(), False
 
     def _put(self, rows: Mapping[Key, Stored | Gone], last: int, sync: bool) -> None:
         assert self._disk is not None
         if rows:
+            if self._expired is not None:
+                self._disk.expire(self._expired, LOOKED_AT * len(rows))
             self._disk.put(rows)
             self._disk.note(last)
         if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:

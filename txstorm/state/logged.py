@@ -7,71 +7,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from txstorm import faults
 from txstorm.clients.delta_values import Commit, DataFile, LogEntry
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.state.exchange import Exchange
-from txstorm.state.intent import DIRECTORIES, Intent, IntentTable, TxidRecord
-from txstorm.state.staging import Staged
-from txstorm.state.tiling import check_tiles
+from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
+from txstorm.state.owner import Owner, TableRef, check_owner
+from txstorm.state.tiling import check_own, check_tiles
 
-FORMAT = "1"
 TRIES = 10
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
-REGROUPED, RESTORED = "regroup", "restore"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose table it is.
-
-    Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int = 0
-
-    @property
-    def epoch_app(self) -> str:
-        """The app id under which tables keep the coordinator's epoch."""
-        return f"txstorm/{self.incarnation}/epoch"
-
-    def properties(self) -> dict[str, str]:
-        """What every table of this owner says about itself."""
-        return {
-            "txstorm.format": FORMAT,
-            "txstorm.topology": self.topology,
-            "txstorm.incarnation": self.incarnation,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TableRef:
-    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
-
-    kind: str
-    name: str
-
-    @property
-    def uri(self) -> str:
-        """Its directory, relative to the data directory; also its name in ledger and messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
-
-    def txid_app(self, owner: Owner) -> str:
-        """The app id under which it keeps its last txid."""
-        table = f"{self.kind}-{self.name}" if self.name else self.kind
-        return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
+REGROUPED, RESTORED, PRUNED = "regroup", "restore", "prune"
 
 
 class TableLog(Protocol):
-    """The log of one table at the version last read; `txstorm.clients.delta.DeltaHandle` is the real one."""
+    """The log of one table at the version last read or made; `txstorm.clients.delta.DeltaHandle` is the real one."""
 
     @property
     def version(self) -> int:
@@ -82,7 +34,7 @@ class TableLog(Protocol):
         """The table's properties."""
 
     def refresh(self) -> None:
-        """Move to the newest version; after every `commit` too."""
+        """Move to the newest version."""
 
     def reopen(self) -> None:
         """Read the log anew, after an error; raises `TableCorrupt` where it is gone."""
@@ -94,11 +46,12 @@ class TableLog(Protocol):
         """The commit infos since the last checkpoint, oldest first; raises `TableCorrupt`."""
 
     def commit(self, commit: Commit) -> None:
-        """Make the next version if this is at the newest one, else change nothing.
+        """Make the next version if this is at the newest one, and move to it; else change nothing.
 
         Raises:
-            ConflictError: the table is at another version.
-            TableCorrupt: it failed for another reason, and may have been made nevertheless.
+            ConflictError: the table is at another version; call `refresh`.
+            TableCorrupt: it failed for another reason, and may have been made nevertheless: call `reopen`.
+            BlockedError: the table cannot be written to now.
         """
 
     def history(self) -> Iterator[LogEntry]:
@@ -116,7 +69,7 @@ class LoggedTable(ABC):
 
     Raises:
         DataDirectoryError: it belongs to somebody else, or has a newer format.
-        TableCorrupt: its log lacks an entry.
+        TableCorrupt: its log lacks an entry, or somebody else has changed rows of a state.
     """
 
     def __init__(self, owner: Owner, ref: TableRef, log: TableLog, where: str | None = None) -> None:
@@ -124,16 +77,29 @@ class LoggedTable(ABC):
         self.ref = ref
         self._log = log
         self._txid_app = ref.txid_app(owner)
-        self._check_owner(where or ref.uri)
-        check_tiles(ref.uri, log.checked_infos())
+        self._lost = False
+        check_owner(where or ref.uri, log.properties, owner)
+        self._check_log()
 
     @abstractmethod
     def sync(self, version: int) -> None:
         """Make a version of the log durable."""
 
     @abstractmethod
-    def staged_file(self, staged: Staged) -> DataFile:
-        """The staged file as an entry for the log; raises `TableCorrupt` where it is not there as it was staged."""
+    def published_files(
+        self, table: IntentTable, epoch: int, stamp: int
+    ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+        """The files that come into the table, and those that leave it, when the staged rows are published.
+
+        `stamp`: milliseconds since 1970 that new files are marked with.
+
+        Raises:
+            TableCorrupt: the staged rows, or what of the table is written again with them, are not as they were.
+        """
+
+    @abstractmethod
+    def check_columns(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the table has the columns of the staged rows."""
 
     @abstractmethod
     def check_staged(self, table: IntentTable) -> None:
@@ -146,6 +112,18 @@ class LoggedTable(ABC):
     @abstractmethod
     def has_file(self, path: str) -> bool:
         """Whether there is a file at `path`, relative to the table."""
+
+    def prepare(self) -> bool:
+        """Called before the epoch is raised; True when the table must get a commit so that other runs notice."""
+        return False
+
+    def commit_group(self, commit: Commit) -> int | None:
+        """Make a commit that publishes rows; raises as `TableLog.commit`.
+
+        Returns the version, or None where the table has to be asked what it holds now.
+        """
+        self._log.commit(commit)
+        return self._log.version
 
     @property
     def log(self) -> TableLog:
@@ -176,6 +154,10 @@ class LoggedTable(ABC):
         """The epoch of the last coordinator that led this table; 0 at first."""
         return self._log.app_version(self.owner.epoch_app) or 0
 
+    def floor(self) -> int:
+        """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
+        return self._log.app_version(self.owner.floor_app) or 0
+
     def refresh(self) -> None:
         """Read the newest version."""
         self._log.refresh()
@@ -189,8 +171,9 @@ class LoggedTable(ABC):
             FencedError: the table has a newer epoch.
         """
         self._log.refresh()
+        fresh = self.prepare()
         for _ in range(TRIES):
-            if self._check_epoch(epoch) == epoch:
+            if self._check_epoch(epoch) == epoch and not fresh:
                 return
             last = self.last_txid()
             info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
@@ -214,6 +197,7 @@ class LoggedTable(ABC):
         """
         faults.point(f"p7.{number}.before")
         version = self._published(table, intent, epoch)
+        self._check_unchanged(table)
         for _ in range(TRIES):
             if version is not None:
                 self.sync(version)
@@ -221,7 +205,9 @@ class LoggedTable(ABC):
                 return version
             version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
             if version is None:
+                self._lost = True
                 version = self._published(table, intent, epoch)
+                self._check_unchanged(table)
         raise self.blocked(f"publish txid {intent.last}", None)
 
     def exchange(self, files: Exchange, epoch: int) -> bool:
@@ -248,10 +234,12 @@ class LoggedTable(ABC):
         raise self.blocked("put rewritten files into it", None)
 
     def _try(self, commit: Commit, written: str | None = None) -> int | None:
-        """The version that the commit made, or None when it is not known to; then the handle is at the newest one."""
-        version = self._log.version + 1
+        """The version that the commit made, or None when it is not known to; then the log is at the newest one.
+
+        `written`: of a group's commit, the fault point between the write and its answer.
+        """
         try:
-            self._log.commit(commit)
+            version = self.commit_group(commit) if written else self._made(commit)
         except ConflictError:
             self._log.refresh()
             return None
@@ -260,8 +248,26 @@ class LoggedTable(ABC):
             return None
         if written:
             faults.point(written)
-        self._log.refresh()
+        if self._log.version != version:  # made by somebody else for us
+            self._log.refresh()
         return version
+
+    def _made(self, commit: Commit) -> int:
+        self._log.commit(commit)
+        return self._log.version
+
+    def _check_unchanged(self, table: IntentTable) -> None:
+        """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
+        if self._lost:
+            self._check_log()
+            self.check_columns(table)
+            self._lost = False
+
+    def _check_log(self) -> None:
+        infos = self._log.checked_infos()
+        check_tiles(self.ref.uri, infos)
+        if self.ref.kind in (CHANGES, STATE):
+            check_own(self.ref.uri, infos)
 
     def _after_failure(self, cause: TableCorrupt) -> None:
         """The commit may have been made or not: read again, and only when nothing has moved give up."""
@@ -325,7 +331,9 @@ class LoggedTable(ABC):
         }
         label = f"txstorm txids {first} to {intent.last}"
         apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
-        return Commit(apps, info, [self.staged_file(table.staged)], label=label)
+        stamp = intent.txids[-1].stamp // 1000
+        adds, removes = self.published_files(table, epoch, stamp)
+        return Commit(apps, info, adds, removes, stamp, label)
 
     def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
         info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
@@ -334,7 +342,10 @@ class LoggedTable(ABC):
             info |= {"kind": COMPACTED, "as_of": files.as_of}
             txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
         apps = {self._txid_app: txid, self.owner.epoch_app: epoch}
-        change = files.as_of is not None
+        if files.floor is not None:
+            info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
+            apps[self.owner.floor_app] = max(files.floor, self.floor())
+        change = files.as_of is not None or files.floor is not None
         return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
 
     def _check_epoch(self, epoch: int) -> int:
@@ -353,25 +364,6 @@ class LoggedTable(ABC):
                 f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
             )
             raise TableCorrupt(msg)
-
-    def _check_owner(self, where: str) -> None:
-        found = self._log.properties
-        if "txstorm.incarnation" not in found:
-            msg = f"table {where}: expected a table of txstorm, found a foreign one; use another name or directory"
-            raise DataDirectoryError(msg)
-        if found.get("txstorm.format") != FORMAT:
-            msg = (
-                f"table {where}: has format {found.get('txstorm.format')!r}, this txstorm reads {FORMAT!r}; "
-                "use the txstorm that wrote it, or a newer one"
-            )
-            raise DataDirectoryError(msg)
-        if found["txstorm.incarnation"] != self.owner.incarnation:
-            msg = (
-                f"table {where}: belongs to topology {found.get('txstorm.topology')!r}, incarnation "
-                f"{found['txstorm.incarnation']}; expected {self.owner.topology!r}, incarnation "
-                f"{self.owner.incarnation}; one data directory belongs to one topology: use another one"
-            )
-            raise DataDirectoryError(msg)
 
     def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
         """The error of a commit that cannot be made."""

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from txstorm.clients.delta import is_table
 from txstorm.state.history import append_history, check_history
-from txstorm.state.logged import LoggedTable, Owner, TableRef
+from txstorm.state.logged import LoggedTable
+from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import Staged, check_digest
 from txstorm.state.table import DeltaTableState
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TxstormError
-from txstorm.state.intent import CHANGES, OUTSIDE, SINK, Intent, IntentTable
+from txstorm.state.intent import OUTSIDE, Intent, IntentTable
 from txstorm.state.recovery import table_ref, tables_of
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
@@ -55,7 +55,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch
 
 
 def _publication(data_dir: Path, owner: Owner, table: IntentTable, intent: Intent) -> Publication:
-    if table.kind not in (CHANGES, SINK):
+    if table.kind in OUTSIDE:
         return Publication(table.uri, None, ELSEWHERE)
     if not is_table(data_dir / table.uri):
         return Publication(table.uri, False, "there is no table")

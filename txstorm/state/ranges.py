@@ -10,8 +10,8 @@ from pathlib import Path
 from txstorm.clients.delta import is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.declared import LETTERS_REF
-from txstorm.state.intent import CHANGES, SINK, TxidRecord
-from txstorm.state.read import list_sinks, list_states, open_table
+from txstorm.state.intent import CHANGES, SINK, STATE, TxidRecord
+from txstorm.state.read import keeps_no_changes, list_sinks, list_states, open_table
 from txstorm.state.table import TableRef
 
 
@@ -38,7 +38,8 @@ def table_ranges(data_dir: Path) -> dict[str, list[TableRange]]:
     Raises:
         TableCorrupt: the ranges of a table leave a gap or overlap.
     """
-    refs = [TableRef(CHANGES, name) for name in list_states(data_dir)]
+    states = list_states(data_dir)
+    refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in states]
     refs += [TableRef(SINK, name) for name in list_sinks(data_dir)]
     if is_table(data_dir / LETTERS_REF.uri):
         refs.append(LETTERS_REF)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,18 @@ import pyarrow.compute as pc
 from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import StateError
-from txstorm.state.declared import KEYS, LETTERS_REF, VALUES
+from txstorm.state.declared import LETTERS_REF
+from txstorm.state.expiry import alive, moment, ttl_of
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
-from txstorm.state.schema import OP, PREV, REMOVED, TXID, UPDATED, in_order
+from txstorm.state.merged import no_changes
+from txstorm.state.owner import KEYS, VALUES, is_merged
+from txstorm.state.readers import reads
+from txstorm.state.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
 from txstorm.state.table import DeltaTableState, Owner, TableRef
-from txstorm.state.versions import version_as_of
+from txstorm.state.versions import too_old, version_as_of
 
+Stamps = Callable[[int], int | None]
+"""The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
 
@@ -34,16 +40,18 @@ class StateParts:
     Attributes:
         base: the state table, at a version that is not ahead of `txid`.
         as_of: the txid that `base` is as of.
-        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count.
+        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count; None where there is none.
         keys, values: names of the columns.
+        ttl: how long its keys live that nobody writes.
     """
 
     base: DeltaHandle
     as_of: int
-    changes: DeltaHandle
+    changes: DeltaHandle | None
     txid: int
     keys: list[str]
     values: list[str]
+    ttl: timedelta | None = None
 
 
 def list_states(data_dir: Path) -> list[str]:
@@ -56,37 +64,62 @@ def list_sinks(data_dir: Path) -> list[str]:
     return _names(data_dir, SINK)
 
 
-def read_state(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> pa.Table:
+@reads
+def read_state(
+    data_dir: Path,
+    name: str,
+    txid: int | None = None,
+    committed: int = 0,
+    stamps: Stamps = lambda txid: None,
+    *,
+    whole: bool = False,
+) -> pa.Table:
     """The key and value columns of a state, one row per key, sorted by key with None first.
 
-    The same state gives the same rows in the same order. The table's metadata names state and txid.
+    The same state gives the same rows in the same order. The table's metadata names state and txid. Of a state whose
+    keys have a time to live those are left out that are gone at the stamp of the transaction.
 
     Args:
         data_dir: the data directory.
         name: the state.
         txid: as of which transaction; the last committed one by default.
         committed: the topology's last committed txid, where it is known: the last ones may have changed nothing here.
+        stamps: asked for the stamp of the transaction, where it matters; where it is not known, the newest one of a
+            row counts.
+        whole: with the stamps of the rows, and those of keys that are gone.
 
     Raises:
         StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
         TableCorrupt: a table or file is damaged.
     """
     parts = state_parts(data_dir, name, txid, committed)
-    later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
-    rows = folded(parts.base.read(), later, parts.keys, [*parts.keys, *parts.values])
+    shown, stamp = [*parts.keys, *parts.values], [] if parts.ttl is None else [STAMP.name]
+    rows = parts.base.read()
+    if parts.changes is None:
+        rows = in_order(rows, parts.keys).select(shown).combine_chunks()
+    else:
+        later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
+        rows = folded(rows, later, parts.keys, [*shown, *stamp])
+    if parts.ttl is not None and not whole:
+        known = stamps(parts.txid)
+        rows = alive(rows, parts.ttl, None if known is None else moment(known)).select(shown).combine_chunks()
     return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
 
 
 def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> StateParts:
     """What the state `name` is made of, as of `txid`; as `read_state`."""
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
-    kept, changes = _open(data_dir, STATE, name), _open(data_dir, CHANGES, name)
-    last = max(changes.last_txid(), committed)
+    kept = _open(data_dir, STATE, name)
+    changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
+    last = max((changes or kept).last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
     version, as_of = version_as_of(kept, wanted)
-    keys, values = _columns(changes.handle, KEYS), _columns(changes.handle, VALUES)
-    return StateParts(kept.at(version), as_of, changes.handle, wanted, keys, values)
+    if changes is not None and as_of < changes.floor():
+        raise too_old(name, wanted, changes.floor())
+    keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
+    ttl = ttl_of(kept.handle.properties)
+    return StateParts(kept.at(version), as_of, None if changes is None else changes.handle, wanted, keys, values, ttl)
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
@@ -96,8 +129,11 @@ def check_txid(what: str, wanted: int, last: int) -> None:
         raise StateError(msg)
 
 
+@reads
 def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
     """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
+
+    Where keys have a time to live there is ``_stamp`` too, behind the values.
 
     Args:
         data_dir: the data directory.
@@ -107,24 +143,41 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
         committed: the topology's last committed txid; given, the range is checked against it.
 
     Raises:
-        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1.
+        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1; or it has the layout
+            ``merge``.
     """
+    if keeps_no_changes(data_dir, name):
+        raise no_changes(name)
     table = _open(data_dir, CHANGES, name)
     if committed is not None:
         check_txid(f"changes of state {name!r}", last, max(table.last_txid(), committed))
         if not 1 <= first <= last:
             msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
             raise StateError(msg)
+    if first <= table.floor():
+        msg = (
+            f"changes of state {name!r}: those up to txid {table.floor()} are no longer kept (history_retention), got "
+            f"from txid {first}; ask for {table.floor() + 1} or later"
+        )
+        raise StateError(msg)
     keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
+    values += [] if ttl_of(table.handle.properties) is None else [STAMP.name]
     rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
     return in_order(rows, [TXID.name, *keys])
 
 
+def keeps_no_changes(data_dir: Path, name: str) -> bool:
+    """Whether there is a state `name` of the layout ``merge``, which has no table of changes."""
+    path = data_dir / TableRef(STATE, name).uri
+    return is_table(path) and is_merged(DeltaHandle.open(path).properties)
+
+
 def key_names(data_dir: Path, name: str) -> list[str]:
     """The key columns of a state, in the order of their declaration; raises `StateError` when there is none such."""
-    return _columns(_open(data_dir, CHANGES, name).handle, KEYS)
+    return _columns(_open(data_dir, STATE, name).handle, KEYS)
 
 
+@reads
 def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
     """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
 
@@ -134,6 +187,7 @@ def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None
     return _appended(_open(data_dir, SINK, name), first, last)
 
 
+@reads
 def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
     """The dead letters up to txid `last` with their ``_txid``, by txid and then as they were added.
 

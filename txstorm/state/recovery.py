@@ -8,20 +8,23 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.state.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable
-from txstorm.state.logged import Owner, TableRef
+from txstorm.state.owner import Owner, TableRef
 from txstorm.state.place import Place, placed
 
 _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 
 
 def table_ref(uri: str) -> TableRef:
-    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``."""
+    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``.
+
+    States of the layout ``merge`` are called ``state/…`` there.
+    """
     directory, _, name = uri.partition("/")
     return TableRef(_KINDS[directory], name)
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:
-    """All tables behind the `recorded` names: a state has two, maps and outlets have none."""
+    """All tables behind the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
     refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
     return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]
 
@@ -58,7 +61,7 @@ def check_tables(  # noqa: D417 - the rest is in the text
         if epoch is not None and table.epoch() > epoch:
             msg = f"table {ref.uri}: has epoch {table.epoch()}, the ledger {epoch}: a newer coordinator leads"
             raise FencedError(msg)
-        if ref.kind != STATE:
+        if ref.uri in recorded:
             _check_txid(ref.uri, recorded[ref.uri], table.last_txid(), live)
 
 

@@ -23,7 +23,8 @@ from txstorm.errors import (
 )
 from txstorm.state.clone import written
 from txstorm.state.intent import STATE
-from txstorm.state.logged import CREATED, RESTORED, TRIES, LoggedTable, Owner, TableRef
+from txstorm.state.logged import CREATED, RESTORED, TRIES, LoggedTable
+from txstorm.state.owner import Owner, TableRef, is_merged
 from txstorm.state.place import Place, placed
 from txstorm.state.recovery import table_ref
 from txstorm.state.schema import TXID, in_order
@@ -106,7 +107,7 @@ def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: in
     milliseconds since 1970.
 
     Raises:
-        StateError: a state as of `txid` is no longer kept.
+        StateError: a state as of `txid` is no longer kept, or inside a group of the layout ``merge``.
         TableCorrupt: a file is missing or damaged.
     """
     table = DeltaTableState.open(data_dir, owner, ref)
@@ -220,6 +221,8 @@ def _state(table: LoggedTable, txid: int) -> RewoundTable:
     for file in adds:
         if not table.has_file(file.path):
             raise _unreadable(table, file.path, "it is missing")
+    if is_merged(table.log.properties):
+        as_of = txid  # what is between changed nothing, and the ledger records the table at the txid of the rewind
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
 
 

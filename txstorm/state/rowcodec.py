@@ -1,6 +1,8 @@
 """Rows of a state as bytes for the key index, whole columns at a time.
 
-A key is its key group (two bytes, big-endian) and its canonical bytes (`txstorm.api.keys.canonical`). A row is a record
+A key is its key group (two bytes, big-endian) and its canonical bytes (`txstorm.api.keys.canonical`). In a collection
+these are followed by the row's place in the order and its number, eight bytes each, big-endian with the sign bit
+flipped, so that the rows of a key are next to each other and in their order. A row is a record
 of fixed width (txid, a bit per value that is null, then the values and the values before) followed by the content of
 those values that have none; its layout follows from the state's columns alone. `FORMAT` is the version of both.
 """
@@ -15,10 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.keys import canonical, key_groups
-from txstorm.api.state import KeyedState
+from txstorm.api.keys import canonical, canonical_value, key_group, key_groups
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.columns import python_values
 from txstorm.state.form import KeyForm, Value, ValueForm
+from txstorm.state.ordered import Owner, Place, Span
+from txstorm.state.schema import PLACE
 
 FORMAT = 1
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -27,6 +31,10 @@ _TEXT_TAGS = ((pa.types.is_string, b"s"), (pa.types.is_binary, b"b"))
 _WORD_TAGS = ((pa.types.is_integer, b"i"), (pa.types.is_boolean, b"t"), (pa.types.is_date32, b"d"),
               (pa.types.is_timestamp, b"T"))  # fmt: skip
 _HEAD = np.dtype([("tag", "S1"), ("size", "<u4")])
+_SIGN = np.uint64(1 << 63)
+_PLACE_BYTES = 8 * PLACE
+_FEW = 50
+"""Keys up to which it is quicker to take them one by one than as columns."""
 _WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
 
 
@@ -38,6 +46,27 @@ def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
     parts = [_binary(groups), *map(_canonical_column, columns)]
     made: list[bytes] = pc.binary_join_element_wise(*parts, _NOTHING).to_pylist()
     return made
+
+
+def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
+    """As `key_bytes`, of the rows of collections, whose last key columns are their place."""
+    owners = key_bytes(columns[:-PLACE], rows)
+    words = np.stack([_whole_numbers(column).view(np.uint64) ^ _SIGN for column in columns[-PLACE:]], axis=1)
+    places = words.astype(">u8").tobytes()
+    return [owner + places[i * _PLACE_BYTES : (i + 1) * _PLACE_BYTES] for i, owner in enumerate(owners)]
+
+
+def place_bytes(place: Place) -> bytes:
+    """The end of `placed_bytes` of one row."""
+    words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
+    return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
+
+
+def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
+    """The places at the end of `placed_bytes`; `order` is the type of the order column."""
+    words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
+    orders, numbers = words.view(np.int64).reshape(-1, PLACE).T
+    return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
 
 
 def _canonical_column(column: pa.Array) -> pa.Array:
@@ -77,7 +106,8 @@ class RowCodec:
     def __init__(self, state: KeyedState) -> None:
         self._keys = KeyForm(state)
         self._values = ValueForm(state)
-        kinds = [column.field.type for column in self._values.columns]
+        self._key_bytes = placed_bytes if isinstance(state, CollectionState) else key_bytes
+        kinds = [column.field.type for column in self._values.stored]
         self._slots = [_Slot(f"{part}{i}", kind) for part in "vp" for i, kind in enumerate(kinds)]
         bits = len(self._slots) + 1  # the last one: there was no value before
         fields = [(slot.name, slot.stored) for slot in self._slots]
@@ -85,7 +115,21 @@ class RowCodec:
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
         """Canonical keys as bytes."""
-        return key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
+        return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
+
+    def ranges(self, owners: Sequence[Owner], span: Span) -> list[tuple[bytes, bytes]]:
+        """The lowest and the highest key that a row of each of the collections `owners` in `span` may have."""
+        if len(owners) <= _FEW:
+            begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
+        else:
+            columns = zip(self._keys.columns, zip(*owners, strict=True), strict=False)
+            begins = key_bytes([column.array(values) for column, values in columns], len(owners))
+        first, last = place_bytes(span.first), place_bytes(span.last)
+        return [(begin + first, begin + last) for begin in begins]
+
+    def places(self, keys: Sequence[bytes]) -> list[Place]:
+        """The places of the rows of a collection."""
+        return places_of(keys, self._keys.columns[-PLACE].field.type)
 
     def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
         """Rows as bytes: canonical values, what made them so, and the values before."""
@@ -96,12 +140,12 @@ class RowCodec:
         """Keys and rows of a state or changes table; those of removals have no meaning."""
         batch = table.combine_chunks()
         keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
-        values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.columns]
+        values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.stored]
         struct = _array(batch["_prev"])
         before = [pc.struct_field(struct, [struct.type.get_field_index(column.name)]).cast(column.field.type)
-                  for column in self._values.columns]  # fmt: skip
+                  for column in self._values.stored]  # fmt: skip
         absent = np.asarray(struct.is_null())
-        return key_bytes(keys, table.num_rows), self._encoded(np.asarray(batch["_txid"]), values, before, absent)
+        return self._key_bytes(keys, table.num_rows), self._encoded(np.asarray(batch["_txid"]), values, before, absent)
 
     def _encoded(
         self,
@@ -136,7 +180,7 @@ class RowCodec:
             columns.append(slot.decode(rows, record[slot.name], start, nulls[:, i]))
             if slot.is_long:
                 start = start + record[slot.name]
-        size = len(self._values.columns)
+        size = len(self._values.stored)
         values, before = zip(*columns[:size], strict=True), zip(*columns[size:], strict=True)
         absent = nulls[:, -1].tolist()
         return [

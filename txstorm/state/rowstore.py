@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from txstorm.clients.rocks import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
 from txstorm.state.cache import Gone, Stored
 from txstorm.state.form import Key
+from txstorm.state.ordered import Owner, Place, Span
 from txstorm.state.rowcodec import FORMAT, RowCodec
 from txstorm.state.schema import OP, REMOVED, UPDATED, changes_schema
 
@@ -67,6 +69,7 @@ class RowStore:
         self._store = store
         self._owner = owner
         self._unsynced = False
+        self._looked_at = b""
 
     @property
     def path(self) -> Path:
@@ -93,6 +96,23 @@ class RowStore:
         """
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
+
+    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+        """Places and rows of each of the collections `owners` in `span`, in order; raises `KeyStoreError`."""
+        found = [self._store.scan(first, last + b"\0") for first, last in self._codec.ranges(owners, span)]
+        rows = iter(self._decoded([row for part in found for row in part]))
+        return [list(islice(rows, len(part))) for part in found]
+
+    def expire(self, upto: datetime, most: int) -> None:
+        """Look at the next `most` rows and forget those with a stamp up to `upto`; raises `KeyStoreError`.
+
+        The next call goes on where this one ends, and after the last row with the first.
+        """
+        found = self._store.scan(self._looked_at, _NOTE, most)
+        self._looked_at = found[-1][0] + b"\0" if len(found) == most else b""
+        if found:
+            rows = zip(found, self._codec.decode([row for _, row in found]), strict=True)
+            self._store.write([], [key for (key, _), (value, _, _) in rows if value[-1] <= upto])
 
     def note(self, last: int) -> None:
         """Remember that all rows up to txid `last` are there; raises `KeyStoreError`."""
@@ -121,6 +141,12 @@ class RowStore:
         except KeyStoreError as error:
             log.warning("%s", error)
         remove_store(self.path)
+
+    def _decoded(self, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[Place, Stored]]:
+        if not found:
+            return []
+        keys, rows = zip(*found, strict=True)
+        return list(zip(self._codec.places(keys), self._codec.decode(rows), strict=True))
 
     def _put(self, rows: Sequence[tuple[Key, Stored]]) -> None:
         if not rows:

@@ -19,6 +19,7 @@ from txstorm.clients.delta import is_table
 from txstorm.errors import DataDirectoryError, TableCorrupt
 from txstorm.state.history import read_history
 from txstorm.state.intent import CHANGES, DIRECTORIES, LETTERS, OUTSIDE, SINK, STATE, TxidRecord
+from txstorm.state.owner import is_merged
 from txstorm.state.read import open_table
 from txstorm.state.table import DeltaTableState, TableRef
 
@@ -48,7 +49,7 @@ class Found:
     """The tables of a data directory, and what they agree on.
 
     Attributes:
-        tables: by uri, all but ``state/…``.
+        tables: by uri, all but those of ``state/…`` that have one of changes.
         groups: last txid → its commits in all tables, of the groups that are not in the history table, and of the
             newest one of every table.
         history: the rows of the history table on this timeline, in txid order.
@@ -93,9 +94,9 @@ def find_tables(data_dir: Path) -> Found:
                 "of one topology from one moment: restore them from the same copy"
             )
             raise DataDirectoryError(msg)
-    _check_pairs(data_dir, refs)
+    _check_pairs(data_dir, opened)
     history = _history(data_dir, owner.timeline)
-    tables = {table.ref.uri: table for table in opened if table.ref.kind != STATE}
+    tables = {table.ref.uri: table for table in opened if table.ref.kind != STATE or _is_merged(table)}
     groups = _groups(tables, int(history[-1]["txid"]) if history else 0)
     _check_history(tables, groups, history)
     epoch = max(table.epoch() for table in opened)
@@ -112,7 +113,12 @@ def table_refs(data_dir: Path) -> Iterator[TableRef]:
         yield TableRef(LETTERS, "")
 
 
-def _check_pairs(data_dir: Path, refs: Sequence[TableRef]) -> None:
+def _is_merged(table: DeltaTableState) -> bool:
+    return table.ref.kind == STATE and is_merged(table.handle.properties)
+
+
+def _check_pairs(data_dir: Path, tables: Sequence[DeltaTableState]) -> None:
+    refs = [table.ref for table in tables if not _is_merged(table)]
     changes, states = ({ref.name for ref in refs if ref.kind == kind} for kind in (CHANGES, STATE))
     for name in sorted(changes ^ states):
         there, gone = ("changes", "state") if name in changes else ("state", "changes")

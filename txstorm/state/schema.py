@@ -3,6 +3,9 @@
 A *changes* table has the key columns, the value columns, then ``_txid``, ``_prev`` (struct of the values before, null
 when there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key group). A *state* table has the same
 columns without ``_op``, one row per key. A *sink* table has its columns and ``_txid``.
+
+A collection is a state whose key ends with the place of the row: the order column, then ``_seq``. Where keys have a
+time to live, a last value column ``_stamp`` says when the row was written.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.state import KeyedState, SinkTable, arrow_type
+from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import StateError
 
 UPDATED, REMOVED = "u", "d"
@@ -23,6 +26,10 @@ PREV = "_prev"
 TXID = pa.field("_txid", pa.int64())
 OP = pa.field("_op", pa.string())
 KEY_GROUP = pa.field("_kg", pa.int32())
+STAMP = pa.field("_stamp", pa.timestamp("us", tz="UTC"))
+SEQUENCE = pa.field("_seq", pa.int64())
+PLACE = 2
+"""How many of a collection's key columns say where in the collection a row is."""
 _SCALARS = (
     pa.types.is_signed_integer,
     pa.types.is_string,
@@ -40,7 +47,7 @@ _SUPPORTED = "str, int, float, bool, bytes, datetime, date, Decimal, or lists an
 
 def key_columns(state: KeyedState) -> list[str]:
     """The names of the key columns, in the order of the declaration."""
-    return list(state.key)
+    return [*state.key, *state.order, SEQUENCE.name] if isinstance(state, CollectionState) else list(state.key)
 
 
 def value_columns(state: KeyedState) -> list[str]:
@@ -50,7 +57,24 @@ def value_columns(state: KeyedState) -> list[str]:
 
 def key_fields(state: KeyedState) -> list[pa.Field]:
     """The Arrow fields of the key; raises `StateError` for a type that cannot be one (floats, lists, structs)."""
-    return [_field(f"state {state.name!r}", "key", name, kind) for name, kind in state.key.items()]
+    fields = [_field(f"state {state.name!r}", "key", name, kind) for name, kind in state.key.items()]
+    return [*fields, order_field(state), SEQUENCE] if isinstance(state, CollectionState) else fields
+
+
+def order_field(state: CollectionState) -> pa.Field:
+    """The Arrow field of the order column; raises `StateError` unless there is one, of a type that has an order."""
+    made = [_field(f"state {state.name!r}", "order", name, kind) for name, kind in state.order.items()]
+    if len(made) != 1:
+        msg = (
+            f"state {state.name!r}: expected one order column, got {list(state.order)}; write order={{'at': datetime}}"
+        )
+        raise StateError(msg)
+    return made[0]
+
+
+def stored_fields(state: KeyedState) -> list[pa.Field]:
+    """The Arrow fields of what a row keeps beside its key: `value_fields`, and its stamp where keys do not live on."""
+    return [*value_fields(state), STAMP] if state.ttl is not None else value_fields(state)
 
 
 def value_fields(state: KeyedState) -> list[pa.Field]:
@@ -85,7 +109,7 @@ def sink_fields(sink: SinkTable) -> list[pa.Field]:
 
 
 def _row_fields(state: KeyedState) -> list[pa.Field]:
-    values = value_fields(state)
+    values = stored_fields(state)
     return [*key_fields(state), *values, TXID, pa.field(PREV, pa.struct(values))]
 
 
@@ -96,6 +120,9 @@ def _field(owner: str, role: str, name: str, declared: Any) -> pa.Field:
         raise StateError(msg)
     if role == "key" and not any(fits(kind) for fits in _SCALARS):
         msg = f"{owner}, key {name!r}: {type_text(kind)} cannot be part of a key; use a string, an int or a Decimal"
+        raise StateError(msg)
+    if role == "order" and not (pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind)):
+        msg = f"{owner}, order {name!r}: expected datetime or int, got {type_text(kind)}; declare one of these"
         raise StateError(msg)
     return pa.field(name, kind)
 

@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from txstorm.clients.delta import DeltaHandle
 from txstorm.state.declared import LETTERS_REF
+from txstorm.state.expiry import MICROSECOND
 from txstorm.state.intent import SINK
-from txstorm.state.read import StateParts, has_letters, list_sinks, list_states, state_parts
-from txstorm.state.schema import OP, REMOVED, TXID, UPDATED
+from txstorm.state.read import Stamps, StateParts, has_letters, list_sinks, list_states, state_parts
+from txstorm.state.schema import OP, REMOVED, STAMP, TXID, UPDATED
 from txstorm.state.table import TableRef
 
 RANK = "_rank"
@@ -35,20 +37,26 @@ class View:
         return f"CREATE OR REPLACE TEMP VIEW {quoted(self.name)} AS {self.query}"
 
 
-def views(data_dir: Path, txid: int | None, committed: int, prefix: str = "") -> list[View]:
+def views(
+    data_dir: Path, txid: int | None, committed: int, prefix: str = "", stamps: Stamps = lambda txid: None
+) -> list[View]:
     """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, in this order.
+
+    A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
 
     With `txid` all of them stay at that transaction; without one they follow what is published. A state is read from
     the version of its table that is there now, with the changes since over it: right for as long as that version is
-    kept and the topology is not rewound to before it.
+    kept and the topology is not rewound to before it. Where keys have a time to live, what is gone is told by the stamp
+    of the last transaction when the view is made, or a newer one of a row; see `read_state` for `stamps`.
 
     Raises:
         StateError: `txid` is not committed, or no longer kept.
     """
     directory = data_dir.absolute()
     states = {name: state_parts(directory, name, txid, committed) for name in list_states(directory)}
-    made = [View(f"{prefix}state_{name}", _state(parts, txid)) for name, parts in states.items()]
-    made += [View(f"{prefix}changes_{name}", _rows(parts.changes, txid)) for name, parts in states.items()]
+    made = [View(f"{prefix}state_{name}", _state(parts, txid, stamps)) for name, parts in states.items()]
+    kept = {name: parts.changes for name, parts in states.items() if parts.changes is not None}
+    made += [View(f"{prefix}changes_{name}", _rows(changes, txid)) for name, changes in kept.items()]
     for name in list_sinks(directory):
         made.append(View(f"{prefix}sink_{name}", _rows(_table(directory, TableRef(SINK, name)), txid)))
     if has_letters(directory):
@@ -61,16 +69,29 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _state(parts: StateParts, txid: int | None) -> str:
+def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
     """The newest row of every key, without removed ones; base rows carry the txid that changed them last."""
-    columns = ", ".join(map(quoted, [*parts.keys, *parts.values]))
+    shown = ", ".join(map(quoted, [*parts.keys, *parts.values]))
+    if parts.changes is None:
+        return f"SELECT {shown} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
+    columns = shown if parts.ttl is None else f"{shown}, {STAMP.name}"
     upper = "" if txid is None else f" AND {TXID.name} <= {txid}"
     base = f"SELECT {columns}, {TXID.name}, '{UPDATED}' AS {OP.name} FROM {_at(parts.base)}"
     later = f"SELECT {columns}, {TXID.name}, {OP.name} FROM {_newest(parts.changes)}"
     both = f"{base} UNION ALL {later} WHERE {TXID.name} > {parts.as_of}{upper}"
     keys = f"PARTITION BY {', '.join(map(quoted, parts.keys))} " if parts.keys else ""
     ranked = f"SELECT *, row_number() OVER ({keys}ORDER BY {TXID.name} DESC) AS {RANK} FROM ({both})"
-    return f"SELECT {columns} FROM ({ranked}) WHERE {RANK} = 1 AND {OP.name} <> '{REMOVED}'"
+    there = f"{RANK} = 1 AND {OP.name} <> '{REMOVED}'"
+    if parts.ttl is not None:
+        newest = f"SELECT max(unix_micros({STAMP.name})) FROM ({later} WHERE {TXID.name} > {parts.as_of}{upper})"
+        there += f" AND {_alive(parts.ttl, stamps(parts.txid) or 0, '' if txid is not None else newest)}"
+    return f"SELECT {shown} FROM ({ranked}) WHERE {there}"
+
+
+def _alive(ttl: timedelta, stamp: int, newest: str) -> str:
+    """Whether the time to live of a row is not over at `stamp`, or at what the query `newest` gives."""
+    now = f"greatest({stamp}, ({newest}))" if newest else f"{stamp}"
+    return f"unix_micros({STAMP.name}) > {now} - {ttl // MICROSECOND}"
 
 
 def _rows(table: DeltaHandle, txid: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -13,34 +12,38 @@ import pyarrow as pa
 from txstorm import faults
 from txstorm.api.maps import MapState
 from txstorm.api.outlets import Outlet
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
+from txstorm.state.collection import state_group
 from txstorm.state.compact import Compaction, Growth
-from txstorm.state.declared import KEYS, Declaration, declarations, letters_declaration
+from txstorm.state.declared import Declaration, declarations, letters_declaration
 from txstorm.state.gathering import Gathering, are_many, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
-from txstorm.state.group import Member, Tables
-from txstorm.state.handle import StateGroup
+from txstorm.state.group import Member, States, Tables
 from txstorm.state.history import HISTORY
 from txstorm.state.index import Bounds, StateIndex
 from txstorm.state.indexing import opened_index
 from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.state.maps import MapGroup
 from txstorm.state.outside import OutsideStore
+from txstorm.state.owner import key_names_of
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
 from txstorm.state.recovery import table_ref
 from txstorm.state.schema import TXID
 from txstorm.state.sink import SinkGroup
+from txstorm.state.spark_writer import SparkWriter
 from txstorm.state.sweep import kept_by, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 from txstorm.state.together import together
 
 
 class StateStore:
-    """The tables, maps and outlets of one run. Used by one thread at a time, but for the handles that groups give out.
+    """The tables, maps and outlets of one run. Used by one thread at a time, but for groups and the handles they give.
+
+    A group may be made and written to by one thread while another one stages and publishes the one before.
 
     Attributes:
         outside: maps and outlets, which are in systems of the user's own.
@@ -53,6 +56,7 @@ class StateStore:
         tables: Mapping[TableRef, DeltaTableState],
         outside: OutsideStore,
         bounds: Bounds | None = None,
+        spark: SparkWriter | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.outside = outside
@@ -65,7 +69,10 @@ class StateStore:
         self._works: dict[str, Compaction | Gathering] = {}
         self._loose: dict[str, int] = {}
         self._growths: dict[str, Growth] = {}
+        self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
+        self._merged: list[tuple[int, Path]] = []
         self._bounds = bounds or Bounds()
+        self._spark = spark
 
     @classmethod
     def open(
@@ -85,6 +92,7 @@ class StateStore:
         letters: pa.Schema | None = None,
         cache_bytes: int | None = None,
         bounds: Bounds | None = None,
+        spark: SparkWriter | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -105,6 +113,7 @@ class StateStore:
             letters: the columns of the table of dead letters, where the topology keeps any.
             cache_bytes: of all states in memory, which share it evenly.
             bounds: of every state's index, instead.
+            spark: publishes to the tables that are declared with ``writer="spark"``; there must be one for them.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -128,9 +137,12 @@ class StateStore:
             made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             found[ref] = made
             faults.point(f"p0.{number}.created")
+        for one in declared:
+            if spark is not None and one.table.writer == SPARK:
+                found[one.refs[0]].use(spark)
         if cache_bytes is not None:
             bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
-        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds)
+        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds, spark)
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table; called in P0, and again for tables made by `open`.
@@ -156,7 +168,7 @@ class StateStore:
             return
         for table in self._delta.values():
             table.refresh()
-        states: dict[str, tuple[str, StateGroup | MapGroup]] = {}
+        states: dict[str, tuple[str, States | MapGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         letters: SinkGroup | None = None
         for one in self._declared:
@@ -170,8 +182,14 @@ class StateStore:
         self._members.update(self.outside.members(outside))
         states.update(self.outside.maps(outside))
         sinks.update(self.outside.outlets(outside))
-        self._loose = {ref.uri: small_files(self._delta[ref]) for ref in self._published_refs()}
+        appended = (ref for ref in self._delta if ref.kind != STATE)
+        self._loose = {ref.uri: small_files(self._delta[ref]) for ref in appended}
         self._tables = Tables(states, sinks, list(self._members.values()), letters)
+
+    @property
+    def tables(self) -> Mapping[TableRef, DeltaTableState]:
+        """The Delta tables, at the versions last read."""
+        return self._delta
 
     def last_txids(self) -> dict[str, int]:
         """Table, map with a mark (``maps/…``) or outlet (``outlets/…``) → the last txid published to it."""
@@ -211,14 +229,24 @@ class StateStore:
         return {one.uri: version for (_, one), version in zip(tables, made, strict=True)}
 
     def forget(self, before: int) -> None:
-        """Staged rows for maps and outlets of groups before `before` are needed no more."""
-        self.outside.forget(before=before)
+        """Remove staged rows that no table refers to, of groups that end before txid `before` and no kept intent names.
+
+        They are in the systems of maps and outlets, or in the files of tables of the layout ``merge``.
+        """
+        self.outside.forget(before)
+        for last, path in self._merged:
+            if last < before:
+                path.unlink(missing_ok=True)
+        self._merged = [one for one in self._merged if one[0] >= before]
 
     def _publish_table(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
         delta = self._delta[TableRef(table.kind, table.name)]
         version = delta.publish(number, table, intent, epoch)
         self._published(table.uri, intent.last)
-        self._loose[table.uri] = self._loose.get(table.uri, 0) + 1
+        if table.kind == STATE:
+            self._merged.append((intent.last, delta.path / table.staged.path))
+        else:
+            self._loose[table.uri] = self._loose.get(table.uri, 0) + 1
         if table.kind == CHANGES and table.name in self._growths:
             self._growths[table.name].later += table.staged.rows
         delta.tidy()
@@ -245,7 +273,7 @@ class StateStore:
         self.load()
         until = None if limit_seconds is None else clock() + limit_seconds
         done = []
-        for name in self._indexes:
+        for name in self._growths:
             if until is not None and clock() >= until:
                 break
             work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000))
@@ -258,9 +286,9 @@ class StateStore:
         grown = (TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.is_due)
         return next(grown, None) or next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
 
-    def behind(self) -> str | None:
-        """A state table that is not up to date."""
-        return next((TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later), None)
+    def behind(self) -> list[str]:
+        """The state tables that are not up to date."""
+        return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
     def upkeep(self, uri: str, now: int) -> Compaction | Gathering | None:
         """What is to be done for the table `uri`; None when there is nothing to.
@@ -298,7 +326,7 @@ class StateStore:
         if kept.last_txid() >= as_of:
             return None
         self._growths[name].begin()
-        keys = json.loads(kept.handle.properties[KEYS])
+        keys = key_names_of(kept.handle.properties)
         return Compaction(kept, changes, keys, as_of, self._epoch, now)
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
@@ -310,10 +338,7 @@ class StateStore:
         faults.point("sweep.before")
         removed = []
         for ref, table in self._delta.items():
-            member = self._members.get(ref.uri)
-            kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
-            if (work := self._works.get(ref.uri)) is not None:
-                kept |= work.written
+            kept = self.kept_files(ref, live)
             removed += [f"{ref.uri}/{path}" for path in sweep_table(table.path, self._epoch, kept, table.handle)]
         removed += self.outside.sweep(live, self._epoch, self._members)
         history = self.data_dir / HISTORY
@@ -323,8 +348,16 @@ class StateStore:
         faults.point("sweep.after")
         return removed
 
+    def kept_files(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
+        """The files below the table `ref` that `live` intents, this run or its upkeep name, relative to it."""
+        member, work = self._members.get(ref.uri), self._works.get(ref.uri)
+        kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
+        return kept | (work.written if work is not None else set())
+
     def close(self) -> None:
         """Let go of tables, indexes and connections."""
+        if self._spark is not None:
+            self._spark.close()
         self.outside.close()
         for index in self._indexes.values():
             index.close()
@@ -333,16 +366,18 @@ class StateStore:
         self._indexes.clear()
 
     def _published_refs(self) -> list[TableRef]:
-        return [ref for ref in self._delta if ref.kind != STATE]
+        return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _load_state(self, one: Declaration, state: KeyedState) -> StateGroup:
-        changes, kept = self._delta[TableRef(CHANGES, state.name)], self._delta[TableRef(STATE, state.name)]
-        index = opened_index(self.data_dir, state, kept, changes, self._bounds)
-        group = StateGroup(state, index)
+    def _load_state(self, one: Declaration, state: KeyedState) -> States:
+        published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
+        index = opened_index(self.data_dir, state, kept, None if one.merged else published, self._bounds)
+        group = state_group(state, index)
         self._indexes[state.name] = index
-        since = changes.handle.row_count((TXID.name, kept.last_txid()))
-        self._growths[state.name] = Growth(kept.handle.row_count(), since)
-        self._members[changes.ref.uri] = Member(one.component, changes.path, changes.ref, group, changes.last_txid())
+        if not one.merged:
+            since = published.handle.row_count((TXID.name, kept.last_txid()))
+            self._growths[state.name] = Growth(kept.handle.row_count(), since)
+        member = Member(one.component, published.path, published.ref, group, published.last_txid())
+        self._members[published.ref.uri] = member
         return group
 
     def _load_sink(self, one: Declaration, sink: SinkTable) -> SinkGroup:

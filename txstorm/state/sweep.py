@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Generator, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
 from txstorm.clients.delta import DataFile, DeltaHandle
 from txstorm.state.intent import Intent
 from txstorm.state.staging import STAGED, epoch_of
+
+
+def unlogged(
+    table: Path, epoch: int, kept: set[str], handle: DeltaHandle, at_once: int
+) -> Generator[None, None, list[str]]:
+    """What `sweep_table` would remove, found in steps of `at_once` log entries.
+
+    `handle` is at the newest version, and `kept` what is staged now: what is staged or published later is not found.
+    """
+    found = _unneeded(_found(table), epoch, kept)
+    if not found:
+        return []
+    logged: set[str] = set()
+    for number, paths in enumerate(handle.logged(), start=1):
+        logged.update(paths)
+        if number % at_once == 0:
+            yield
+    return [path for path in found if path not in logged]
 
 
 def sweep_table(table: Path, epoch: int, kept: set[str], handle: DeltaHandle) -> list[str]:
@@ -32,7 +50,7 @@ class Logged(Protocol):
 
 def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> list[str]:
     """Those of the staged files that are `found` which `sweep_table` removes."""
-    candidates = [path for path in found if path not in kept and _is_older(path, epoch)]
+    candidates = _unneeded(found, epoch, kept)
     if candidates:
         current = {file.path for file in log.files()}
         candidates = [path for path in candidates if path not in current]
@@ -44,7 +62,7 @@ def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> li
 
 def sweep_unlogged(path: Path, epoch: int, kept: set[str]) -> list[str]:
     """The same below a `path` that is no table: no log refers to what is staged there."""
-    return _removed(path, [one for one in _found(path) if one not in kept and _is_older(one, epoch)])
+    return _removed(path, _unneeded(_found(path), epoch, kept))
 
 
 def _found(table: Path) -> list[str]:
@@ -60,6 +78,10 @@ def _removed(table: Path, paths: list[str]) -> list[str]:
 def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
     """The staged files of the table `uri` that `intents` name."""
     return {table.staged.path for intent in intents for table in intent.tables if table.uri == uri}
+
+
+def _unneeded(found: Iterable[str], epoch: int, kept: Set[str]) -> list[str]:
+    return [path for path in found if path not in kept and _is_older(path, epoch)]
 
 
 def _is_older(path: str, epoch: int) -> bool:

@@ -10,21 +10,26 @@ from pathlib import Path
 import pyarrow as pa
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta_lock import is_shared
+from txstorm.clients.delta_log import paths_of
 from txstorm.errors import TableCorrupt
 from txstorm.ledger.durable import sync_file
-from txstorm.state.intent import IntentTable
+from txstorm.state.intent import STATE, IntentTable
 from txstorm.state.logged import COMMITTED as COMMITTED
 from txstorm.state.logged import COMPACTED as COMPACTED
 from txstorm.state.logged import CREATED as CREATED
 from txstorm.state.logged import EPOCH as EPOCH
+from txstorm.state.logged import PRUNED as PRUNED
 from txstorm.state.logged import REGROUPED as REGROUPED
 from txstorm.state.logged import RESTORED as RESTORED
 from txstorm.state.logged import TRIES as TRIES
 from txstorm.state.logged import LoggedTable, identity_info
-from txstorm.state.logged import Owner as Owner
-from txstorm.state.logged import TableRef as TableRef
-from txstorm.state.schema import schema_differences
-from txstorm.state.staging import STAGED, Staged, check_digest, data_file
+from txstorm.state.merged import merged_files
+from txstorm.state.owner import Owner as Owner
+from txstorm.state.owner import TableRef as TableRef
+from txstorm.state.schema import OP, schema_differences
+from txstorm.state.staging import STAGED, check_digest, data_file
+from txstorm.state.writer import DIRECT, Writer
 
 log = logging.getLogger("txstorm.state")
 
@@ -37,6 +42,7 @@ class DeltaTableState(LoggedTable):
     def __init__(self, data_dir: Path, owner: Owner, ref: TableRef, handle: DeltaHandle) -> None:
         self.path = data_dir / ref.uri
         self._handle = handle
+        self._writer: Writer = DIRECT
         super().__init__(owner, ref, handle, str(self.path))
 
     @classmethod
@@ -65,6 +71,18 @@ class DeltaTableState(LoggedTable):
         for parent in (path.parent, data_dir):
             sync_file(parent)
         return made
+
+    def use(self, writer: Writer) -> None:
+        """Publish groups with `writer`; called before the epoch is raised."""
+        self._writer = writer
+
+    def prepare(self) -> bool:
+        """Have the writer look whether the table can be written to; raises `InputError` where it cannot safely."""
+        return self._writer.prepare(self.path)
+
+    def commit_group(self, commit: Commit) -> int | None:
+        """Have the writer make a commit that publishes rows."""
+        return self._writer.commit(self._handle, commit, self._txid_app)
 
     @property
     def handle(self) -> DeltaHandle:
@@ -101,16 +119,30 @@ class DeltaTableState(LoggedTable):
         """Make a version of the log durable."""
         entry = self._handle.log_entry(version)
         if entry.exists():  # else it is so old that a checkpoint has taken its place
+            for file in _unsynced(self.path, entry):
+                sync_file(file)
             sync_file(entry)
         sync_file(entry.parent)
 
-    def staged_file(self, staged: Staged) -> DataFile:
-        """The staged file as an entry for the log; raises `TableCorrupt` where it is gone or has another size."""
-        return data_file(self.path, staged)
+    def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
+        """The staged file; of a state of the layout ``merge`` files that are written here with its rows over theirs.
+
+        Raises:
+            TableCorrupt: the staged file is gone or has another size, or a file to be written again is damaged.
+            OSError: the disk is full.
+        """
+        if table.kind != STATE:
+            return [data_file(self.path, table.staged)], []
+        self.check_columns(table)
+        return merged_files(self._handle, table.staged, epoch, stamp)
+
+    def check_columns(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the table has the columns of the staged rows."""
+        self.check_schema(table.arrow_schema())
 
     def check_staged(self, table: IntentTable) -> None:
         """Raise `TableCorrupt` unless the staged rows are what was decided, and have the table's columns."""
-        self.check_schema(table.arrow_schema())
+        self.check_columns(table)
         check_digest(self.path, table.staged)
 
     def at(self, version: int) -> DeltaHandle:
@@ -123,7 +155,17 @@ class DeltaTableState(LoggedTable):
 
     def check_schema(self, expected: pa.Schema) -> None:
         """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
+        if self.ref.kind == STATE:  # the layout merge: its rows are changes
+            expected = pa.schema([field for field in expected if field.name != OP.name])
         differences = schema_differences(expected, self._handle.schema)
         if differences:
             msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
             raise TableCorrupt(msg)
+
+
+def _unsynced(table: Path, entry: Path) -> list[Path]:
+    """The files of a log entry that Spark may have written, which makes nothing durable."""
+    if not is_shared(table):
+        return []
+    files = [table / path for path in paths_of(entry) if not path.startswith(STAGED)]
+    return [file for file in (*files, *{file.parent for file in files}) if file.exists()]

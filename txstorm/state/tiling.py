@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from txstorm.clients.delta_log import FOREIGN
 from txstorm.errors import TableCorrupt
+
+
+def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `TableCorrupt` where somebody else has changed rows of a state; files put together are no harm."""
+    for info in infos:
+        if FOREIGN in info:
+            msg = (
+                f"table {table}: somebody else has changed its rows (operation {info[FOREIGN]}): it is no longer what "
+                "the topology has committed; restore the table's directory from a copy, and write to tables of your own"
+            )
+            raise TableCorrupt(msg)
 
 
 def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:

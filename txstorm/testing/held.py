@@ -15,10 +15,10 @@ from txstorm.coordinator.status import AttemptStatus
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.commits import Finished
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.outcome import Outcome
 from txstorm.runtime.session import Session
+from txstorm.runtime.turn import Turn
 from txstorm.testing.emissions import Emissions
 
 T = TypeVar("T")
@@ -45,12 +45,12 @@ class Held:
 
     Attributes:
         since: when its phase began, by the session's monotonic clock.
-        finished: in the commit phase, what P5 gave.
+        finished: in the commit phase, the group whose committers have finished.
     """
 
     attempt: TransactionAttempt
     since: float
-    finished: Finished | None = None
+    finished: Turn | None = None
 
 
 class HeldDriver(Driver):
@@ -181,7 +181,7 @@ class HeldDriver(Driver):
 
 
 def _forget(one: Held) -> None:
-    """What P5 staged is dropped; its files are orphans that the next clean stop removes."""
+    """What committers wrote is dropped."""
     if one.finished is not None:
         one.finished.tables.drop_from(one.attempt.txid)
 

@@ -32,6 +32,12 @@ def column_fault(declared: Any, *, key: bool) -> str | None:
     return _key_fault(found) if key else _value_fault(found)
 
 
+def has_order(declared: Any) -> bool:
+    """Whether the rows of a collection can be ordered by a column of type `declared`: signed integers and times."""
+    found = arrow_type(declared) if isinstance(declared, Hashable) else None
+    return found is not None and (_TYPES.is_signed_integer(found) or found == pa.timestamp("us", tz="UTC"))
+
+
 def _key_fault(found: pa.DataType) -> str | None:
     if _TYPES.is_floating(found):
         return f"{found} cannot be a key, since equal numbers may have different bits; use int, str or Decimal"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import InputError
 from txstorm.topology.diagrams import dot, mermaid
 from txstorm.topology.graph import Component, Topology
@@ -109,7 +110,7 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
             name: {"fields": list(one.fields), "direct": one.direct} for name, one in component.streams.items()
         },
         "states": [
-            {"name": one.name, "key": list(one.key), "value": list(one.value)}
+            {"name": one.name, "key": list(one.key), **_more(one), "value": list(one.value)}
             for one in topology.states.get(component.id, ())
         ],
         "maps": [
@@ -122,6 +123,12 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
         ],
         "sinks": [{"name": one.name, "columns": list(one.columns)} for one in topology.sinks.get(component.id, ())],
     }
+
+
+def _more(state: KeyedState) -> dict[str, Any]:
+    """What not every state has: an order, a time to live in seconds."""
+    order = {"order": list(state.order)} if isinstance(state, CollectionState) else {}
+    return order if state.ttl is None else {**order, "ttl": state.ttl.total_seconds()}
 
 
 FORMATS: dict[str, Callable[[Topology], str]] = {

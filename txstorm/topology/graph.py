@@ -14,7 +14,7 @@ from txstorm.api.maps import MapState
 from txstorm.api.names import near
 from txstorm.api.outlets import Outlet
 from txstorm.api.output import StreamDeclaration
-from txstorm.api.state import KeyedState, SinkTable, arrow_type
+from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 from txstorm.topology.tables import Table, found_tables
@@ -120,6 +120,11 @@ class Topology:
         """Whether a component has effects of its own, so that transactions are decided one by one."""
         return any(component.external for component in self.components)
 
+    @property
+    def outside(self) -> bool:
+        """Whether its commits reach other systems: what comes before them is committed first."""
+        return self.external or bool(self.maps) or bool(self.outlets)
+
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """The same graph with some settings changed; raises `SettingError` as `Settings.parse` does."""
         return replace(self, settings=self.settings.updated(changes))
@@ -172,7 +177,7 @@ class Topology:
             "inputs": [[one.component, one.stream, *_grouping_shape(one.grouping)] for one in component.inputs],
             "streams": {name: [list(one.fields), one.direct] for name, one in component.streams.items()},
             "states": [
-                [state.name, _columns_shape(state.key), _columns_shape(state.value)]
+                [state.name, _columns_shape(state.key), _columns_shape(state.value), *_more_shape(state)]
                 for state in self.states.get(component.id, ())
             ],
             "sinks": [[sink.name, _columns_shape(sink.columns)] for sink in self.sinks.get(component.id, ())],
@@ -183,6 +188,13 @@ def _grouping_shape(grouping: Grouping) -> list[Any]:
     """The grouping without memory addresses: a custom one counts by its class."""
     custom = None if grouping.custom is None else type(grouping.custom).__qualname__
     return [grouping.kind, list(grouping.fields), custom]
+
+
+def _more_shape(state: KeyedState) -> list[Any]:
+    """What not every state has; those without keep the fingerprint they had before there was such."""
+    order = [_columns_shape(state.order)] if isinstance(state, CollectionState) else []
+    ttl = [] if state.ttl is None else [str(state.ttl)]
+    return [*order, *ttl, *([] if state.layout == CHANGES else [state.layout])]
 
 
 def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:

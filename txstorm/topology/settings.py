@@ -110,6 +110,11 @@ class Settings(BaseModel):
         256 * MIB, description="bytes of states in the driver's memory, about; what is more is looked up on disk"
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
+    history_retention: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
+        None,
+        description="seconds for which earlier transactions can be read and gone back to; none: for good. What is "
+        "older is removed, but for what savepoints need",
+    )
     ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None,
         description="where the coordinator remembers: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.outlets import OUTLET_METHODS, Outlet
-from txstorm.api.state import KeyedState, SinkTable
-from txstorm.topology.columns import column_fault
+from txstorm.api.state import LAYOUTS, MERGE, SPARK, WRITERS, CollectionState, KeyedState, SinkTable
+from txstorm.topology.columns import column_fault, has_order
 from txstorm.topology.graph import Input
 from txstorm.topology.inspected import Inspected
 
@@ -34,6 +35,12 @@ def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
             yield from _state_faults(one.id, state)
         for sink in one.sinks:
             yield from _sink_faults(one.id, sink)
+        writers = [(state.name, state.writer) for state in one.states]
+        writers += [(sink.name, sink.writer) for sink in one.sinks]
+        for name, writer in writers:
+            if writer not in WRITERS:
+                expected = " or ".join(map(repr, WRITERS))
+                yield f"component {one.id!r}, table {name!r}: expected writer {expected}, got {writer!r}"
         for outlet in one.outlets:
             yield from _sink_faults(one.id, outlet)
             yield from _writer_faults(one.id, outlet)
@@ -108,9 +115,40 @@ def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
         return
     if not state.value:
         yield f"{where}: has no value columns; name at least one, such as value={{'n': int}}"
+    yield from _layout_faults(where, state)
     yield from _column_faults(f"{where}, key", state.key, key=True)
     yield from _column_faults(f"{where}, value", state.value, key=False)
-    yield from _twins(where, [*state.key, *state.value])
+    if state.ttl is not None and not (isinstance(state.ttl, timedelta) and state.ttl > timedelta(0)):
+        yield f"{where}: ttl is a timedelta above 0 or None, got {state.ttl!r}; write ttl=timedelta(days=1)"
+    order: Mapping[str, Any] = {}
+    if isinstance(state, CollectionState):
+        yield from _order_faults(where, state.order)
+        order = state.order if isinstance(state.order, Mapping) else {}
+    yield from _twins(where, [*state.key, *order, *state.value])
+
+
+def _layout_faults(where: str, state: KeyedState) -> Iterator[str]:
+    if state.layout not in LAYOUTS:
+        yield f"{where}: expected the layout {' or '.join(LAYOUTS)}, got {state.layout!r}"
+    if state.layout != MERGE:
+        return
+    if isinstance(state, CollectionState):
+        yield f"{where}: a collection cannot have the layout {MERGE!r}: it keeps changes; leave the layout out"
+    elif state.ttl is not None:
+        yield f"{where}: a ttl and the layout {MERGE!r} exclude each other: commits write the files of their keys only"
+    if state.writer == SPARK:
+        yield f"{where}: writer {SPARK!r} and the layout {MERGE!r} exclude each other: Spark appends; leave one out"
+
+
+def _order_faults(where: str, order: Any) -> Iterator[str]:
+    if not isinstance(order, Mapping) or len(order) != 1:
+        yield f"{where}: order is a mapping of one column to its type; write order={{'at': datetime}}"
+        return
+    for name, declared in order.items():
+        if fault := field_fault(f"{where}, order", name):
+            yield fault
+        if not has_order(declared):
+            yield f"{where}, order: column {name!r}: expected datetime or int, got {declared!r}; use one of these"
 
 
 def _shared_writers(components: Sequence[Inspected]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.outlets import Outlet
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.topology.graph import Component, Input, Kind, Topology
 
 KIND_WORDS: dict[Kind, str] = {
@@ -143,6 +143,8 @@ def _table(one: KeyedState | SinkTable | MapState | Outlet) -> Table:
     if isinstance(one, SinkTable):
         return Table("sink", printable(one.name), _columns(one.columns))
     arrow = f"{_columns(one.key)} → " if one.key else ""
+    if isinstance(one, CollectionState):
+        return Table("state", printable(one.name), f"{arrow}[{_columns(one.order)}, {_columns(one.value)}, …]")
     return Table("state", printable(one.name), arrow + _columns(one.value))
 
 

@@ -47,10 +47,28 @@ def test_what_a_handle_remembers_is_never_older_than_its_version(handle):
     assert (handle.app_version("app"), handle.app_version("epoch")) == (3, 1)
 
 
-def test_a_handle_that_did_not_refresh_conflicts_with_itself(handle):
-    handle.commit(Commit({"app": 1}, {}))
+def test_a_handle_moves_with_its_own_commits_and_not_with_those_of_others(handle):
+    other = DeltaHandle.open(handle.path)
+    for version in (1, 2):
+        handle.commit(Commit({"app": version}, {}))
+        assert (handle.version, handle.app_version("app")) == (version, version)
+    assert (other.version, other.app_version("app")) == (0, 0)
     with pytest.raises(ConflictError):
-        handle.commit(Commit({"app": 2}, {}))
+        other.commit(Commit({"app": 9}, {}))
+    assert (other.version, other.app_version("app")) == (0, 0)
+    other.refresh()
+    assert (other.version, other.app_version("app")) == (2, 2)
+
+
+def test_a_handle_never_sees_files_of_a_later_version_than_its_own(handle):
+    other = DeltaHandle.open(handle.path)
+    add(handle, 1)
+    handle.commit(Commit({"app": 2}, {}, [DataFile("2.parquet", 1)]))
+    other.refresh()
+    other.commit(Commit({"app": 3}, {}, [DataFile("3.parquet", 1)]))
+    assert [file.path for file in handle.files()] == ["2.parquet", "1.parquet"]
+    with pytest.raises(ConflictError):  # what was read is what the next commit is compared with
+        handle.commit(Commit({"app": 3}, {}))
 
 
 def test_history_has_our_infos_newest_first_and_nothing_of_others(handle):

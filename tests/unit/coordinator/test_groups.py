@@ -4,7 +4,7 @@ import pytest
 from coordinator_bench import Bench
 
 from txstorm.coordinator.commands import Commit, Discard, Forget
-from txstorm.coordinator.events import Committed, Failed
+from txstorm.coordinator.events import Committed, Failed, Stopping
 from txstorm.coordinator.machine import COMMITTING, PROCESSED, Config
 from txstorm.errors import SettingError, TxstormError
 
@@ -45,6 +45,24 @@ def test_one_group_at_a_time_and_it_does_not_grow():
     assert bench.ack(1) == ["commit 1"]
     assert bench.ack(2) + bench.ack(3) == []
     assert bench.state.committing_txids == (1,)
+
+
+def test_what_follows_is_the_next_group_as_far_as_it_is_processed():
+    bench = Bench(max_pending=6, max_group=2)
+    bench.wake()
+    bench.value = None
+    for txid in (2, 3, 5):
+        bench.ack(txid)
+    assert bench.state.following == ()  # nothing commits yet
+    bench.ack(1)
+    assert bench.state.committing_txids == (1, 2)
+    assert bench.state.following == (3,)
+    bench.ack(4)
+    assert bench.state.following == (3, 4)  # and not 5: no more than a group
+    bench.send(Failed(4, bench.attempts[4]))
+    assert bench.state.following == (3,)
+    bench.send(Stopping(drain=False))
+    assert bench.state.following == ()
 
 
 def test_the_whole_group_committed_forgets_below_its_last_and_plans_on():

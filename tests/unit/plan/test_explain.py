@@ -1,7 +1,9 @@
 from plan_samples import branches, builder, source_diagram, word_count
 
+from txstorm.bolts import CountByKey
 from txstorm.plan.explain import explain
 from txstorm.plan.stages import compile_plan
+from txstorm.sinks import DeltaSink
 
 WORD_COUNT = """\
 plan of topology word-count
@@ -86,3 +88,12 @@ def test_without_committers():
 
 def test_a_compiled_plan_explains_itself_the_same():
     assert explain(compile_plan(branches())) == BRANCHES
+
+
+def test_tables_that_spark_publishes_are_named():
+    made = builder()
+    made.set_bolt("sink", DeltaSink("out", {"word": str}, writer="spark")).shuffle_grouping("s")
+    made.set_bolt("counts", CountByKey("word", "counts", writer="spark")).global_grouping("s")
+    lines = explain(made.build_topology()).splitlines()
+    assert lines[-1].endswith("state counts: state/counts, changes/counts, by word, published with Spark")
+    assert "sink out: sinks/out, published with Spark" in "\n".join(lines)

@@ -43,7 +43,7 @@ class Store:
         return "state/counts" if self.works else None
 
     def behind(self):
-        return None
+        return []
 
     def upkeep(self, uri, now):
         return self.works.pop(0)
@@ -58,15 +58,16 @@ class Bench:
     """An `Upkeep` whose driver thread is the test."""
 
     def __init__(self, *works):
-        self.store, self.inbox, self.failures, self.now = Store(*works), [], [], 0.0
+        self.store, self.inbox, self.failures, self.now, self.turns = Store(*works), [], [], 0.0, 0
         self.upkeep = upkeep.Upkeep(self.store, self.in_turn, self.inbox.append, self.failures.append, lambda: self.now)
 
     def in_turn(self, call):
-        done = Future()
+        done, self.turns = Future(), self.turns + 1
         try:
             done.set_result(call())
         except Exception as error:  # noqa: BLE001 - as a future does
             done.set_exception(error)
+        self.turns -= 1
         return done
 
     def turn(self, steps=10):
@@ -99,6 +100,39 @@ def test_what_fails_is_tried_again_later(error, caplog):
     bench.now = upkeep.PAUSE + 1
     bench.turn()
     assert bench.store.done == [second]
+
+
+class Kept:
+    """A retention of three steps that is due once."""
+
+    def __init__(self, bench):
+        self.bench, self.done, self.due = bench, [], True
+
+    def is_due(self):
+        return self.due
+
+    def steps(self):
+        self.due = False
+        for step in range(3):
+            assert self.bench.turns == 1
+            self.done.append(step)
+            yield
+
+
+def test_retention_follows_when_all_states_are_up_to_date_a_step_a_turn():
+    bench = Bench()
+    kept = bench.upkeep._retention = Kept(bench)
+    works = {"state/a": Work(), "state/b": Work()}
+    bench.store.behind = lambda: list(works)
+    bench.store.upkeep = lambda uri, now: works[uri]
+    bench.turn()
+    assert set(bench.store.done) == set(works.values())
+    assert kept.done == [0, 1, 2]
+    kept.due, kept.done = True, []
+    bench.upkeep.end()
+    bench.upkeep._thread = None
+    bench.turn(1)
+    assert (kept.done, bench.failures) == ([], [])
 
 
 def test_nothing_to_do_is_no_fault():

@@ -98,7 +98,7 @@ def test_what_is_not_decided_is_not_in_it(tmp_path):
 
 
 def test_several_files_and_the_old_ones_leave(tmp_path, monkeypatch):
-    monkeypatch.setattr("txstorm.state.compact.FILE_ROWS", 2)
+    monkeypatch.setattr("txstorm.state.rewriting.FILE_ROWS", 2)
     store = open_store(tmp_path, create=True)
     commit(store, 1, dict.fromkeys("abcde", 1))
     store.compact()

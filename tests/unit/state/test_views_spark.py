@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from keyed_cases import SECOND, committed, opened
 from store_cases import commit, open_store
 from test_read import KINDS, ROW, WIDE, put, wide
 
@@ -79,3 +80,27 @@ def test_views_of_a_live_run(spark, tmp_path):
         handle.stop()
     assert while_it_ran == shown(spark, "live_state_counts") == read(handle.state("counts").to_arrow())
     assert shown(spark, "at2_state_counts") == read(handle.state("counts").as_of(txid=2).to_arrow())
+
+
+def test_collections_and_keys_whose_time_is_over(spark, tmp_path):
+    store = opened(tmp_path, create=True)
+    stamps = {txid: 4 * txid * SECOND for txid in range(1, 7)}
+    for txid, stamp in stamps.items():
+        committed(store, txid, stamp, lambda r, txid=txid: write(r, txid))
+        if txid == 4:
+            store.compact()
+        if txid == 5:
+            follow = views(tmp_path, None, 5, "now_", stamps.get)
+    for view in [*follow, *views(tmp_path, 3, 6, "then_", stamps.get)]:
+        spark.sql(view.statement)
+    for name in ("seen", "events", "recent"):
+        assert shown(spark, f"now_state_{name}") == read(read_state(tmp_path, name, 6, 6, stamps.get))
+        assert shown(spark, f"then_state_{name}") == read(read_state(tmp_path, name, 3, 6, stamps.get))
+    assert [spark.table(f"now_state_{name}").count() for name in ("seen", "events", "recent")] == [3, 4, 3]
+
+
+def write(resources, txid):
+    resources.state("count", 0, "seen").put(f"u{txid}", {"n": txid, "by": "test"})
+    resources.collection("count", 0, "events").append("a", txid, "k", txid)
+    resources.collection("count", 0, "events").remove("a", txid - 4, txid - 4)
+    resources.collection("count", 0, "recent").append((), -txid, txid)

@@ -9,7 +9,7 @@ from typing import Any
 from store_cases import JsonLedger, commit, open_store
 
 from txstorm.clients.delta import DeltaHandle
-from txstorm.state import compact, gathering
+from txstorm.state import compact, gathering, rewriting
 
 LAST = 8
 
@@ -17,7 +17,7 @@ LAST = 8
 def small(patch: Any) -> None:
     """Have `patch` (object, name, value) make the bounds small."""
     for module, name, value in (
-        (compact, "FILE_ROWS", 8),
+        (rewriting, "FILE_ROWS", 8),
         (compact, "WINDOW_ROWS", 6),
         (compact, "LEAST_ROWS", 1),
         (gathering, "LEAST_FILES", 3),

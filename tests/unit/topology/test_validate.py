@@ -296,6 +296,16 @@ def test_fields_are_different_names(fields, sentence):
     assert sentence in only_fault(with_bolt(bolt()))
 
 
+@pytest.mark.parametrize(
+    "table", [KeyedState("t", {"k": str}, {"n": int}, writer="rust"), SinkTable("t", {"n": int}, writer="rust")]
+)
+def test_a_writer_that_is_none(table):
+    bolt = type("Bolt", (Keep,), {"table": table})
+    made = builder()
+    made.set_committer_bolt("k", bolt()).shuffle_grouping("lines")
+    assert only_fault(made) == "component 'k', table 't': expected writer 'deltalake' or 'spark', got 'rust'"
+
+
 def test_a_stream_declared_twice():
     class Twice(Plain):
         def declare_output_fields(self, declarer):

@@ -10,7 +10,8 @@ from txstorm.ledger import names
 from txstorm.ledger.store import Entry
 from txstorm.runtime.books import DECIDED
 from txstorm.state.intent import CHANGES, STATE
-from txstorm.state.logged import COMMITTED, Owner
+from txstorm.state.logged import COMMITTED
+from txstorm.state.owner import Owner
 from txstorm.testing.simulation.schedule import INCARNATION
 from txstorm.testing.simulation.source import Extents
 

@@ -24,7 +24,7 @@ from txstorm.runtime.planning import Planning
 from txstorm.runtime.rewinding import carry_out, finish_rewind
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
-from txstorm.state.logged import Owner, TableRef
+from txstorm.state.owner import Owner, TableRef
 from txstorm.state.rewind import Rewind, planned
 from txstorm.state.savepoint import SavedTable, Savepoint
 from txstorm.state.staging import STAGED, Staged, StagedName, compact_name

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from txstorm.clients.delta_values import Commit, DataFile, LogEntry
 from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.state.intent import IntentTable
-from txstorm.state.logged import CREATED, LoggedTable, Owner, TableRef, identity_info
+from txstorm.state.logged import CREATED, LoggedTable, identity_info
+from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import Staged
 from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST
 
@@ -91,7 +92,7 @@ class SimLog:
         return [one.info for one in self._stored.versions[first : self._version + 1]]
 
     def commit(self, commit: Commit) -> None:
-        """Make the next version, or not; the process may die before or after it, or not get the answer."""
+        """Make the next version and move to it, or not; the process may die around it, or not get the answer."""
         stored, process = self._stored, self._process
         kind = self._world.passes(process, "table commit", stored.uri)
         if kind == CONFLICT:
@@ -106,6 +107,7 @@ class SimLog:
             process.dies()
         if kind == LOST:
             raise process.injected(TableCorrupt("the table's answer is lost"))
+        self._version += 1
 
     def history(self) -> Iterator[LogEntry]:
         """The versions, newest first."""
@@ -134,10 +136,13 @@ class SimTable(LoggedTable):
         """A moment at which the process may die."""
         self._world.reads(self._process, "table sync", self.stored.uri)
 
-    def staged_file(self, staged: Staged) -> DataFile:
-        """The staged file as an entry for the log."""
-        check_staged(self.stored, staged)
-        return DataFile(staged.path, staged.size)
+    def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
+        """The staged file; no state is kept in the layout ``merge`` here."""
+        check_staged(self.stored, table.staged)
+        return [DataFile(table.staged.path, table.staged.size)], []
+
+    def check_columns(self, table: IntentTable) -> None:
+        """Tables have no columns here."""
 
     def check_staged(self, table: IntentTable) -> None:
         """Raise `TableCorrupt` unless the staged rows are there."""

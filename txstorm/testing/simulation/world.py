@@ -10,7 +10,7 @@ from txstorm.coordinator import events as ev
 from txstorm.errors import TxstormError
 from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
-from txstorm.state.logged import TableRef
+from txstorm.state.owner import TableRef
 from txstorm.testing.simulation import schedule as kinds
 from txstorm.testing.simulation.database import Database
 from txstorm.testing.simulation.judge import Judge, Violation

@@ -1,0 +1,155 @@
+"""The same Spark stages without transactions: packs that were recorded, processed again; what comes out is dropped."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.machine import cpu_seconds
+from benchmarks.suite.job import Job, Outcome
+from txstorm.engine.commit import CommitRun
+from txstorm.engine.port import Engine, Pack, Processed
+from txstorm.engine.program import Program, program_of
+from txstorm.engine.task import sweep_spilled
+from txstorm.plan.stages import compile_plan
+from txstorm.topology.graph import Topology
+
+
+@dataclass
+class Recording:
+    """An engine that remembers what it was given.
+
+    Attributes:
+        began: called when the first pack is submitted.
+        packs: in the order they were submitted.
+    """
+
+    inner: Engine
+    began: Callable[[], None]
+    name: str = ""
+    packs: list[Pack] = field(default_factory=list)
+
+    def start(self, program: Program) -> None:
+        self.inner.start(program)
+
+    def submit(self, pack: Pack) -> Future[list[Processed]]:
+        if not self.packs:
+            self.began()
+        self.packs.append(pack)
+        return self.inner.submit(pack)
+
+    def cancel(self, future: Future[list[Processed]]) -> None:
+        self.inner.cancel(future)
+
+    def describe(self) -> Mapping[str, Any]:
+        return self.inner.describe()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def process(job: Job, topology: Topology, packs: Sequence[Pack], engine: Engine) -> Outcome:
+    """Process `packs` again, as many at a time as txstorm does: no transactions, no state.
+
+    The form ``stages`` has its committers too, on a thread of their own, and drops what they write; with ``jobs``
+    nobody looks at what the Spark jobs make.
+    """
+    program = program_of(compile_plan(topology), job.directory)
+    engine.start(program)
+    waiting, running = deque(packs), dict[Future[list[Processed]], Pack]()
+    finishing: list[Future[None]] = []
+
+    def drop(pack: Pack, outcomes: Sequence[Processed]) -> None:
+        if job.form == "stages":
+            _finish(program, pack, outcomes)
+        sweep_spilled(program.spill_dir, outcomes[-1].attempt.txid)
+
+    before, began = sum(cpu_seconds()), time.perf_counter()
+    with ThreadPoolExecutor(1) as committers:
+        while waiting or running:
+            while waiting and len(running) < topology.settings.max_jobs:
+                pack = waiting.popleft()
+                running[engine.submit(pack)] = pack
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finishing.append(committers.submit(drop, running.pop(future), future.result()))
+    for finished in finishing:
+        finished.result()
+    seconds, cpu = time.perf_counter() - began, sum(cpu_seconds()) - before
+    engine.close()
+    txids = sum(len(pack.inputs) for pack in packs)
+    return Outcome(seconds, cpu, txids, txids * job.tuples, more=about(packs))
+
+
+def about(packs: Sequence[Pack]) -> dict[str, int]:
+    """How many Spark jobs there were, and the largest."""
+    return {"jobs": len(packs), "largest pack": max(len(pack.inputs) for pack in packs)}
+
+
+class _Nothing:
+    """A `txstorm.api.state.StateHandle` that holds nothing, and a sink that keeps nothing."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return default
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        return {}
+
+    def put(self, key: Any, value: Any) -> None:
+        pass
+
+    def put_many(self, values: Mapping[Any, Any]) -> None:
+        pass
+
+    def update(self, key: Any, function: Callable[[Any], Any]) -> Any:
+        return function(None)
+
+    def update_many(self, partials: Mapping[Any, Any], function: Callable[[Any, Any], Any]) -> dict[Any, Any]:
+        return {key: function(None, partial) for key, partial in partials.items()}
+
+    def merge(self, batch: Any, how: Mapping[str, str]) -> dict[Any, Any]:
+        return {}
+
+    def remove(self, key: Any) -> None:
+        pass
+
+    def remove_many(self, keys: Iterable[Any]) -> None:
+        pass
+
+    def previous(self, key: Any) -> Any:
+        return None
+
+    def append(self, *values: Any) -> None:
+        pass
+
+    def append_batch(self, batch: Any) -> None:
+        pass
+
+
+class _NoTables:
+    """`txstorm.engine.commit.Resources` without a table behind them."""
+
+    def state(self, component: str, task: int, name: str) -> Any:
+        return _Nothing()
+
+    def sink(self, component: str, task: int, name: str) -> Any:
+        return _Nothing()
+
+    def activate(self, active: bool) -> None:
+        pass
+
+    def settle(self, component: str, task: int) -> None:
+        pass
+
+    def undo(self, component: str, task: int) -> None:
+        pass
+
+
+def _finish(program: Program, pack: Pack, outcomes: Sequence[Processed]) -> None:
+    """Run the committers of the txids of `pack` on what its job made, and drop what they write."""
+    inputs = {one.attempt: one for one in pack.inputs}
+    for outcome in outcomes:
+        CommitRun(program, inputs[outcome.attempt], outcome.cargo, _NoTables()).run()

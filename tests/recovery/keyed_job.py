@@ -1,0 +1,131 @@
+"""A topology with collections and times to live over a shelf, and what it must make of any numbers.
+
+``keyed_job.py DATA_DIR SHELF KIND UNTIL`` runs it, to be killed by tests.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from watched import PartitionedShelfSpout, Shelf, ShelfSpout
+
+from txstorm import BasicBolt, BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.api.state import SinkTable
+from txstorm.state.history import read_history
+from txstorm.state.read import read_sink
+
+KINDS = {"planned": ShelfSpout, "partitioned": PartitionedShelfSpout}
+TTL = timedelta(milliseconds=60)
+WIDTH = 20
+
+
+class Key(BasicBolt):
+    fields = ("k", "n")
+
+    def execute(self, tuple, collector):
+        collector.emit(tuple["n"] % 3, tuple["n"])
+
+
+class Window(BatchBolt, Committer):
+    """Keeps the numbers of a key by their place; those far behind are removed. One row of what it saw per number."""
+
+    events = CollectionState("events", key={"k": int}, order={"at": int}, value={"n": int})
+    lately = KeyedState("lately", key={"k": int}, value={"n": int}, ttl=TTL)
+    recent = CollectionState("recent", key={"k": int}, order={"at": int}, value={"n": int}, ttl=TTL)
+    saw = SinkTable("saw", {"k": int, "n": int, "inside": int, "lately": int, "recent": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.numbers = context, []
+
+    def execute(self, tuple):
+        self.numbers.append((tuple["k"], tuple["n"]))
+
+    def finish_batch(self):
+        context = self.context
+        events, recent = context.collection("events"), context.collection("recent")
+        for k, n in self.numbers:
+            at = place(n)
+            events.append(k, at, n)
+            recent.append(k, -at, n)
+            events.remove(k, None, at - 2 * WIDTH)
+            times = context.state("lately").update(k, lambda old: (old or 0) + 1)
+            inside = sum(row[1] for row in events.scan(k, at - WIDTH, at))
+            context.sink("saw").append(k, n, inside, times, len(recent.scan(k)))
+
+
+def place(n: int) -> int:
+    """Where in the order a number is."""
+    return n * 37 % 100
+
+
+def topology(source: Any, **settings: Any) -> Any:
+    builder = TransactionalTopologyBuilder("keyed", "numbers", source)
+    builder.set_bolt("key", Key(), 2).shuffle_grouping("numbers")
+    builder.set_committer_bolt("window", Window(), 2).fields_grouping("key", ["k"])
+    wanted = {"max_spout_pending": 4, "max_pack_txids": 2, "retry_backoff": 0.01, **settings}
+    return builder.build_topology().with_settings(wanted)
+
+
+def expected(batches: Sequence[tuple[int, int, Sequence[int]]]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """What (txid, stamp, numbers) make: the states at the last stamp, and the rows of the sink."""
+    ttl = TTL // timedelta(microseconds=1)
+    events: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    recent: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    lately: dict[int, tuple[int, int]] = {}
+    saw, stamp = [], 0
+    for txid, stamp, numbers in batches:
+        for n in numbers:
+            k, at = n % 3, place(n)
+            events[k] = [(a, m) for a, m in [*events[k], (at, n)] if a > at - 2 * WIDTH]
+            recent[k] = [one for one in recent[k] if one[2] > stamp - ttl] + [(-at, n, stamp)]
+            before, written = lately.get(k, (0, 0))
+            lately[k] = (before if written > stamp - ttl else 0) + 1, stamp
+            inside = sum(m for a, m in events[k] if at - WIDTH <= a <= at)
+            saw.append((txid, k, n, inside, lately[k][0], len(recent[k])))
+    states = {
+        "events": rows(events),
+        "lately": [{"k": k, "n": n} for k, (n, written) in sorted(lately.items()) if written > stamp - ttl],
+        "recent": rows({k: [row[:2] for row in found if row[2] > stamp - ttl] for k, found in recent.items()}),
+    }
+    return states, sorted(saw)
+
+
+def rows(found: Mapping[int, list[tuple[int, int]]]) -> list[dict[str, int]]:
+    return [{"k": k, "at": at, "n": n} for k in sorted(found) for at, n in sorted(found[k], key=lambda row: row[0])]
+
+
+def made(data_dir: Path, txid: int | None = None) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """What is in a directory as of a txid, as `expected` gives it."""
+    from txstorm.runtime.snapshot import snapshot
+
+    cut = snapshot(data_dir, txid)
+    states = {name: cut.state(name).to_pylist() for name in ("events", "lately", "recent")}
+    for row in [row for found in states.values() for row in found]:
+        row.pop("_seq", None)
+    names = ("_txid", "k", "n", "inside", "lately", "recent")
+    saw = cut.sink("saw").to_pylist()
+    return states, sorted(tuple(row[name] for name in names) for row in saw)
+
+
+def batches(data_dir: Path, last: int) -> list[tuple[int, int, list[int]]]:
+    """(txid, stamp, numbers) of the transactions up to `last`, as the history and the sink have them."""
+    history = read_history(data_dir)
+    stamps = dict(zip(history["txid"].to_pylist(), history["stamp"].cast("int64").to_pylist(), strict=True))
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for row in read_sink(data_dir, "saw").to_pylist():
+        numbers[row["_txid"]].append(row["n"])
+    return [(txid, stamps[txid], sorted(numbers[txid])) for txid in range(1, last + 1)]
+
+
+def main(data_dir: str, shelf: str, kind: str, until: str) -> None:
+    made = topology(KINDS[kind](Shelf(Path(shelf))), max_group_txids=1)
+    run(made, engine="local", data_dir=data_dir, until_txid=int(until)).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,53 @@
+"""Words counted from an opaque spout into tables of a chosen writer, run to the end of the input.
+
+``spark_writer_job.py DATA_DIR WRITER JARS PART…``: every PART is one batch of a partition, as words with hyphens between
+them. Batches that are not committed are emitted anew as they are given now.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.clients.spark import make_session
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import OpaqueMemoryTransactionalSpout
+
+
+class Keep(BatchBolt, Committer):
+    def __init__(self, writer: str) -> None:
+        self.table = KeyedState("counts", key={"word": str}, value={"n": int}, writer=writer)
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.words = context.state("counts"), []
+
+    def execute(self, tuple):
+        self.words += tuple["words"].split("-")
+
+    def finish_batch(self):
+        for word in self.words:
+            self.counts.update(word, lambda old: (old or 0) + 1)
+
+
+def topology(writer: str, parts: list[str]) -> Any:
+    spout = OpaqueMemoryTransactionalSpout({0: parts}, ["words"], take=1)
+    builder = TransactionalTopologyBuilder("spark-writer", "words", spout)
+    builder.set_bolt("counts", Keep(writer)).global_grouping("words")
+    builder.set_bolt("all", DeltaSink("all", {"words": str}, writer=writer)).global_grouping("words")
+    return builder.build_topology()
+
+
+def main(data_dir: Path, writer: str, parts: list[str]) -> None:
+    settings = {"max_spout_pending": 1, "max_group_txids": 1}
+    handle = run(topology(writer, parts), engine="local", data_dir=data_dir, settings=settings, available_now=True)
+    handle.awaitTermination()
+
+
+if __name__ == "__main__":
+    if sys.argv[3]:
+        delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        extra = {"spark.jars": sys.argv[3], "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
+        make_session("job", extra={**extra, "spark.sql.catalog.spark_catalog": delta})
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[4:])

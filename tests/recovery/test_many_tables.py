@@ -1,0 +1,75 @@
+"""Eight states and two sinks: one txid for all of them, also when a driver dies with some of them published."""
+
+from __future__ import annotations
+
+import pytest
+from crash_job import TXIDS, lines
+from recovery_cases import KILLED, check, content, open_books
+
+from txstorm import snapshot
+from txstorm.state.ranges import table_ranges
+
+pytestmark = pytest.mark.integration
+
+TABLES = 10
+KILLED_BETWEEN = [
+    # One table hangs before it is published; when another one is, the driver dies.
+    "p7.6.before:hang:3,p7.10.after:kill:3",
+    "p7.1.before:hang:2,p7.9.after:kill:2",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(forks, tmp_path_factory):
+    """The content of a run that nobody disturbed."""
+    made = tmp_path_factory.mktemp("whole") / "data"
+    status, output = forks.run([made, "--tables", TABLES])
+    assert status == 0, output
+    return content(made)
+
+
+def words_until(txid: int) -> list[str]:
+    """All words of the transactions up to `txid`, each of four lines: two of each half of the input."""
+    rows = lines(TXIDS)
+    return [word for half in (rows[::2], rows[1::2]) for line in half[: 2 * txid] for word in line.split()]
+
+
+def check_cuts(data_dir, txids) -> None:
+    """As of each of `txids` all ten tables show what the transactions up to it brought, no more and no less."""
+    for txid in txids:
+        cut, words = snapshot(data_dir, txid), words_until(txid)
+        assert len(cut.states) + len(cut.sinks) == TABLES
+        counted = {row["word"]: row["n"] for row in cut.state("counts").to_arrow().to_pylist()}
+        assert counted == {word: words.count(word) for word in set(words)}
+        (total,) = cut.state("totals").to_arrow().to_pylist()
+        assert (total["words"], total["letters"], total["txid"]) == (len(words), sum(map(len, words)), txid)
+        for i in range(6):
+            found = {row["word"]: row["n"] for row in cut.state(f"longer_{i}").to_arrow().to_pylist()}
+            assert found == {word: n for word, n in counted.items() if len(word) > i}
+        assert sorted(cut.sink("words").to_arrow()["word"].to_pylist()) == sorted(words)
+        assert cut.sink("lines").to_arrow().num_rows == 4 * txid
+
+
+def test_ten_tables_under_one_txid(forks, place):
+    argv = [place / "data", "--tables", TABLES, "--set", "max_group_txids=1"]
+    assert forks.run(argv)[0] == 0
+    check(place / "data", TXIDS)
+    check_cuts(place / "data", [1, TXIDS // 2, TXIDS])
+
+
+@pytest.mark.parametrize("fault", KILLED_BETWEEN)
+def test_killed_with_some_of_ten_tables_published(forks, whole, place, fault):
+    argv = [place / "data", "--tables", TABLES]
+    status, output = forks.run(argv, fault)
+    assert status == KILLED, output
+    with open_books(place / "data") as books:
+        (live,) = books.live_intents()
+    lasts = {uri: ranges[-1].last if ranges else 0 for uri, ranges in table_ranges(place / "data").items()}
+    there = {table.uri: lasts[table.uri] == live.last for table in live.tables}
+    assert set(there.values()) == {True, False}, there  # some are, some are not
+
+    status, output = forks.run(argv)
+    assert status == 0, output
+    assert content(place / "data") == whole
+    check(place / "data", TXIDS)
+    check_cuts(place / "data", [live.first - 1, live.first, live.last])

@@ -1,0 +1,91 @@
+"""A state of the layout merge in whole runs: killed at its steps, cut, saved, restored, rewound, its ledger lost."""
+
+from itertools import cycle
+
+import pytest
+from crash_job import SPOUTS, TXIDS, spout, topology
+from deltalake import DeltaTable
+from recovery_cases import KILLED, check, content
+
+import txstorm
+from txstorm import run
+from txstorm.cli.main import execute
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import StateError
+from txstorm.runtime.recover import recover
+from txstorm.runtime.replay import replay_txid
+from txstorm.state.read import read_state
+
+MERGE = ("--layout", "merge")
+POINTS = ("p5.staged.after", "p6.after", "p7.1.before", "merge.staged", "p7.1.written", "p7.1.after", "p8.before")
+
+
+def ends(data_dir):
+    """The last txids of the groups in the table."""
+    infos = [entry.info for entry in DeltaHandle.open(data_dir / "state/counts").history()]
+    return sorted(info["last"] for info in infos if info["kind"] == "commit")
+
+
+def plain(data_dir):
+    rows = DeltaTable(str(data_dir / "state/counts")).to_pyarrow_table().select(["word", "n"])
+    return sorted(rows.to_pylist(), key=lambda row: row["word"])
+
+
+def words(data_dir, txid=None):
+    return read_state(data_dir, "counts", txid).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks, tmp_path_factory):
+    """The content of a run in the other layout, which is to be the same, and the counts after every txid."""
+    data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+    assert forks.run([data_dir])[0] == 0
+    return content(data_dir), {txid: words(data_dir, txid) for txid in range(TXIDS + 1)}
+
+
+@pytest.mark.parametrize(("point", "kind"), list(zip(POINTS, cycle(SPOUTS))))
+def test_killed_and_started_again(forks, undisturbed, place, point, kind):
+    argv = [place / "data", "--spout", kind, *MERGE]
+    assert forks.run(argv, f"{point}:kill:2")[0] == KILLED
+    status, output = forks.run(argv)
+    assert status == 0, output
+    check(place / "data", TXIDS)
+    assert content(place / "data").states == undisturbed[0].states
+    assert plain(place / "data") == undisturbed[1][TXIDS]
+
+
+def go_on(data_dir, **options):
+    made = topology(spout("memory", TXIDS, data_dir), 3, layout="merge")
+    settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
+    handle = run(made.with_settings(settings), engine="local", data_dir=data_dir, **options)
+    assert handle.awaitTermination(60)
+    return handle
+
+
+def test_cuts_savepoints_and_rewinds_at_the_ends_of_groups(place, undisturbed, capsys):
+    data_dir = place / "data"
+    go_on(data_dir, until_txid=5)
+    handle = go_on(data_dir, available_now=True)
+    after, known = undisturbed[1], ends(data_dir)
+    inside = next(txid for txid in range(1, TXIDS) if txid not in known)
+    end = next(txid for txid in known if 1 < txid < TXIDS)
+
+    assert handle.snapshot(end).state("counts").to_pylist() == after[end]
+    handle.savepoint("end", txid=end)
+    for refused in (lambda: handle.savepoint("inside", txid=inside), lambda: txstorm.rewind(data_dir, inside)):
+        with pytest.raises(StateError, match=f"at the ends of groups only; expected txid .*, got {inside}"):
+            refused()
+    with pytest.raises(StateError, match="keeps no change rows"):
+        replay_txid(topology(spout("memory", TXIDS, data_dir), 3, layout="merge"), data_dir, end)
+    assert execute(["state", str(data_dir), "counts", "--txid", str(inside)]) == 2
+    assert "ends of groups" in capsys.readouterr().err
+
+    txstorm.restore_savepoint(data_dir, "end", place / "copy")
+    assert plain(place / "copy") == words(place / "copy") == after[end]
+    txstorm.rewind(data_dir, end)
+    assert plain(data_dir) == words(data_dir) == after[end]
+    (data_dir / "ledger.db").unlink()
+    recover(data_dir)
+    for directory in (data_dir, place / "copy"):
+        go_on(directory, available_now=True)
+        assert plain(directory) == words(directory) == after[TXIDS]

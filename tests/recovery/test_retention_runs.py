@@ -1,0 +1,91 @@
+"""Runs with a kept history of a moment: killed while older things are removed, and asked for what is gone."""
+
+from collections import Counter
+
+import pytest
+from crash_job import TXIDS, lines, spout, topology
+from recovery_cases import KILLED, content, eventually, open_books
+
+import txstorm
+from txstorm import run
+from txstorm.errors import InputError, StateError
+from txstorm.ledger.names import KEPT
+from txstorm.runtime import retention, session
+from txstorm.state.history import read_history
+
+SHORT = ("--set", "history_retention=0.001")
+SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 1}
+
+
+@pytest.mark.parametrize("point", ["retain.announced", "retain.pruned", "retain.files", "retain.history"])
+def test_killed_while_it_removes_and_started_again(forks, undisturbed, place, point):
+    argv = [place / "data", "--layout", "merge" if point == "retain.files" else "changes", *SHORT]
+    if point != "retain.announced":  # the first time there is nothing yet to begin from
+        assert forks.run([*argv, "--txids", 4])[0] == 0
+    assert forks.run(argv, f"{point}:kill:1")[0] == KILLED
+    status, output = forks.run(argv)
+    assert status == 0, output
+    found = content(place / "data")
+    assert (found.states, found.sinks) == (undisturbed("memory").states, undisturbed("memory").sinks)
+
+
+def go_on(data_dir, until, **settings):
+    made = topology(spout("memory", TXIDS, data_dir), 3).with_settings({**SETTINGS, **settings})
+    handle = run(made, engine="local", data_dir=data_dir, until_txid=until)
+    assert handle.awaitTermination(60)
+    return handle
+
+
+def test_what_is_before_the_kept_history_is_refused_by_name(place):
+    data_dir = place / "data"
+    go_on(data_dir, 2).savepoint("two")
+    go_on(data_dir, 4, history_retention=0.001)
+    handle = go_on(data_dir, 5, history_retention=0.001)
+    words = handle.state("counts").as_of(5).to_pylist()
+    go_on(data_dir, TXIDS)
+
+    for refused in (lambda: txstorm.rewind(data_dir, 3), lambda: handle.savepoint("three", txid=3)):
+        with pytest.raises(InputError, match="txid 3 is before the kept history, which begins with txid 5"):
+            refused()
+    with pytest.raises(StateError, match="txid 3 is older than what is kept"):
+        handle.snapshot(3).to_arrow()
+    with pytest.raises(StateError, match=r"up to txid \d are no longer kept"):
+        handle.state("counts").changes(1, 3)
+    assert set(read_history(data_dir)["txid"].to_pylist()) == {5, 6, 7, 8}
+
+    txstorm.restore_savepoint(data_dir, "two", place / "copy")
+    txstorm.rewind(data_dir, 5)
+    assert handle.state("counts").to_pylist() == words
+    for directory in (data_dir, place / "copy"):
+        go_on(directory, TXIDS, history_retention=0.001)
+    assert content(data_dir).states == content(place / "copy").states
+
+
+def test_a_savepoint_that_is_made_while_the_history_moves_on_does_not_come_to_be(place):
+    handle = go_on(place / "data", 4)
+
+    def moves_on():
+        with open_books(place / "data", write=True) as books:
+            books.put_if([], {KEPT: 4})
+        return 0.0
+
+    with pytest.raises(InputError, match=r"was removed while it was made: .*begins with txid 4"):
+        txstorm.create_savepoint(handle.data_dir, "three", txid=3, clock=moves_on)
+    assert txstorm.list_savepoints(handle.data_dir) == []
+
+
+def test_older_things_go_while_the_run_lives(place, monkeypatch):
+    """Not at the stop, which is told to leave everything as it is."""
+    monkeypatch.setattr(retention, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(session, "HISTORY_GROUPS", 1)
+    settings = {**SETTINGS, "history_retention": 0.01, "compact_on_stop": False}
+    made = topology(spout("memory", 40, place / "data"), 3, layout="merge").with_settings(settings)
+    handle = run(made, engine="local", data_dir=place / "data")
+    handle.processAllAvailable()
+
+    assert eventually(lambda: read_history(place / "data")["txid"].to_pylist()[:1] >= [30])
+    handle.stop()
+    assert handle.awaitTermination(60)
+    assert {row["word"]: row["n"] for row in handle.state("counts").to_pylist()} == Counter(
+        word for line in lines(40) for word in line.split()
+    )

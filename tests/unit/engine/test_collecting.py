@@ -1,0 +1,51 @@
+"""The garbage collector is turned down while any thread is in the middle of something, and then up again."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import ExitStack
+
+import pytest
+
+from txstorm.engine.collecting import SELDOM, seldom_collected
+
+
+@pytest.fixture(autouse=True)
+def usual():
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield gc.get_threshold()
+    gc.enable()
+    gc.set_threshold(*before)
+
+
+def test_turned_down_until_the_last_one_has_left(usual):
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(seldom_collected())
+    second.enter_context(seldom_collected())
+    assert gc.get_threshold() == SELDOM
+    first.close()  # the one that came first need not be the last to leave
+    assert gc.get_threshold() == SELDOM
+    second.close()
+    assert gc.get_threshold() == usual
+
+
+def test_turned_up_again_after_an_error(usual):
+    with pytest.raises(ValueError, match="boom"), seldom_collected():
+        raise ValueError("boom")
+    assert gc.get_threshold() == usual
+
+
+@pytest.mark.parametrize("wanted", [(0, 10, 10), (SELDOM[0] * 2, 10, 10)])
+def test_what_somebody_has_chosen_stays(wanted):
+    gc.set_threshold(*wanted)
+    with seldom_collected():
+        assert gc.get_threshold() == wanted
+    assert gc.get_threshold() == wanted
+
+
+def test_a_collector_that_is_off_stays_as_it_is(usual):
+    gc.disable()
+    with seldom_collected():
+        assert gc.get_threshold() == usual
+    assert not gc.isenabled()

@@ -1,0 +1,148 @@
+"""A keyed state with a time to live and collections with and without, over a model of plain dictionaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from store_cases import intent_of, open_store, record
+
+from txstorm.api.state import CollectionState, KeyedState
+from txstorm.state.group import CommitGroup
+from txstorm.state.index import Bounds
+from txstorm.state.intent import TxidRecord
+from txstorm.state.read import read_state
+from txstorm.state.store import StateStore
+
+SECOND = 1_000_000
+TTL = timedelta(seconds=10)
+SEEN = KeyedState("seen", key={"user": str}, value={"n": int, "by": str}, ttl=TTL)
+EVENTS = CollectionState("events", key={"user": str}, order={"at": int}, value={"kind": str, "n": int})
+RECENT = CollectionState("recent", key={}, order={"at": int}, value={"n": int}, ttl=TTL)
+USERS = ("ann", "bob", None)
+FEW = Bounds(memory=2_000, kept_from=4, behind=5, seconds=1e9, sync_seconds=0.0)
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Shown:
+    """What committers see after a txid: user → (value, stamp), user → rows, rows with their stamps."""
+
+    seen: dict[Any, tuple[Any, int]] = field(default_factory=dict)
+    events: dict[Any, list[Row]] = field(default_factory=dict)
+    recent: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def copy(self) -> Shown:
+        return Shown(dict(self.seen), {user: list(rows) for user, rows in self.events.items()}, list(self.recent))
+
+    def at(self, stamp: int) -> tuple[dict[Any, Any], dict[Any, list[Row]], list[Row]]:
+        """What of it is there at `stamp`."""
+        over = stamp - TTL // timedelta(microseconds=1)
+        seen = {user: value for user, (value, written) in self.seen.items() if written > over}
+        events = {user: rows for user, rows in self.events.items() if rows}
+        return seen, events, [(at, n) for at, n, written in self.recent if written > over]
+
+
+def place(row: Row) -> int:
+    return row[0]
+
+
+def play(draw: random.Random, resources: Any, now: Shown, stamp: int) -> None:
+    """One txid: random reads and writes, done to the handles and to `now`, compared as they go."""
+    seen = resources.state("count", 0, "seen")
+    events, recent = (resources.collection("count", 0, name) for name in ("events", "recent"))
+    for _ in range(draw.randrange(1, 6)):
+        user, n, at = draw.choice(USERS), draw.randrange(100), draw.randrange(12)
+        there = now.at(stamp)
+        action = draw.choice(["put", "update", "remove", "append", "append", "cut", "expiring"])
+        if action == "put":
+            seen.put(user, {"n": n, "by": "put"})
+            now.seen[user] = {"n": n, "by": "put"}, stamp
+        elif action == "update":
+            value = {"n": there[0].get(user, {"n": 0})["n"] + n, "by": "update"}
+            assert seen.update(user, lambda old, n=n: {"n": (old or {"n": 0})["n"] + n, "by": "update"}) == value
+            now.seen[user] = value, stamp
+        elif action == "remove":
+            seen.remove(user)
+            now.seen.pop(user, None)
+        elif action == "append":
+            rows = [(user, draw.randrange(12), f"k{n}", i) for i in range(draw.randrange(1, 4))]
+            events.append_many(rows)
+            for user, at, *values in rows:
+                now.events.setdefault(user, []).append((at, *values))
+                now.events[user].sort(key=place)
+        elif action == "cut":
+            keep = [row for row in now.events.get(user, []) if not at <= row[0] <= at + 4]
+            assert events.remove(user, at, at + 4) == len(now.events.get(user, [])) - len(keep)
+            now.events[user] = keep
+        else:
+            recent.append((), at, n)
+            now.recent = sorted([*now.recent, (at, n, stamp)], key=place)
+        check(resources, now, stamp, at)
+
+
+def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
+    """The handles show what the model shows."""
+    seen, events, recent = now.at(stamp)
+    assert resources.state("count", 0, "seen").get_many(USERS) == seen
+    handle = resources.collection("count", 0, "events")
+    assert handle.scan_many(USERS) == events
+    part = {user: [row for row in rows if at <= row[0] <= at + 4] for user, rows in events.items()}
+    assert handle.scan_many(USERS, at, at + 4) == {user: rows for user, rows in part.items() if rows}
+    assert handle.scan("ann", None, at) == [row for row in events.get("ann", []) if row[0] <= at]
+    assert resources.collection("count", 0, "recent").scan(()) == recent
+
+
+def opened(data_dir: Path, bounds: Bounds = FEW, **arguments: Any) -> StateStore:
+    """The store of the three states."""
+    states = {"count": [SEEN, EVENTS, RECENT]}
+    return open_store(data_dir, states=states, sinks={}, bounds=bounds, **arguments)
+
+
+def begun(group: CommitGroup, txid: int, stamp: int) -> Any:
+    """The resources of one txid, which may be used."""
+    resources = group.begin_txid(txid, stamp=stamp)
+    group.activate(True)
+    return resources
+
+
+def stamped(txid: int, stamp: int) -> TxidRecord:
+    found = record(txid)
+    return TxidRecord(found.txid, found.attempt_id, found.digest, found.extents, stamp)
+
+
+def publish(store: StateStore, group: CommitGroup, stamps: Mapping[int, int], epoch: int = 1) -> None:
+    """P6 and P7 of the txids in `stamps`."""
+    intent = intent_of(group, [stamped(txid, stamp) for txid, stamp in stamps.items()], epoch)
+    store.publish(intent, epoch)
+    group.apply(intent.last)
+
+
+def committed(store: StateStore, txid: int, stamp: int, work: Callable[[Any], object], epoch: int = 1) -> None:
+    """One txid in a group of its own."""
+    group = store.group(txid)
+    work(begun(group, txid, stamp))
+    group.end_txid(txid)
+    publish(store, group, {txid: stamp}, epoch)
+
+
+def read(data_dir: Path, name: str, txid: int, stamp: int) -> list[dict[str, Any]]:
+    """What a reader sees as of a txid with that stamp, without the numbers of rows."""
+    rows = read_state(data_dir, name, txid, txid, lambda _: stamp)
+    return [{column: value for column, value in row.items() if column != "_seq"} for row in rows.to_pylist()]
+
+
+def check_read(data_dir: Path, txid: int, now: Shown, stamp: int) -> None:
+    """A reader from outside sees what the model shows."""
+    seen, events, recent = now.at(stamp)
+    users = sorted(USERS, key=lambda user: (user is not None, user or ""))
+    assert read(data_dir, "seen", txid, stamp) == [{"user": user, **seen[user]} for user in users if user in seen]
+    assert read(data_dir, "events", txid, stamp) == [
+        {"user": user, "at": at, "kind": kind, "n": n} for user in users for at, kind, n in events.get(user, [])
+    ]
+    assert read(data_dir, "recent", txid, stamp) == [{"at": at, "n": n} for at, n in recent]

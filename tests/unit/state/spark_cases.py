@@ -1,0 +1,24 @@
+"""The tables of `store_cases`, two of them written with Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from store_cases import COUNTS, OUT, TOTALS, open_store
+
+from txstorm.clients.delta_spark import SparkDelta
+from txstorm.state.spark_writer import SparkWriter
+from txstorm.state.store import StateStore
+
+SPARK_COUNTS, SPARK_OUT = replace(COUNTS, writer="spark"), replace(OUT, writer="spark")
+
+
+def open_spark_store(data_dir: Path, delta: SparkDelta, **changes: Any) -> StateStore:
+    arguments: dict[str, Any] = {
+        "states": {"count": [SPARK_COUNTS, TOTALS]},
+        "sinks": {"count": [SPARK_OUT]},
+        "spark": SparkWriter(delta),
+    }
+    return open_store(data_dir, **{**arguments, **changes})

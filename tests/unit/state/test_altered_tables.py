@@ -1,0 +1,93 @@
+"""Tables that somebody else writes to with deltalake: what changes rows or columns is refused, what does not is not."""
+
+from dataclasses import replace
+
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+from store_cases import COUNTS, TOTALS, add, commit, intent_of, open_store, record
+
+from txstorm.errors import StateError, TableCorrupt
+from txstorm.state.read import read_state
+from txstorm.state.recovery import roll_forward
+from txstorm.state.store import StateStore
+
+TABLES = {"changes": "changes/counts", "merge": "state/counts"}
+
+
+def states(layout):
+    return {"count": [replace(COUNTS, layout=layout), TOTALS]}
+
+
+def add_column(path):
+    DeltaTable(str(path)).alter.add_columns(Field("more", PrimitiveType("string")))
+
+
+def delete_rows(path):
+    DeltaTable(str(path)).delete("word = 'a'")
+
+
+def copied(path):
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("layout", TABLES)
+@pytest.mark.parametrize(
+    ("alter", "at_the_start", "in_a_run"),
+    [
+        (add_column, r"'more' \(string\) is in the table, but not declared", "differs from the rows to publish"),
+        (delete_rows, "changed its rows .operation DELETE", "changed its rows .operation DELETE"),
+    ],
+)
+def test_altered_between_runs_and_in_one(tmp_path, layout, alter, at_the_start, in_a_run):
+    path = tmp_path / TABLES[layout]
+    store = open_store(tmp_path, create=True, states=states(layout))
+    commit(store, 1, {"a": 1, "b": 2})
+    alter(path)
+    before = copied(path)
+    with pytest.raises((StateError, TableCorrupt), match=at_the_start):
+        open_store(tmp_path, states=states(layout))
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    intent = intent_of(group, [record(2)])
+    for _ in range(2):  # a run tries again
+        with pytest.raises(TableCorrupt, match=in_a_run):
+            store.publish(intent, 1)
+    with pytest.raises(TableCorrupt):
+        roll_forward(tmp_path, intent, 2)
+    assert {file: data for file, data in copied(path).items() if file in before} == before
+    assert not {file for file in copied(path) if file not in before and file.parent.name == "_delta_log"}
+
+    newest = max((path / "_delta_log").glob("*.json"))  # a copy from before
+    newest.unlink()
+    again = open_store(tmp_path, states=states(layout), epoch=2)
+    roll_forward(tmp_path, intent, 2)
+    again.close()
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 2}, {"word": "b", "n": 2}]
+
+
+@pytest.mark.parametrize("layout", TABLES)
+def test_optimized_and_vacuumed(tmp_path, layout):
+    """Files put together and versions that nobody else can read any more: the next commit goes over it."""
+    store = open_store(tmp_path, create=True, states=states(layout))
+    for txid in range(1, 5):
+        commit(store, txid, {f"w{txid}": 1, "a": 1})
+    table = DeltaTable(str(tmp_path / TABLES[layout]))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    commit(store, 5, {"a": 1})
+    commit(open_store(tmp_path, states=states(layout), epoch=2), 6, {"a": 1}, epoch=2)
+    assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts").to_pylist()} == {
+        "a": 6,
+        **{f"w{txid}": 1 for txid in range(1, 5)},
+    }
+
+
+def test_rows_of_a_sink_are_the_users(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1, "b": 2})
+    delete_rows(tmp_path / "sinks/out")
+    commit(store, 2, {"a": 1})
+    assert isinstance(open_store(tmp_path, epoch=2), StateStore)
+    words = DeltaTable(str(tmp_path / "sinks/out")).to_pyarrow_table()["word"].to_pylist()
+    assert sorted(words) == ["a", "b"]

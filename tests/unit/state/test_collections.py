@@ -1,0 +1,345 @@
+"""Collections per key: appended, scanned in order over a range, removed by range, under the rules of all states."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keyed_cases import EVENTS, FEW, begun, committed, opened
+from store_cases import INCARNATION
+
+from txstorm.api.state import CollectionState
+from txstorm.clients.rocks import KeyStore
+from txstorm.errors import StateError
+from txstorm.state.collection import CollectionGroup
+from txstorm.state.index import Bounds
+from txstorm.state.ordered import Span
+from txstorm.state.placed import CollectionIndex
+from txstorm.state.rowcodec import RowCodec
+from txstorm.state.rowstore import RowStores, belonging
+
+VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
+LISTS = CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": pa.list_(pa.int64())})
+
+
+AT = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Bench:
+    """One collection state with its index, on disk where there is a path."""
+
+    def __init__(self, state, path=None, bounds=FEW):
+        make = RowStores(path, state, belonging(state, INCARNATION, 0)).make if path else None
+        self.index = CollectionIndex(state, make, bounds=bounds)
+        self.group = CollectionGroup(state, self.index)
+
+    def open(self, txid, task=0):
+        handle = self.group.handle("keep", task, txid)
+        handle.active = True
+        return handle
+
+    def commit(self, txid, work, publish=True):
+        result = work(self.open(txid))
+        self.group.end_txid(txid)
+        if publish:
+            self.group.apply(txid)
+        return result
+
+
+@pytest.fixture(params=["memory", "disk", "unpublished"])
+def bench(request, tmp_path):
+    """Makes a bench whose earlier txids are in memory, on disk, or in no index yet."""
+
+    def make(state):
+        made = Bench(state, tmp_path if request.param == "disk" else None, Bounds(kept_from=1, behind=1, seconds=1e9))
+        commit = made.commit
+        made.commit = lambda txid, work: commit(txid, work, request.param != "unpublished")
+        return made
+
+    return make
+
+
+def test_rows_come_in_the_order_of_the_column_then_as_they_came(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", 5, "x", 1), ("a", -3, "y", 2), ("b", 0, "z", 3), ("a", 5, "w", 4)]))
+    made.commit(2, lambda h: [h.append("a", 5, "last", 5), h.append("a", -(2**63), "first", 6)])
+    handle = made.open(3)
+    handle.append("a", 4, "own", 7)
+    rows = [(-(2**63), "first", 6), (-3, "y", 2), (4, "own", 7), (5, "x", 1), (5, "w", 4), (5, "last", 5)]
+    assert handle.scan("a") == rows
+    assert handle.scan_many(["b", "a", "nobody", "a"]) == {"b": [(0, "z", 3)], "a": rows}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (None, None, [-9, -1, 0, 3, 8]),
+        (-1, None, [-1, 0, 3, 8]),
+        (None, 0, [-9, -1, 0]),
+        (0, 0, [0]),
+        (1, 2, []),
+        (-8, 7, [-1, 0, 3]),
+        (9, None, []),
+        (np.int64(3), np.int64(8), [3, 8]),
+    ],
+)
+def test_ranges_include_both_ends(bench, start, end, expected):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in (3, -9, 8, 0, -1)]))
+    made.commit(2, lambda h: h.append_many([("b", at, "k", at) for at in range(-9, 9)]))
+    handle = made.open(3)
+    assert [at for at, _, _ in handle.scan("a", start, end)] == expected
+    assert handle.remove("a", start, end) == len(expected)
+    assert [at for at, _, _ in handle.scan("a")] == [at for at in (-9, -1, 0, 3, 8) if at not in expected]
+    assert len(handle.scan("b")) == 18
+
+
+def test_times_are_ordered_as_moments(bench):
+    made = bench(VISITS)
+    noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    east = timezone(timedelta(hours=9))
+    times = [noon, noon.replace(hour=13).astimezone(east), datetime(1905, 1, 1, tzinfo=UTC), noon - timedelta(0, 0, 1)]
+    made.commit(1, lambda h: h.append_many([(("ann", 7), at, n) for n, at in enumerate(times)]))
+    handle = made.open(2)
+    assert handle.scan(("ann", 7)) == [(times[2], 2), (times[3], 3), (noon, 0), (noon + timedelta(hours=1), 1)]
+    assert handle.scan(("ann", 7), noon.astimezone(east), noon) == [(noon, 0)]
+    assert all(at.tzinfo is UTC for at, _ in handle.scan(("ann", 7)))
+    assert handle.scan_many([("ann", 8), ("bob", 7)]) == {}
+
+
+def test_what_is_removed_is_gone_and_may_come_again(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in range(6)]))
+    assert made.commit(2, lambda h: [h.append("a", 9, "own", 0), h.remove("a", 4), h.remove("a", 4)]) == [None, 3, 0]
+    handle = made.open(3)
+    assert [at for at, *_ in handle.scan("a")] == [0, 1, 2, 3]
+    assert handle.remove_many(["a", "b", "a"], None, 1) == 2
+    handle.append("a", 1, "again", 1)
+    assert handle.scan("a") == [(1, "again", 1), (2, "k", 2), (3, "k", 3)]
+
+
+def test_a_row_that_is_appended_and_removed_in_one_txid_never_was():
+    made = Bench(EVENTS)
+    made.commit(1, lambda h: [h.append("a", 1, "k", 1), h.remove("a")])
+    assert made.group.changes(1, 1) is None
+
+
+def test_a_failed_txid_and_its_other_replay(bench):
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", 1, "k", 1), ("a", 2, "k", 2)]))
+    handle = made.open(2)
+    handle.append_many([("a", 1, "lost", 0), ("b", 1, "lost", 0)])
+    handle.remove("a", 2)
+    made.group.end_txid(2)
+    made.open(3).append("a", 3, "lost", 0)
+    made.group.drop_from(2)
+    assert made.open(2).scan_many(["a", "b"]) == {"a": [(1, "k", 1), (2, "k", 2)]}
+    made.commit(2, lambda h: h.append("a", 1, "kept", 0))
+    assert made.open(3).scan("a") == [(1, "k", 1), (1, "kept", 0), (2, "k", 2)]
+
+
+def test_rows_have_the_same_numbers_in_any_replay():
+    tables = []
+    for tasks in (1, 2):
+        made = Bench(EVENTS)
+        for number, user in enumerate("aabba"):
+            made.open(1, task=ord(user) % tasks).append(user, 1, "k", number)
+        made.group.end_txid(1)
+        tables.append(made.group.changes(1, 1).sort_by([("user", "ascending"), ("_seq", "ascending")]).to_pylist())
+    assert tables[0] == tables[1]
+    assert [row["_seq"] - (1 << 24) for row in tables[0]] == [0, 1, 2, 0, 1]
+
+
+def test_a_batch_is_appended_as_its_rows_are():
+    rows = [(("ann", 1), datetime(2024, 1, 1, tzinfo=UTC), 3), (("bob", 2), datetime(1950, 1, 1, tzinfo=UTC), None)]
+    columns = {
+        "n": pa.array([n for _, _, n in rows], pa.int32()),
+        "at": pa.array([at for _, at, _ in rows], pa.timestamp("ms", tz="Asia/Tokyo")),
+        "user": pa.array([key[0] for key, _, _ in rows]).dictionary_encode(),
+        "shop": pa.chunked_array([[1], [2]]),
+    }
+    made = [Bench(VISITS) for _ in range(3)]
+    made[0].commit(1, lambda h: h.append_many(rows))
+    made[1].commit(1, lambda h: h.append_batch(pa.table(columns)))
+    made[2].commit(1, lambda h: [h.append_batch(pa.table(columns).slice(i, 1)) for i in (0, 2, 1)])
+    tables = [one.group.changes(1, 1) for one in made]
+    assert tables[1] == tables[0]
+    assert tables[2] == tables[0]
+
+
+def test_values_read_are_nobody_elses(bench):
+    made = bench(LISTS)
+    made.commit(1, lambda h: h.append(1, 1, [1]))
+    made.open(2).scan(1)[0][1].append(2)
+    assert made.open(2).scan(1) == [(1, [1])]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))))
+def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
+    codec = RowCodec(EVENTS)
+    pairs = list(zip(codec.keys(keys), keys, strict=True))
+    assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
+    for owner, at, number in keys:
+        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), Span(at, at))
+        (found,) = codec.keys([(owner, at, number)])
+        assert first <= found <= last
+        assert (first[:-16], first[-16:-8]) == (found[:-16], found[-16:-8])
+    owners = [key[0] for _, key in sorted(pairs)]
+    assert len([1 for one, other in pairwise(owners) if one != other]) == max(len(set(owners)) - 1, 0)
+    for owner in set(owners):
+        assert [key for _, key in sorted(pairs) if key[0] == owner] == sorted(key for key in keys if key[0] == owner)
+
+
+def test_collections_are_found_by_keys_of_every_type(tmp_path):
+    kinds = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal, "w": pa.int16()}
+    wide = CollectionState("wide", key=kinds, order={"at": pa.int32()}, value={"n": int})
+    full = ("ä", -1, True, b"\0", AT.replace(year=1905), date(1905, 1, 1), Decimal("1.50"), -7)
+    keys = [full, (None,) * len(kinds), *((*full[:1], i, *full[2:]) for i in range(60))]
+    made = Bench(wide, tmp_path, Bounds(kept_from=1, behind=1, seconds=1e9))
+    made.commit(1, lambda h: h.append_many([(key, at, i) for i, key in enumerate(keys) for at in (3, -3)]))
+    handle = made.open(2)
+    every = {key: [(-3, i), (3, i)] for i, key in enumerate(keys)}
+    assert handle.scan_many(keys) == every
+    assert {key: handle.scan(key) for key in keys} == every
+    assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_scan_reads_the_rows_of_its_range_and_appending_reads_nothing(tmp_path, monkeypatch):
+    read = []
+    for name in ("get", "scan"):
+        method = getattr(KeyStore, name)
+        monkeypatch.setattr(KeyStore, name, lambda *a, method=method: read.append(method(*a)) or read[-1])
+    made = Bench(EVENTS, tmp_path, Bounds(kept_from=100, behind=100, seconds=1e9))
+    for txid in range(1, 11):
+        made.commit(txid, lambda h, txid=txid: h.append_many([(f"u{i}", txid, "k", i) for i in range(200)]))
+    assert read == []
+    assert made.open(11).scan("u7", 4, 6) == [(at, "k", 7) for at in (4, 5, 6)]
+    assert [len(one) for one in read] == [3]
+
+
+def test_rows_wait_for_the_disk_and_are_found_meanwhile(tmp_path):
+    made = Bench(EVENTS, tmp_path, Bounds(kept_from=3, behind=10**6, seconds=1e9))
+    made.commit(1, lambda h: h.append_many([("a", at, "k", 1) for at in range(4)]))
+    made.index.flush()
+    made.commit(2, lambda h: [h.append("a", 1, "new", 2), h.remove("a", 2)])
+    assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
+    made.index.flush()
+    assert made.open(3).scan("a") == [(0, "k", 1), (1, "k", 1), (1, "new", 2)]
+
+
+def test_an_index_that_cannot_be_read_any_more_is_made_again_beside_the_run(tmp_path, caplog):
+    store = opened(tmp_path, create=True)
+    for txid in range(1, 4):
+        rows = [("ann", at, "k", txid) for at in range(9)]
+        committed(store, txid, 0, lambda r, rows=rows: r.collection("count", 0, "events").append_many(rows))
+    index = store._indexes["events"]
+    index.flush()
+    index._disk._store.close()
+    handle = begun(store.group(4), 4, 0).collection("count", 0, "events")
+    assert handle.scan("ann", 8) == [(8, "k", txid) for txid in (1, 2, 3)]
+    assert "made again from the tables" in caplog.text
+    assert len(list(Path(tmp_path / "index/events").iterdir())) == 1
+
+
+# --- misuse -----------------------------------------------------------------------------------------------------------
+
+MISUSE = {
+    "no order": (lambda h: h.append(("a", 1), None, 1), "expected a value of the order column 'at', got None"),
+    "no time zone": (lambda h: h.append(("a", 1), AT.replace(tzinfo=None), 1), "expected a datetime with a time zone"),
+    "another type of order": (lambda h: h.append(("a", 1), 7, 1), "order column 'at', .*expected datetime, got int 7"),
+    "another type of key": (lambda h: h.append(("a", "1"), AT, 1), "key column 'shop', .*expected int, got str"),
+    "another shape of key": (lambda h: h.append("a", AT, 1), "expected a key that is a tuple of 2"),
+    "another type of value": (lambda h: h.append(("a", 1), AT, "x"), "value column 'n', .*expected int, got str"),
+    "a value too few": (lambda h: h.append(("a", 1), AT), r"expected rows \(key, at, n\), got"),
+    "no row at all": (lambda h: h.append_many([5]), r"expected rows \(key, at, n\), got 5"),
+    "the wrong way round": (lambda h: h.scan(("a", 1), AT, AT - timedelta(1)), "expected a range with start <= end"),
+    "removed the wrong way round": (lambda h: h.remove(("a", 1), AT, AT - timedelta(1)), "a range with start <= end"),
+    "a start of another type": (lambda h: h.scan(("a", 1), "now"), "start of a range .*expected datetime, got str"),
+    "a naive end": (lambda h: h.remove(("a", 1), None, AT.replace(tzinfo=None)), "end of a range .*time zone"),
+    "a key of another type": (lambda h: h.scan_many([("a", 1.5)]), "key column 'shop', .*expected int, got float"),
+    "a batch without the order": (
+        lambda h: h.append_batch(pa.table({"user": ["a"], "shop": [1], "n": [1]})),
+        r"append_batch expected one column 'at', got \['user', 'shop', 'n'\]",
+    ),
+    "a batch with a null in the order": (
+        lambda h: h.append_batch(
+            pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([None], pa.timestamp("us", tz="UTC"))})
+        ),
+        "expected a value of the order column 'at', got None",
+    ),
+    "a batch with naive times": (
+        lambda h: h.append_batch(
+            pa.table({"user": ["a"], "shop": [1], "n": [1], "at": pa.array([0], pa.timestamp("us"))})
+        ),
+        "order column 'at'.*cast the column",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_is_one_clear_error_and_writes_nothing(name):
+    use, message = MISUSE[name]
+    made = Bench(VISITS)
+    with pytest.raises(StateError, match=rf"state 'visits'.*{message}") as caught:
+        use(made.open(1))
+    assert "keep[0], txid 1" in str(caught.value)
+    made.group.end_txid(1)
+    assert made.group.changes(1, 1) is None
+
+
+def test_a_handle_works_in_finish_batch_only():
+    handle = Bench(EVENTS).group.handle("keep", 0, 1)
+    for use in (
+        lambda: handle.append("a", 1, "k", 1),
+        lambda: handle.append_batch(pa.table({})),
+        lambda: handle.scan("a"),
+        lambda: handle.scan_many([]),
+        lambda: handle.remove("a"),
+    ):
+        with pytest.raises(StateError, match="used outside finish_batch"):
+            use()
+
+
+def test_two_tasks_that_change_one_collection_fail_the_batch():
+    made = Bench(EVENTS)
+    made.open(1, 0).append("a", 1, "k", 1)
+    made.open(1, 1).append("a", 2, "k", 1)
+    with pytest.raises(StateError, match=r"key \('a',\) was changed by 2 tasks .*fields_grouping .*\['user'\]"):
+        made.group.end_txid(1)
+    made.group.drop_from(1)
+    made.open(1, 0).append("a", 1, "k", 1)
+    made.open(1, 1).append("b", 1, "k", 1)
+    made.group.end_txid(1)
+    assert made.open(2).scan_many("ab") == {"a": [(1, "k", 1)], "b": [(1, "k", 1)]}
+
+
+def test_more_rows_of_one_collection_than_a_txid_can_number(monkeypatch):
+    monkeypatch.setattr("txstorm.state.collection.COUNT_BITS", 1)
+    handle = Bench(EVENTS).open(1)
+    with pytest.raises(StateError, match=r"key .*gets more than 2 rows in one txid"):
+        handle.append_many([("a", 1, "k", 1)] * 3)
+
+
+def test_each_kind_of_state_has_its_own_handle(tmp_path):
+    resources = begun(opened(tmp_path, create=True).group(1), 1, 0)
+    with pytest.raises(StateError, match=r"state 'events' holds collections; ask for it with context.collection"):
+        resources.state("count", 0, "events")
+    with pytest.raises(StateError, match=r"state 'seen' holds one value per key; ask for it with context.state"):
+        resources.collection("count", 0, "seen")
+    with pytest.raises(StateError, match="'event' is not declared"):
+        resources.collection("count", 0, "event")
+
+
+@pytest.mark.parametrize("order", [{}, {"at": str}, {"at": float}, {"at": int, "to": int}, {"at": pa.timestamp("s")}])
+def test_an_order_that_is_none_is_refused(order):
+    with pytest.raises(StateError, match=r"state 'x'.*order"):
+        CollectionGroup(CollectionState("x", key={}, order=order, value={"n": int}), None)

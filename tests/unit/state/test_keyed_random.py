@@ -1,0 +1,88 @@
+"""Times to live and collections: random schedules of writes, failures, other replays, restarts and compaction."""
+
+import random
+import shutil
+
+import pytest
+from keyed_cases import SECOND, Shown, begun, check, check_read, opened, play, publish
+
+
+class Schedule:
+    """One run over real tables. `after[n]` is the model after txid n, `stamps[n]` its stamp."""
+
+    def __init__(self, draw, path):
+        self.draw, self.path, self.epoch = draw, path, 1
+        self.after, self.stamps, self.published = [Shown()], {0: 0}, 0
+        self.store = opened(path, create=True)
+        self.group = None
+
+    @property
+    def last(self):
+        return len(self.after) - 1
+
+    def finish(self):
+        """The next txid; a failed one comes back with other content and, maybe, a later stamp."""
+        txid = self.last + 1
+        self.group = self.group or self.store.group(txid)
+        stamp = self.stamps[txid - 1] + self.draw.choice([0, 1, 3 * SECOND, 6 * SECOND])
+        now = self.after[-1].copy()
+        resources = begun(self.group, txid, stamp)
+        check(resources, now, stamp)
+        play(self.draw, resources, now, stamp)
+        self.group.end_txid(txid)
+        self.after.append(now)
+        self.stamps[txid] = stamp
+
+    def fail(self):
+        """Some undecided txids start again."""
+        first = self.draw.randint(self.published + 1, self.last + 1)
+        if self.group is not None:
+            self.group.drop_from(first)
+        del self.after[first:]
+
+    def publish(self):
+        if self.last > self.published:
+            stamps = {txid: self.stamps[txid] for txid in range(self.published + 1, self.last + 1)}
+            publish(self.store, self.group, stamps, self.epoch)
+            self.published = self.last
+        self.group = None
+
+    def compact(self):
+        self.publish()
+        self.store.compact()
+
+    def restart(self):
+        """What is not published is gone; so may be the index, or it is damaged."""
+        del self.after[self.published + 1 :]
+        self.group = None
+        how = self.draw.choice(["stopped", "killed", "lost", "damaged"])
+        if how == "stopped":
+            self.store.close()
+        else:
+            for index in self.store._indexes.values():
+                if index._disk is not None:
+                    index._disk._store.close()
+        if how == "lost":
+            shutil.rmtree(self.path / "index", ignore_errors=True)
+        if how == "damaged":
+            for file in self.path.glob("index/*/*/*.sst"):
+                file.write_bytes(b"\0" * file.stat().st_size)
+        self.epoch += 1
+        self.store = opened(self.path, epoch=self.epoch, committed=self.published)
+        self.store.load()
+
+    def play(self, steps):
+        actions = [self.finish] * 5 + [self.fail, self.publish, self.publish, self.compact, self.restart]
+        for _ in range(steps):
+            self.draw.choice(actions)()
+        self.publish()
+        for txid in range(self.published + 1):
+            check_read(self.path, txid, self.after[txid], self.stamps[txid])
+        self.store.close()
+
+
+@pytest.mark.parametrize("run", range(3))
+def test_any_schedule_shows_what_the_txids_that_stayed_have_made(tmp_path, run):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    Schedule(random.Random(f"{seed}/{run}"), tmp_path).play(24)

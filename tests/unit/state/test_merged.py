@@ -1,0 +1,233 @@
+"""The layout merge: every version of the table is the state after a group, whatever fails, and nothing is doubled."""
+
+import random
+import resource
+from dataclasses import replace
+
+import pytest
+from deltalake import DeltaTable
+from store_cases import COUNTS, INCARNATION, TOPOLOGY, TOTALS, add, commit, intent_of, open_store, record, staged_files
+
+from txstorm import faults
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
+from txstorm.state.index import Bounds
+from txstorm.state.ranges import table_ranges
+from txstorm.state.read import read_changes, read_state
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.salvage import find_tables
+from txstorm.state.sql import views
+from txstorm.state.table import Owner
+
+STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    faults.arm("")
+
+
+def opened(data_dir, **changes):
+    return open_store(data_dir, **{"states": STATES, **changes})
+
+
+def plain(data_dir, version=None):
+    """What a reader sees that knows Delta tables only."""
+    table = DeltaTable(str(data_dir / "state/counts"), version=version).to_pyarrow_table()
+    return {row["word"]: row["n"] for row in table.select(["word", "n"]).to_pylist()}
+
+
+def paths(data_dir):
+    return {file.path for file in DeltaHandle.open(data_dir / "state/counts").files()}
+
+
+def read(data_dir, txid=None):
+    return {row["word"]: row["n"] for row in read_state(data_dir, "counts", txid).to_pylist()}
+
+
+def counted(*plan):
+    words: dict[str, int] = {}
+    for counts in plan:
+        for word, n in counts.items():
+            if n is None:
+                words.pop(word, None)
+            else:
+                words[word] = words.get(word, 0) + n
+    return words
+
+
+def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
+    """With files so small that the table has many, of which a commit writes some again."""
+    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 8)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    rng = random.Random(seed)
+    store, plan, after = opened(tmp_path, create=True), [], {0: {}}
+    for _ in range(12):
+        group = [
+            {f"w{rng.randrange(60)}": rng.choice([1, 2, None]) for _ in range(rng.randrange(1, 6))}
+            for _ in range(rng.randrange(1, 4))
+        ]
+        commit(store, len(plan) + 1, *group)
+        plan += group
+        after[len(plan)] = counted(*plan)
+    entries = {entry.version: entry.info for entry in DeltaHandle.open(tmp_path / "state/counts").history()}
+    assert [plain(tmp_path, version) for version in entries] == [after[info["last"]] for info in entries.values()]
+    assert len(paths(tmp_path)) > 3
+    for txid, words in after.items():
+        assert read(tmp_path, txid) == words
+    assert not (tmp_path / "changes/counts").exists()
+
+
+def test_only_files_with_changed_keys_are_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 8)
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {f"w{i}": 1 for i in range(60)})
+    before = paths(tmp_path)
+    commit(store, 2, {"w7": 1})
+    after = paths(tmp_path)
+    assert 0 < len(before - after) <= 3 < len(before)
+    assert plain(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
+
+
+def test_inside_a_group_nothing_can_be_asked_for(tmp_path):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    commit(store, 2, {"a": 1}, {"a": 1}, {"a": 1})
+    with pytest.raises(StateError, match=r"txids 2 to 4 were committed as one group.* expected txid 1 or 4, got 3"):
+        read(tmp_path, 3)
+    with pytest.raises(StateError, match="the layout merge keeps no change rows"):
+        read_changes(tmp_path, "counts", 1, 2)
+    assert [read(tmp_path, txid) for txid in (0, 1, 4)] == [{}, {"a": 1}, {"a": 4}]
+    assert read_changes(tmp_path, "totals", 3, 3).num_rows == 1
+
+
+def test_txids_of_a_group_that_changed_nothing_are_the_version_before(tmp_path):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    commit(store, 2, {}, {})
+    commit(store, 4, {"a": 1})
+    assert [read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
+    assert [(one.first, one.last) for one in table_ranges(tmp_path)["state/counts"]] == [(1, 1), (2, 4)]
+
+
+@pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
+def test_publishing_goes_on_after_a_crash_at_any_step(tmp_path, point):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1, "b": 1})
+    recorded = store.last_txids()
+    assert recorded == {"state/counts": 1, "changes/totals": 1, "sinks/out": 1}
+    group = store.group(2)
+    add(group, 2, {"a": 1, "b": None})
+    add(group, 3, {"a": 1, "c": 1})
+    intent = intent_of(group, [record(2), record(3)])
+    faults.arm(f"{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        store.publish(intent, 1)
+    faults.arm("")
+
+    check_tables(tmp_path, recorded, INCARNATION, [intent])
+    raise_epochs(tmp_path, recorded, Owner(TOPOLOGY, INCARNATION), 2)
+    assert roll_forward(tmp_path, intent, 2) == roll_forward(tmp_path, intent, 2)
+    assert plain(tmp_path) == read(tmp_path) == {"a": 3, "c": 1}
+    if point in ("p7.1.before", "merge.staged"):  # else it knows that this is published
+        with pytest.raises(FencedError):
+            store.publish(intent, 1)
+    again = opened(tmp_path, epoch=3, committed=3, recorded=[*recorded])
+    commit(again, 4, {"c": 1}, epoch=3)
+    assert plain(tmp_path) == {"a": 3, "c": 2}
+    again.sweep([])
+    assert len([path for path in staged_files(tmp_path) if path.startswith("state/counts")]) == 3
+
+
+def test_staged_rows_go_when_no_intent_needs_them(tmp_path):
+    store = opened(tmp_path, create=True)
+    for txid in range(1, 6):
+        commit(store, txid, {"a": 1})
+    store.forget(4)
+    staged = [path for path in staged_files(tmp_path) if path.startswith("state/counts") and "compact" not in path]
+    assert [path.split("/")[-1].split("-")[1] for path in staged] == ["4", "5"]
+
+
+def test_a_damaged_file_of_the_table_harms_nothing(tmp_path):
+    """As somebody else's VACUUM would do it."""
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    (path,) = paths(tmp_path)
+    hidden = (tmp_path / "state/counts" / path).rename(tmp_path / "hidden")
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    intent = intent_of(group, [record(2)])
+    with pytest.raises(TableCorrupt, match="state/counts"):
+        store.publish(intent, 1)
+    hidden.rename(tmp_path / "state/counts" / path)
+    store.publish(intent, 1)
+    assert plain(tmp_path) == {"a": 2}
+
+
+def test_a_full_disk_in_the_middle_of_publishing(tmp_path):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    intent = intent_of(group, [record(2)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
+    try:
+        with pytest.raises((OSError, TableCorrupt, BlockedError), match=r"state/counts|sinks/out|changes/totals"):
+            store.publish(intent, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert plain(tmp_path) == {"a": 1}
+    store.publish(intent, 1)
+    group.apply(2)
+    assert plain(tmp_path) == {"a": 2}
+    store.sweep([intent])
+    assert len([path for path in staged_files(tmp_path) if "compact" in path and "state/counts" in path]) == 2
+
+
+def test_the_view_of_spark_is_the_table(tmp_path):
+    commit(opened(tmp_path, create=True), 1, {"a": 1}, {"a": 1})
+    table = f"delta.`{tmp_path}/state/counts`"
+    now = {view.name: view.query for view in views(tmp_path, None, 2)}
+    assert now["state_counts"] == f"SELECT `word`, `n` FROM {table}"
+    assert "changes_counts" not in now
+    (then, *_) = views(tmp_path, 0, 2)
+    assert then.query == f"SELECT `word`, `n` FROM {table} VERSION AS OF 0"
+    with pytest.raises(StateError, match="at the ends of groups only"):
+        views(tmp_path, 1, 2)
+
+
+def test_the_index_is_the_table_after_a_restart(tmp_path):
+    """One that was left behind cannot be brought up to date without change rows, and is made again."""
+    bounds = Bounds(memory=1, kept_from=1, behind=1)
+    store = opened(tmp_path, create=True, bounds=bounds)
+    commit(store, 1, {f"w{i}": i for i in range(50)})
+    store.close()
+    store = opened(tmp_path, epoch=2, bounds=bounds)
+    commit(store, 2, {"w1": None, "w2": 5}, epoch=2)
+    store.close()
+    for epoch in (3, 4):
+        store = opened(tmp_path, epoch=epoch, bounds=bounds)
+        commit(store, epoch, {"w1": 1, "w2": 1}, epoch=epoch)
+        assert read(tmp_path) == {**{f"w{i}": i for i in range(50)}, "w1": epoch - 2, "w2": 7 + epoch - 2}
+        store.close()
+
+
+@pytest.mark.parametrize(("first", "second"), [("merge", "changes"), ("changes", "merge")])
+def test_another_layout_is_refused_with_the_ways_out(tmp_path, first, second):
+    declared = {name: {"count": [replace(COUNTS, layout=name), TOTALS]} for name in (first, second)}
+    commit(open_store(tmp_path, create=True, states=declared[first]), 1, {"a": 1})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StateError, match=rf"'{second}', the table state/counts has '{first}'.*new name, or backfill"):
+        open_store(tmp_path, states=declared[second])
+    assert sorted(tmp_path.rglob("*")) == before
+    assert read(tmp_path) == {"a": 1}
+
+
+def test_what_the_tables_tell_of_a_lost_ledger(tmp_path):
+    commit(opened(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
+    found = find_tables(tmp_path)
+    assert sorted(found.tables) == ["changes/totals", "sinks/out", "state/counts"]
+    assert (found.last, found.tables["state/counts"].last_txid()) == (2, 2)

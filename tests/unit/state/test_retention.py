@@ -1,0 +1,293 @@
+"""Retention: what the kept history, a savepoint, an intent or a reader needs stays; all else goes, and stays gone."""
+
+import random
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from store_cases import COUNTS, INCARNATION, intent_of, open_store, record
+
+from txstorm import faults
+from txstorm.clients import delta
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import FencedError, StateError
+from txstorm.runtime.retention import Retention
+from txstorm.state import horizon, table
+from txstorm.state.history import append_history, read_history
+from txstorm.state.index import Bounds
+from txstorm.state.read import read_changes, read_sink, read_state
+from txstorm.state.readers import reading
+from txstorm.state.recovery import roll_forward
+from txstorm.state.savepoint import SavedTable
+
+KEPT = 4
+"""Seconds, and so txids: the stamp of txid N is N seconds."""
+BOTH = {"count": [replace(COUNTS, layout="merge"), replace(COUNTS, name="other")]}
+
+
+@pytest.fixture(autouse=True)
+def short_logs(monkeypatch):
+    shorten(monkeypatch)
+    yield
+    faults.arm("")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Sixteen txids of which everything is kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        world = World(tmp_path_factory.mktemp("retention") / "data").go_on(16, every=99)
+        world.store.compact()
+    return world
+
+
+@pytest.fixture
+def world(made, tmp_path):
+    return World(tmp_path / "data", made)
+
+
+def shorten(patch):
+    patch.setattr(delta, "KEPT_VERSIONS", 4)
+    patch.setattr(table, "CHECKPOINT_EVERY", 2)
+    patch.setattr(horizon, "CHECKPOINT_EVERY", 2)
+
+
+class Ledger:
+    """The part of the books that retention works with."""
+
+    def __init__(self):
+        self.epoch, self.first, self.points, self.live = 1, 0, {}, []
+
+    def kept(self):
+        return self.first
+
+    def write_kept(self, txid):
+        self.first = txid
+
+    def savepoints(self):
+        return self.points
+
+    def intents(self):
+        return self.live
+
+
+class World:
+    """Two states with the same rows, one of each layout, and a sink; every txid is a group."""
+
+    def __init__(self, data_dir, before=None, **options):
+        """A new one, or a copy of the one `before`."""
+        self.data_dir, self.ledger, self.last, self.words = data_dir, Ledger(), 0, {0: {}}
+        if before is not None:
+            shutil.copytree(before.data_dir, data_dir)
+            self.last, self.words = before.last, dict(before.words)
+        self.store = open_store(data_dir, create=before is None, states=BOTH, **options)
+
+    def go_on(self, txids, every=3):
+        for _ in range(txids):
+            self.last += 1
+            n = self.last
+            counts = {f"w{n % 5}": 1, f"w{n % 7}": 1, f"w{n % 11}": None}
+            group = self.store.group(n)
+            count(group, n, counts)
+            intent = intent_of(group, [record(n)])
+            self.store.publish(intent, 1)
+            group.apply(n)
+            self.store.forget(n)
+            self.ledger.live = [intent]
+            self.words[n] = after(self.words[n - 1], counts)
+            append_history(self.data_dir, [history_row(n)])
+            if n % every == 0:
+                self.retain()
+        return self
+
+    def retention(self):
+        return Retention(self.store, self.ledger, 0, KEPT, lambda: self.last * 1_000_000, lambda: 0.0)
+
+    def retain(self):
+        self.store.compact()
+        return [*self.retention().steps()]
+
+    def check(self):
+        """What is promised can be read, in both layouts; what is older is there or an error that says so."""
+        first = self.ledger.first
+        for txid in range(first, self.last + 1):
+            assert self.read("counts", txid) == self.read("other", txid) == self.words[txid], txid
+        rows = read_changes(self.data_dir, "other", first + 1, self.last, self.last)
+        changed = {txid for txid in range(first + 1, self.last + 1) if self.words[txid] != self.words[txid - 1]}
+        assert set(rows["_txid"].to_pylist()) == changed
+        assert len(set(read_sink(self.data_dir, "out")["_txid"].to_pylist())) == self.last
+        assert read_history(self.data_dir)["txid"].to_pylist()[-KEPT - 1 :] == [*range(self.last - KEPT, self.last + 1)]
+
+    def read(self, name, txid=None):
+        return {row["word"]: row["n"] for row in read_state(self.data_dir, name, txid).to_pylist()}
+
+    def files(self):
+        """How many files there are, but for the rows of the sink, which are results."""
+        found = [path for path in self.data_dir.rglob("*") if path.is_file()]
+        return len([path for path in found if "sinks/out/_txstorm/staged" not in str(path)])
+
+
+def count(group, txid, counts):
+    """One txid: the same rows for both states and the sink."""
+    resources = group.begin_txid(txid)
+    group.activate(True)
+    for name in ("counts", "other"):
+        words = resources.state("count", 0, name)
+        words.remove_many([word for word, n in counts.items() if n is None])
+        words.update_many({word: n for word, n in counts.items() if n is not None}, lambda old, n: (old or 0) + n)
+    resources.sink("count", 0, "out").append("txid", txid)
+    group.end_txid(txid)
+
+
+def after(words, counts):
+    gone = {word for word, n in counts.items() if n is None}
+    kept = {word: n for word, n in words.items() if word not in gone}
+    return {**kept, **{word: kept.get(word, 0) + n for word, n in counts.items() if n is not None}}
+
+
+def history_row(n):
+    return {
+        "timeline": 0,
+        "txid": n,
+        "attempt": n * 10,
+        "stamp": n * 1_000_000,
+        "first": n,
+        "last": n,
+        "digest": f"d{n}",
+        "extents": {},
+        "tuples": 1,
+        "versions": {},
+    }
+
+
+def test_the_disk_stops_growing_and_what_is_promised_can_be_read(tmp_path):
+    world, files = World(tmp_path), []
+    for _ in range(5):
+        world.go_on(6)
+        files.append(world.files())
+    world.check()
+    assert max(files[3:]) <= max(files[:3]) * 1.1, files
+    assert world.ledger.first == world.last - KEPT
+    with pytest.raises(
+        StateError, match=r"state 'other': txid 4 is older than what is kept.* ask for txid \d+ or later"
+    ):
+        world.read("other", 4)
+    with pytest.raises(StateError, match=r"up to txid \d+ are no longer kept .history_retention., got from txid 1"):
+        read_changes(tmp_path, "other", 1, 4, world.last)
+    with pytest.raises(StateError, match="state 'counts': txid 4 is older"):
+        world.read("counts", 4)
+
+
+def test_without_it_everything_stays(world):
+    world.check()
+    assert [world.read("other", txid) for txid in range(17)] == [world.words[txid] for txid in range(17)]
+
+
+def test_versions_of_savepoints_stay_as_long_as_there_are_savepoints(world):
+    saved = {ref.uri: SavedTable(table.version) for ref, table in world.store.tables.items()}
+    rows = {uri: DeltaHandle.open(world.data_dir / uri).read().num_rows for uri in saved}
+    world.ledger.points = {"sixteen": SimpleNamespace(tables=saved)}
+    world.go_on(12, every=6).check()
+    for uri, one in saved.items():
+        assert DeltaHandle.open(world.data_dir / uri, one.version).read().num_rows == rows[uri], uri
+    before = world.files()
+    world.ledger.points = {}
+    world.retain()
+    assert world.files() < before - 16
+
+
+@pytest.mark.parametrize("point", ["announced", "pruned", "log", "files", "history"])
+def test_left_off_at_any_step_it_goes_on_the_next_time(world, point):
+    world.last += KEPT  # all of it is older than that now
+    faults.arm(f"retain.{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        list(world.retention().steps())
+    faults.arm("")
+    world.last -= KEPT
+    assert world.read("counts") == world.read("other") == world.words[16]
+    world.store.close()
+    world.store = open_store(world.data_dir, states=BOTH)
+    world.last += KEPT
+    list(world.retention().steps())
+    world.last -= KEPT
+    world.go_on(6)
+    assert world.read("counts") == world.read("other") == world.words[22]
+    assert read_changes(world.data_dir, "other", 20, 22, 22).num_rows > 0
+    assert read_history(world.data_dir)["txid"].to_pylist()[0] >= 16
+
+
+def test_a_live_intent_wins_over_a_retention_that_is_shorter(tmp_path):
+    """Decided and not published, for longer than anything is kept."""
+    world = World(tmp_path).go_on(8)
+    group = world.store.group(9)
+    count(group, 9, {"late": 1})
+    intent = intent_of(group, [record(9)])
+    world.ledger.live = [intent]
+    world.last = 1000
+    world.retain()
+    again = open_store(tmp_path, states=BOTH, epoch=2)
+    again.sweep([intent])
+    assert set(roll_forward(tmp_path, intent, 2)) == {"state/counts", "changes/other", "sinks/out"}
+    assert world.read("counts", 9) == {**world.words[8], "late": 1}
+
+
+def test_nothing_is_removed_under_a_reader_of_this_process(world):
+    with reading(world.data_dir):
+        before = {path for path in world.data_dir.rglob("*") if path.is_file()}
+        world.retain()
+        assert before <= {path for path in world.data_dir.rglob("*") if path.is_file()} | archived(before)
+    world.retain()
+    assert len(before - {path for path in world.data_dir.rglob("*") if path.is_file()} - archived(before)) > 20
+
+
+def archived(paths):
+    """Those that may have moved to the archive of their log."""
+    return {path for path in paths if path.parent.name == "_delta_log"}
+
+
+def test_commits_between_its_steps_are_not_harmed(world):
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in world.retention().steps():
+        if chance.random() < 0.5:
+            world.go_on(1, every=99)
+    world.check()
+
+
+def test_an_index_from_before_it_is_made_again(tmp_path):
+    """The rows between it and the table are no longer there."""
+    bounds = Bounds(memory=1, kept_from=1, behind=1)
+    world = World(tmp_path, bounds=bounds).go_on(6)
+    world.store.close()
+    shutil.copytree(tmp_path / "index", tmp_path / "old")
+    world.store = open_store(tmp_path, states=BOTH, bounds=bounds)
+    world.go_on(12)
+    world.store.close()
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "old").rename(tmp_path / "index")
+    world.store = open_store(tmp_path, states=BOTH, bounds=bounds)
+    world.go_on(2).check()
+    world.store.close()
+
+
+def test_one_that_was_taken_over_removes_nothing_from_a_table(world):
+    open_store(world.data_dir, states=BOTH, epoch=2)
+    world.last += KEPT
+    with pytest.raises(FencedError):
+        list(world.retention().steps())
+    assert read_changes(world.data_dir, "other", 5, 5, 16).num_rows > 0
+    assert DeltaHandle.open(world.data_dir / "changes/other").properties["txstorm.incarnation"] == INCARNATION
+
+
+def test_rows_of_other_commits_do_not_move_the_horizon(tmp_path):
+    """Stamps tell, not files: old files of young transactions stay."""
+    world = World(tmp_path).go_on(5)
+    world.last = KEPT
+    world.retain()
+    assert (world.ledger.first, read_history(tmp_path)["txid"].to_pylist()) == (0, [*range(1, 6)])
+    world.last = KEPT + 3
+    world.retain()
+    assert (world.ledger.first, read_history(tmp_path)["txid"].to_pylist()) == (3, [3, 4, 5])

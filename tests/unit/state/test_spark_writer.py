@@ -1,0 +1,331 @@
+"""Tables written with Spark: the same rows, once, by whoever leads; today by one writer, tomorrow by the other."""
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+from spark_cases import open_spark_store
+from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
+from wide_cases import WIDE, wide_rows
+
+from txstorm import faults
+from txstorm.clients import delta as delta_client
+from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta_lock import is_shared
+from txstorm.clients.delta_log import ARCHIVE, LOG, archive_entries
+from txstorm.clients.delta_spark import SparkDelta
+from txstorm.errors import ConflictError, FencedError, InputError, TableCorrupt
+from txstorm.state.spark_writer import SparkWriter
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+
+pytestmark = pytest.mark.spark
+OWNER = Owner(TOPOLOGY, INCARNATION)
+REF = TableRef("changes", "counts")
+COMMIT = (
+    "import sys; from pathlib import Path; from txstorm.clients.delta_lock import locked\n"
+    "with locked(Path(sys.argv[1]), 0.1): print('free')"
+)
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    faults.arm("")
+
+
+@pytest.fixture(scope="module")
+def delta(spark):
+    return SparkDelta(spark)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, delta):
+    """A directory whose txids 1 and 3 were published with Spark, and 2 by the default writer."""
+    data_dir = tmp_path_factory.mktemp("made")
+    for txid, counts in PLAN.items():
+        store = opened_by(delta if txid % 2 else None, data_dir, txid)
+        commit(store, txid, counts, epoch=txid)
+        store.close()
+    return data_dir
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    """A copy of `made`, to be spoilt."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+PLAN = {1: {"a": 1, "b": 2}, 2: {"a": None, "c": 3}, 3: {"b": 4, "d": 5}}
+
+
+def opened_by(delta, data_dir, txid, **changes):
+    arguments = {"create": txid == 1, "epoch": txid, "committed": txid - 1, **changes}
+    return open_store(data_dir, **arguments) if delta is None else open_spark_store(data_dir, delta, **arguments)
+
+
+def decided(store, txid, counts, attempt=None, epoch=None):
+    group = store.group(txid)
+    add(group, txid, counts)
+    return intent_of(group, [record(txid, attempt)], epoch or txid)
+
+
+def table(data_dir, delta=None):
+    found = DeltaTableState.open(data_dir, OWNER, REF)
+    if delta is not None:
+        found.use(SparkWriter(delta))
+    return found
+
+
+def publish(table, intent, epoch=4):
+    [touched] = [one for one in intent.tables if one.uri == REF.uri]
+    return table.publish(1, touched, intent, epoch)
+
+
+def rows(data_dir, uri=REF.uri):
+    return DeltaHandle.open(data_dir / uri).read().sort_by("_txid").to_pylist()
+
+
+def writers(data_dir, uri=REF.uri):
+    """Who made each commit of rows, oldest first."""
+    found = []
+    for entry in sorted((data_dir / uri / LOG).glob("*.json")):
+        text = entry.read_text()
+        if '"first"' in text or '\\"first\\"' in text:
+            found.append("spark" if "Apache-Spark" in text else "direct")
+    return found
+
+
+def test_the_same_rows_by_either_writer(copied, tmp_path_factory):
+    direct = tmp_path_factory.mktemp("direct")
+    for txid, counts in PLAN.items():
+        store = opened_by(None, direct, txid)
+        commit(store, txid, counts, epoch=txid)
+    again = opened_by(None, copied, 4, committed=3)
+    again.compact()
+    store.compact()
+    assert writers(copied) == writers(copied, "sinks/out") == ["spark", "direct", "spark"]
+    assert writers(copied, "changes/totals") == ["direct"] * 3
+    for uri in (REF.uri, "sinks/out", "state/counts", "state/totals"):
+        assert rows(copied, uri) == rows(direct, uri), uri
+    assert [is_shared(copied / uri) for uri in (REF.uri, "sinks/out", "changes/totals")] == [True, True, False]
+
+
+def test_values_of_every_type_come_out_as_they_went_in(tmp_path, delta):
+    from dataclasses import replace
+
+    draw = random.Random(20261121)
+    values = list(wide_rows(draw, 40))
+    for place, writer in (("direct", None), ("spark", delta)):
+        state = replace(WIDE, writer="spark" if writer else "deltalake")
+        store = opened_by(writer, tmp_path / "odd [1] *50% {é}" / place, 1, states={"keep": [state]}, sinks={})
+        group = store.group(1)
+        handle = group.begin_txid(1).state("keep", 0, "wide")
+        group.activate(True)
+        for key, value in values:
+            handle.put(tuple(key), value)
+        group.end_txid(1)
+        store.publish(intent_of(group, [record(1)]), 1)
+    direct, spark = (DeltaHandle.open(path) for path in sorted(tmp_path.glob("odd*/*/changes/wide")))
+    assert direct.schema == spark.schema
+    assert direct.read().equals(spark.read())
+
+
+def test_a_lost_answer_of_spark_is_read_back(copied, delta):
+    """The commit is made, the answer is not; and a coordinator that publishes the intent again."""
+
+    class Mute(SparkDelta):
+        def append(self, *arguments):
+            super().append(*arguments)
+            msg = "no answer"
+            raise TableCorrupt(msg)
+
+    store = opened_by(delta, copied, 4)
+    intent = decided(store, 4, {"e": 1})
+    version = publish(table(copied, Mute(delta._session)), intent)
+    assert publish(table(copied, delta), intent) == publish(table(copied), intent) == version
+    assert [row["word"] for row in rows(copied) if row["_txid"] == 4] == ["e"]
+
+
+def test_other_content_of_a_published_txid_is_no_success(copied, delta):
+    """Spark says nothing when it skips the second content of a txid; it is found out by reading back."""
+    first = decided(opened_by(delta, copied, 4), 4, {"e": 1})
+    other = decided(opened_by(delta, copied, 4), 4, {"x": 1}, attempt=99)
+    found = table(copied, delta)
+    version = publish(found, first)
+    content = rows(copied)
+    again = found._commit(next(one for one in other.tables if one.uri == REF.uri), other, 4)
+    SparkWriter(delta).commit(found.handle, again, REF.txid_app(OWNER))
+    assert (table(copied).version, rows(copied)) == (version, content)
+    with pytest.raises(TableCorrupt, match=r"txid 4 is already published with other content.*99"):
+        publish(found, other)
+
+
+class Halfway:
+    """A frame whose rows come when `between` has been called, while Spark writes them."""
+
+    def __init__(self, delta, tmp_path, between):
+        self.started, self.go = str(tmp_path / "started"), str(tmp_path / "go")
+        self.between, self.tmp_path = between, tmp_path
+        self.delta = delta
+
+    def spark(self):
+        outer = self
+
+        class Slow(SparkDelta):
+            def append_frame(self, table, frame, *arguments):
+                frame = frame.mapInArrow(_waiting(outer.started, outer.go), frame.schema)
+                thread = threading.Thread(target=outer.release)
+                thread.start()
+                try:
+                    super().append_frame(table, frame, *arguments)
+                finally:
+                    thread.join()
+
+        return Slow(self.delta._session)
+
+    def release(self):
+        try:
+            _await(self.started)
+            self.between()
+        finally:
+            open(self.go, "w").close()
+
+
+def _await(path):
+    import os
+    import time
+
+    until = time.monotonic() + 120
+    while not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def _waiting(started, go):
+    def run(batches):
+        import os
+        import time
+
+        open(started, "w").close()
+        while not os.path.exists(go):
+            time.sleep(0.02)
+        yield from batches
+
+    return run
+
+
+def test_a_commit_in_flight_holds_the_lock_until_it_is_made(copied, delta, tmp_path):
+    store = opened_by(delta, copied, 4)
+    intent = decided(store, 4, {"e": 1})
+    said, raising = [], []
+
+    def between():
+        asked = [sys.executable, "-c", COMMIT, str(copied / REF.uri)]
+        said.append(subprocess.run(asked, capture_output=True, text=True, check=False).stderr)
+        thread = threading.Thread(target=table(copied).raise_epoch, args=(5,))
+        thread.start()
+        raising.append(thread)
+
+    slow = Halfway(delta, tmp_path, between).spark()
+    version = publish(table(copied, slow), intent)
+    raising[0].join()
+    assert "another process has held" in said[0]
+    assert table(copied).version == version + 1
+    assert table(copied).epoch() == 5
+
+
+def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, monkeypatch):
+    """Where the lock holds nobody off, Delta does: the epoch's commit carries the txid under the same key."""
+    store = opened_by(delta, copied, 4)
+    intent, content = decided(store, 4, {"e": 1}), rows(copied)
+    monkeypatch.setattr(delta_client, "locked", lambda table: nullcontext())
+    slow = Halfway(delta, tmp_path, lambda: table(copied).raise_epoch(5)).spark()
+    with pytest.raises(FencedError, match="epoch 5 has taken over from this one with epoch 4"):
+        publish(table(copied, slow), intent)
+    assert rows(copied) == content
+
+
+def test_who_has_been_taken_over_from_writes_nothing(copied, delta):
+    store = opened_by(delta, copied, 4)
+    intent, content = decided(store, 4, {"e": 1}), rows(copied)
+    zombie = table(copied, delta)  # has looked at the table before
+    table(copied).raise_epoch(5)
+    with pytest.raises(FencedError):
+        publish(zombie, intent)
+    handle = table(copied).handle
+    handle.version -= 1
+    handle._table.load_as_version(handle.version)
+    with pytest.raises(ConflictError, match="to be the newest"):
+        SparkWriter(delta).commit(handle, zombie._commit(intent.tables[0], intent, 4), REF.txid_app(OWNER))
+    assert rows(copied) == content
+
+
+@pytest.mark.parametrize(
+    "spoilt", [r"\\\"attempt\\\": (\d)", r"\"version\":(\d)", r"numRecords\\\":(\d)", r"_txid\\\":(\d)"]
+)
+def test_a_changed_digit_in_an_entry_of_spark_is_found(copied, spoilt):
+    entry = copied / REF.uri / LOG / "00000000000000000002.json"
+    text = entry.read_text()
+    assert "Apache-Spark" in text
+    changed = re.sub(spoilt, lambda found: found[0][:-1] + str((int(found[1]) + 1) % 10), text, count=1)
+    assert changed != text
+    entry.write_text(changed)
+    with pytest.raises(TableCorrupt, match=r"00000000000000000002.json of the log is damaged"):
+        list(DeltaHandle.open(copied / REF.uri).history())
+
+
+def test_the_log_is_shortened_and_spark_goes_on(copied, delta):
+    table(copied).handle.checkpoint(1)
+    commit(opened_by(None, copied, 4), 4, {"e": 1}, epoch=4)
+    table(copied).handle.checkpoint(1)
+    content = rows(copied)
+    archive_entries(copied / REF.uri, 1)
+    archived = {file.name for file in (copied / REF.uri / ARCHIVE).iterdir()}
+    assert {"00000000000000000002.json", "00000000000000000002.crc", ".00000000000000000002.json.crc"} <= archived
+    assert not [file for file in (copied / REF.uri / LOG).iterdir() if "00000000000000000002." in file.name]
+    commit(opened_by(delta, copied, 5), 5, {"f": 1}, epoch=5)
+    assert writers(copied)[-1] == "spark"
+    assert rows(copied)[:-1] == content
+    assert rows(copied)[-1]["word"] == "f"
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({}, r"lacks spark.sql.extensions=io.delta.*spark_catalog=org.*spark.jars.packages=io.delta:delta-spark"),
+        ({"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}, r"LocalLogStore has lost commits"),
+    ],
+)
+def test_a_session_that_is_not_fit_is_refused(spark, conf, message):
+    """The settings of a session without Delta, or with a log store that loses commits."""
+    if conf:
+        fit = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
+        conf, jvm = {**{name: spark.conf.get(name) for name in fit}, **conf}, spark._jvm
+    else:
+        jvm = SimpleNamespace(io=SimpleNamespace(delta=SimpleNamespace(tables=SimpleNamespace(DeltaTable=None))))
+    session = SimpleNamespace(conf=conf, _jvm=jvm, _jsparkSession=None)
+    with pytest.raises(InputError, match=message):
+        SparkDelta(session)
+
+
+def test_spark_connect_is_refused():
+    with pytest.raises(InputError, match="a classic one: through Spark Connect the table's lock cannot be taken"):
+        SparkDelta(SimpleNamespace())
+
+
+def test_a_lock_that_holds_nobody_off_is_refused(copied, delta, tmp_path):
+    """As of a JVM on another machine: what it locks is another file."""
+
+    class Elsewhere(SparkDelta):
+        @contextmanager
+        def locked(self, table, patience=1.0):
+            yield
+
+    with pytest.raises(InputError, match="does not hold off this one"):
+        opened_by(Elsewhere(delta._session), copied, 4)

@@ -1,0 +1,175 @@
+"""A time to live: what is gone when, for committers and readers, and that nothing of it depends on the clock."""
+
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from handle_cases import Bench
+from index_cases import stores
+from keyed_cases import RECENT, SECOND, SEEN, TTL, begun, committed, opened, publish, read
+from store_cases import open_store
+
+from txstorm.api.state import KeyedState
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import StateError
+from txstorm.state.expiry import moment
+from txstorm.state.index import Bounds, StateIndex
+from txstorm.state.read import read_changes, read_state
+
+COUNTS = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=TTL)
+LATE = 10 * SECOND
+
+
+def turn(bench, txid, stamp):
+    bench.group.begin(txid, stamp)
+    return bench.open(txid)
+
+
+def end(bench, txid, publish=True):
+    bench.group.end_txid(txid)
+    rows = bench.rows(txid, txid)
+    if publish:
+        bench.group.apply(txid)
+    return rows
+
+
+@pytest.mark.parametrize("publish", [True, False])
+def test_a_key_is_gone_when_its_time_is_over_and_not_before(publish):
+    bench = Bench(COUNTS)
+    turn(bench, 1, 0).put_many({"a": 1, "b": 1})
+    end(bench, 1, publish)
+    handle = turn(bench, 2, LATE - 1)
+    assert (handle.get("a"), handle.previous("a")) == (1, 1)
+    handle.put("b", 2)
+    end(bench, 2, publish)
+    handle = turn(bench, 3, LATE)
+    assert handle.get_many(["a", "b"]) == {"b": 2}
+    assert (handle.get("a"), handle.previous("a"), handle.get("a", 7)) == (None, None, 7)
+    handle.remove("a")
+    assert end(bench, 3, publish) == []  # there was nothing to remove
+    handle = turn(bench, 4, LATE)
+    assert handle.update("a", lambda old: (old or 0) + 1) == 1
+    (row,) = end(bench, 4, publish)
+    assert (row["n"], row["_prev"], row["_stamp"]) == (1, None, moment(LATE))
+    handle = turn(bench, 5, LATE - 1 + LATE)
+    assert handle.get_many(["a", "b"]) == {"a": 1}
+
+
+def test_what_a_replay_starts_from_is_decided_by_its_own_stamp():
+    bench = Bench(COUNTS)
+    turn(bench, 1, 0).put("a", 1)
+    end(bench, 1)
+    for stamp, value, before in ((LATE - 1, 2, {"n": 1, "_stamp": moment(0)}), (LATE, 1, None), (LATE + 5, 1, None)):
+        handle = turn(bench, 2, stamp)
+        assert handle.update("a", lambda old: (old or 0) + 1) == value
+        (row,) = end(bench, 2, publish=False)
+        assert (row["n"], row["_prev"], row["_stamp"]) == (value, before, moment(stamp))
+        bench.group.drop_from(2)
+
+
+def test_every_way_to_write_begins_the_time_anew():
+    bench = Bench(COUNTS)
+    keys = ["put", "put_many", "update", "update_many", "merge"]
+    turn(bench, 1, 0).put_many(dict.fromkeys([*keys, "get"], 1))
+    end(bench, 1)
+    handle = turn(bench, 2, SECOND)
+    handle.get("get")
+    handle.put("put", 1)
+    handle.put_many({"put_many": 1})
+    handle.update("update", lambda old: old)
+    handle.update_many({"update_many": 0}, lambda old, n: old + n)
+    handle.merge(pa.record_batch({"word": ["merge"], "n": [0]}), {"n": "sum"})
+    end(bench, 2)
+    assert turn(bench, 3, LATE).get_many([*keys, "get"]) == dict.fromkeys(keys, 1)
+
+
+def test_readers_see_what_is_there_at_the_stamp_of_each_txid(tmp_path):
+    stamps = {1: 0, 2: SECOND, 3: LATE, 4: LATE + SECOND}
+    store = opened(tmp_path, create=True)
+    for txid, stamp in stamps.items():
+        committed(store, txid, stamp, lambda r, txid=txid: r.state("count", 0, "seen").put(f"u{txid}", row(txid)))
+    expected = {txid: shown(tmp_path, txid, stamp) for txid, stamp in stamps.items()}
+    assert expected == {1: ["u1"], 2: ["u1", "u2"], 3: ["u2", "u3"], 4: ["u3", "u4"]}
+    store.compact()
+    assert {txid: shown(tmp_path, txid, stamp) for txid, stamp in stamps.items()} == expected
+    kept = DeltaHandle.open(tmp_path / "state/seen").read()
+    assert sorted(kept["user"].to_pylist()) == ["u3", "u4"]  # the others are not in the files any more
+    assert shown(tmp_path, 4, stamps[4] + LATE - SECOND) == ["u4"]  # later ones have changed nothing
+    assert read_state(tmp_path, "seen")["user"].to_pylist() == ["u3", "u4"]  # stamps unknown: that of the newest row
+    changes = read_changes(tmp_path, "seen", 1, 4)
+    assert changes["_stamp"].to_pylist() == [moment(stamp) for stamp in stamps.values()]
+
+
+def row(n):
+    return {"n": n, "by": "test"}
+
+
+def shown(data_dir, txid, stamp):
+    return [one["user"] for one in read(data_dir, "seen", txid, stamp)]
+
+
+def test_what_has_expired_does_not_pile_up_in_the_index(tmp_path):
+    bounds = Bounds(memory=2_000, kept_from=20, behind=1, seconds=1e9)
+    index = StateIndex(COUNTS, stores(tmp_path, COUNTS).make, bounds=bounds)
+    bench = Bench(COUNTS, index)
+    for txid in range(1, 100):
+        turn(bench, txid, txid * SECOND).put_many({f"{txid}-{i}": i for i in range(5)})
+        end(bench, txid)
+    assert index._disk is not None
+    on_disk = index._disk._store.scan(b"", b"\xff\xff")
+    assert 50 <= len(on_disk) <= 150  # 50 of 495 are there still
+    handle = turn(bench, 100, 99 * SECOND)
+    assert len(handle.get_many([f"{txid}-{i}" for txid in range(1, 100) for i in range(5)])) == 50
+
+
+def test_an_index_in_memory_forgets_too(tmp_path):
+    index = StateIndex(COUNTS, stores(tmp_path, COUNTS).make, bounds=Bounds(kept_from=20))
+    bench = Bench(COUNTS, index)
+    for txid in range(1, 100):
+        turn(bench, txid, txid * LATE).put(f"{txid}", txid)
+        end(bench, txid)
+    assert (len(index._cache) < 20, index._disk) == (True, None)
+
+
+def test_an_attempt_that_fails_leaves_no_stamp_behind(tmp_path):
+    store = opened(tmp_path, create=True)
+    group = store.group(1)
+    begun(group, 1, 0).state("count", 0, "seen").put("a", row(1))
+    group.end_txid(1)
+    group.drop_from(1)
+    begun(group, 1, 5 * SECOND).state("count", 0, "seen").put("a", row(2))
+    group.end_txid(1)
+    publish(store, group, {1: 5 * SECOND})
+    assert read_changes(tmp_path, "seen", 1, 1)["_stamp"].to_pylist() == [moment(5 * SECOND)]
+
+
+@pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 10, "1 day"])
+def test_a_time_to_live_that_is_none_is_refused(tmp_path, ttl):
+    state = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=ttl)
+    with pytest.raises(StateError, match=r"state 'counts': expected a ttl that is a timedelta above 0, or None, got"):
+        opened_with(tmp_path, state)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("ttl", [None, TTL * 2])
+def test_another_time_to_live_than_that_of_the_table_is_refused(tmp_path, ttl):
+    opened_with(tmp_path, COUNTS).close()
+    again = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=ttl)
+    with pytest.raises(StateError, match=r"state 'counts': declared with the ttl .*, the table has 0:00:10"):
+        opened_with(tmp_path, again, create=False)
+
+
+def opened_with(data_dir, state, **arguments):
+    return open_store(data_dir, states={"count": [state]}, sinks={}, **{"create": True, **arguments})
+
+
+def test_collections_count_the_time_from_when_a_row_was_appended(tmp_path):
+    store = opened(tmp_path, create=True)
+    recent = lambda resources: resources.collection("count", 0, RECENT.name)  # noqa: E731
+    committed(store, 1, 0, lambda r: recent(r).append_many([((), 99, 1), ((), 1, 2)]))
+    committed(store, 2, SECOND, lambda r: recent(r).append((), 50, 3))
+    group = store.group(3)
+    assert recent(begun(group, 3, LATE)).scan(()) == [(50, 3)]
+    assert read(tmp_path, RECENT.name, 2, SECOND) == [{"at": at, "n": n} for at, n in ((1, 2), (50, 3), (99, 1))]
+    assert read(tmp_path, RECENT.name, 2, LATE) == [{"at": 50, "n": 3}]
+    assert SEEN.ttl == RECENT.ttl

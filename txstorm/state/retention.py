@@ -1,0 +1,132 @@
+"""What a table no longer has to keep: change rows, versions and files from before the kept history.
+
+The kept history begins with a transaction, the horizon. A table can answer for it and for every later one as long as
+it has its newest version that is not ahead of the horizon, all later ones, and, for a state, the change rows after that
+version. Besides, the versions of named savepoints stay, and what an intent in the ledger names.
+
+Everything here goes in steps, between which commits are made: `Steps` yields after each. A crash between two leaves
+something that is not needed, and that the next time removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from txstorm import faults
+from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta_log import remove_archived
+from txstorm.state.exchange import Exchange
+from txstorm.state.readers import removing
+from txstorm.state.schema import TXID
+from txstorm.state.sweep import unlogged
+from txstorm.state.table import DeltaTableState
+
+Answer = TypeVar("Answer")
+Steps = Generator[None, None, Answer]
+
+AT_ONCE = 64
+"""Files that are removed, or entries of a log that are read, in one step."""
+
+
+def retain_table(
+    data_dir: Path,
+    table: DeltaTableState,
+    txid: int,
+    epoch: int,
+    saved: Collection[int],
+    kept: Callable[[], set[str]],
+) -> Steps[int | None]:
+    """Remove what `table` does not need to answer for transaction `txid` and later ones.
+
+    Returns the txid that its oldest kept version is as of; None where it has none that is not ahead of `txid`.
+
+    Args:
+        data_dir: the data directory.
+        table: leads it; whatever it commits meanwhile stays.
+        txid: the first transaction of the kept history.
+        epoch: of the coordinator.
+        saved: versions that savepoints need.
+        kept: the staged files, relative to the table, that an intent or this run names; asked in a step of its own.
+
+    Raises:
+        TableCorrupt: the log, or a version of a savepoint, is damaged.
+    """
+    found = yield from _newest_until(DeltaHandle.open(table.path), txid)
+    if found is None:
+        return None
+    version, as_of = found
+    yield from _remove_versions(data_dir, table.path, version, saved)
+    yield
+    handle = DeltaHandle.open(table.path)
+    needed = set(kept())
+    for one in saved:
+        if one < version:
+            needed |= {file.path for file in DeltaHandle.open(table.path, one).files()}
+    doomed = yield from unlogged(table.path, epoch, needed, handle, AT_ONCE)
+    yield from _remove_files(data_dir, [table.path / path for path in doomed])
+    return as_of
+
+
+def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> None:
+    """Let files leave ``changes/…`` whose rows are all in a version of the state as of txid `as_of`.
+
+    Called in the committer's turn. What they hold stays on the disk while a kept version or savepoint has them. `now`:
+    milliseconds since 1970. Passes the fault point ``retain.pruned``.
+
+    Raises:
+        FencedError: a newer coordinator leads this table.
+    """
+    lasts = _lasts(table.handle)
+    leaving = {path: last for path, last in lasts if last is not None and last <= as_of}
+    if leaving:
+        table.exchange(Exchange([], list(leaving), now, floor=max(leaving.values())), epoch)
+        faults.point("retain.pruned")
+
+
+def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
+    """Remove archived versions below `version`, and files no log entry names, of a table that no savepoint names."""
+    yield from _remove_versions(data_dir, table, version, ())
+    doomed = yield from unlogged(table, 0, set(), DeltaHandle.open(table), AT_ONCE)
+    yield from _remove_files(data_dir, [table / path for path in doomed])
+
+
+def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
+    actions = handle.actions()
+    if f"max.{TXID.name}" not in actions.column_names:
+        return []
+    return zip([file.path for file in handle.files()], actions[f"max.{TXID.name}"].to_pylist(), strict=True)
+
+
+def _newest_until(handle: DeltaHandle, txid: int) -> Steps[tuple[int, int] | None]:
+    """The newest version of a table that is not ahead of `txid`, and the txid it is as of."""
+    for number, entry in enumerate(handle.history(), start=1):
+        as_of = entry.info.get("as_of", entry.info.get("last"))
+        if as_of is not None and as_of <= txid:
+            return entry.version, as_of
+        if number % AT_ONCE == 0:
+            yield
+    return None
+
+
+def _remove_versions(data_dir: Path, table: Path, version: int, saved: Collection[int]) -> Steps[None]:
+    while True:
+        with removing(data_dir) as free:
+            removed = free and remove_archived(table, version, saved, AT_ONCE)
+        if not removed:
+            return
+        faults.point("retain.log")
+        yield
+
+
+def _remove_files(data_dir: Path, files: list[Path]) -> Steps[None]:
+    while files:
+        with removing(data_dir) as free:
+            if not free:
+                return
+            for file in files[:AT_ONCE]:
+                file.unlink(missing_ok=True)
+        files = files[AT_ONCE:]
+        faults.point("retain.files")
+        yield
