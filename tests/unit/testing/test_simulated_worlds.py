@@ -46,8 +46,10 @@ def test_random_schedules_keep_every_invariant_and_meet_every_fault():
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
-def test_a_fault_at_every_single_step_of_a_run_is_survived(kind):
+@pytest.mark.parametrize("spark", [False, True])
+def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
     usual = replace(drawn(3, 5), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
+    usual = replace(usual, spark=spark)
     world = World(usual)
     world.run()
     assert world.steps > 60

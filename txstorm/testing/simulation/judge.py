@@ -117,8 +117,8 @@ class Judge:
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
         """`process` is about to commit to a table, and nobody else has."""
         apps, info = stored.versions[-1].apps, commit.info
-        (epoch_app,) = (app for app in commit.transactions if app.endswith("/epoch"))
-        epoch, before = commit.transactions[epoch_app], apps.get(epoch_app, 0)
+        epoch_app = self._owner.epoch_app
+        epoch, before = commit.transactions.get(epoch_app, info["epoch"]), apps.get(epoch_app, 0)  # Spark keeps none
         _demand(epoch >= before, 5, "{} commits with epoch {} to {}, which has {}", process, epoch, stored.uri, before)
         for file in commit.adds:
             _demand(file.path in stored.rows, 6, "{} gets {}, which is not there", stored.uri, file.path)
@@ -137,8 +137,14 @@ class Judge:
         intent = self._value(entry)
         same = intent["txids"] == list(info["txids"]) and intent["timeline"] == timeline
         _demand(same, 5, "{} publishes other attempts of txid {} to {} than decided", process, last, stored.uri)
-        staged = [one["staged"]["path"] for one in intent["tables"] if one["uri"] == stored.uri]
-        _demand([file.path for file in commit.adds] == staged, 5, "txid {}: {} gets other rows", last, stored.uri)
+        staged = [stored.rows.get(one["staged"]["path"]) for one in intent["tables"] if one["uri"] == stored.uri]
+        _demand(
+            [stored.rows[file.path] for file in commit.adds] == staged,
+            5,
+            "txid {}: {} gets other rows",
+            last,
+            stored.uri,
+        )
         for one in info["txids"]:
             carried = one["attempt"], one["digest"]
             known = self._published.setdefault((timeline, one["txid"]), carried)

@@ -95,6 +95,8 @@ class Process:
         after = self.books.currtx() - 1
         self.tables = {uri: self._opened(stored.ref, after) for uri, stored in self.world.tables.items()}
         for table in self.tables.values():
+            if self.world.by_spark(table.stored):
+                table.use_spark()
             table.raise_epoch(self.books.epoch)
         self.books.write_tables(self.last_txids())
         self.last = self.last_txids()

@@ -21,7 +21,7 @@ KINDS = (
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
 )
 MOST_STRIKES = 2
-EXTERNAL = 0.2
+EXTERNAL, SPARK = 0.2, 0.25
 STRIKE_STEPS = 80
 
 
@@ -48,6 +48,7 @@ class Schedule:
         flaky: how often, in percent, something a process does fails or is answered late.
         notices: whether who has lost the lease learns it at once.
         external: whether committers change a database of the user's own; then one coordinator leads at a time.
+        spark: whether the last table is written by Spark.
         strikes: in the order of their steps.
     """
 
@@ -63,6 +64,7 @@ class Schedule:
     flaky: int
     notices: bool
     external: bool
+    spark: bool
     strikes: tuple[Strike, ...]
 
 
@@ -93,5 +95,6 @@ def drawn(seed: int, index: int) -> Schedule:
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,
+        spark=draw() < SPARK,
         strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
     )

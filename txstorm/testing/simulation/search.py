@@ -190,6 +190,8 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
         yield replace(schedule, opaque=False)
     if schedule.external:
         yield replace(schedule, external=False)
+    if schedule.spark:
+        yield replace(schedule, spark=False)
 
 
 def story(found: Found) -> str:
@@ -205,7 +207,8 @@ def _told(found: Found, small: Found) -> str:
         f"seed {schedule.seed}, schedule {schedule.index}: {found.what}",
         f"made smaller: {small.what}",
         f"  {'opaque' if schedule.opaque else 'transactional'} spout, {schedule.partitions} partitions, "
-        f"{schedule.tables} tables, depth {schedule.depth}, group {schedule.group}, {schedule.turns} turns",
+        f"{schedule.tables} tables{' (the last by Spark)' if schedule.spark else ''}, depth {schedule.depth}, "
+        f"group {schedule.group}, {schedule.turns} turns",
         f"  strikes: {strikes}",
     ]
     return "\n".join([*head, *(f"  {line}" for line in trace(schedule))])

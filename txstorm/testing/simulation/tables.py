@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txstorm.clients.delta_values import Commit, DataFile, LogEntry
@@ -42,6 +43,7 @@ class Stored:
         self.properties: Mapping[str, str] = {}
         self.versions: list[Version] = []
         self.rows: dict[str, tuple[Row, ...]] = {}
+        self.locked = False  # by everybody who commits, as Spark needs it
 
     def append(self, commit: Commit) -> None:
         """Make a version."""
@@ -99,15 +101,38 @@ class SimLog:
             stored.foreign()
         if kind == FAILED:
             raise process.injected(TableCorrupt("the table did not take it"))
-        if self._version != len(stored.versions) - 1:
-            raise ConflictError(f"{stored.uri} is at another version")
-        self._world.judge.before_table(process, stored, commit)
-        stored.append(commit)
-        if kind == CRASH_AFTER:
-            process.dies()
-        if kind == LOST:
-            raise process.injected(TableCorrupt("the table's answer is lost"))
+        self._check_newest()
+        self._append(commit, kind)
         self._version += 1
+
+    def append_with_spark(self, commit: Commit, app: str) -> None:
+        """The same by Spark: it makes files of its own, keeps `app` only, and goes on after commits that are no harm.
+
+        That the table is at this version is seen under its lock, so no coordinator can come in between.
+        """
+        stored, process = self._stored, self._process
+        kind = self._world.passes(process, "commit by Spark", stored.uri)
+        if kind == FAILED:
+            raise process.injected(TableCorrupt("Spark could not append to it"))
+        self._check_newest()
+        if kind == CONFLICT:
+            stored.foreign()
+        adds = [replace(file, path=f"part-{self._world.unique()}.parquet") for file in commit.adds]
+        for ours, file in zip(commit.adds, adds, strict=True):
+            stored.rows[file.path] = stored.rows[ours.path]
+        self._append(replace(commit, transactions={app: commit.transactions[app]}, adds=adds), kind)
+
+    def _check_newest(self) -> None:
+        if self._version != len(self._stored.versions) - 1:
+            raise ConflictError(f"{self._stored.uri} is at another version")
+
+    def _append(self, commit: Commit, kind: str | None) -> None:
+        self._world.judge.before_table(self._process, self._stored, commit)
+        self._stored.append(commit)
+        if kind == CRASH_AFTER:
+            self._process.dies()
+        if kind == LOST:
+            raise self._process.injected(TableCorrupt("the table's answer is lost"))
 
     def history(self) -> Iterator[LogEntry]:
         """The versions, newest first."""
@@ -130,7 +155,25 @@ class SimTable(LoggedTable):
         self.stored = stored
         self._world, self._process = world, process
         self.sim_log = SimLog(world, process, stored)
+        self._by_spark = False
         super().__init__(owner, stored.ref, self.sim_log)
+
+    def use_spark(self) -> None:
+        """Have Spark publish groups; called before the epoch is raised."""
+        self._by_spark = True
+
+    def prepare(self) -> bool:
+        """From now on everybody commits under the table's lock."""
+        fresh = self._by_spark and not self.stored.locked
+        self.stored.locked |= fresh
+        return fresh
+
+    def commit_group(self, commit: Commit) -> int | None:
+        """Make a commit that publishes rows; what Spark has made of it is to be read back."""
+        if not self._by_spark:
+            return super().commit_group(commit)
+        self.sim_log.append_with_spark(commit, self._txid_app)
+        return None
 
     def sync(self, version: int) -> None:
         """A moment at which the process may die."""

@@ -62,6 +62,10 @@ class World:
     def _add(self, ref: TableRef, number: int) -> None:
         self.tables[ref.uri] = Stored(ref, number)
 
+    def by_spark(self, stored: Stored) -> bool:
+        """Whether groups are published to a table by Spark."""
+        return self.schedule.spark and stored.number == self.schedule.tables - 1 and stored.ref.kind != STATE
+
     # -- what processes use ---------------------------------------------------------------------------------------
 
     def below(self, bound: int) -> int:
