@@ -102,6 +102,12 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "lost_race_without_reading_again",
+        LOGGED,
+        "        except ConflictError:\n            self._log.refresh()\n",
+        "        except ConflictError:\n",
+    ),
+    Mutant(
         "clean_up_before_completion",
         BOOKS,
         """        for ops in in_commits([done, *beside]):

@@ -122,7 +122,7 @@ def test_numbers_out_of_range_are_refused(option, capsys):
 def test_mutants_are_found_and_a_survivor_is_an_error():
     script = [sys.executable, "scripts/_mutants.py"]
     names = ["naive_group_commit", "n_plus_1_before_n", "clean_up_before_completion"]
-    found = [*script, "--schedules", "20", *names, "blind_retry_after_a_lost_answer"]  # which takes many more
+    found = [*script, "--schedules", "20", *names, "compaction_without_looking_again"]  # which takes many more
     made = subprocess.run(found, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = made.stdout.splitlines()
     assert [name for name, line in zip(names, lines, strict=False) if name not in line or "SURVIVES" in line] == []
