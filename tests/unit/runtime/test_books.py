@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.store import MAX_COMMIT, MAX_VALUE, Check, Delete, Put
+from txstorm.ledger.store import MAX_COMMIT, MAX_VALUE, Check, Delete, Op, Put
 from txstorm.runtime.books import Books, Identity, Meta, with_digests
 from txstorm.state.intent import Intent, TxidRecord
 
@@ -48,6 +49,23 @@ def test_a_new_ledger_knows_nothing(books: Books) -> None:
 def test_identity_is_written_and_read(books: Books) -> None:
     books.write_identity(Identity("words", "0a", 2, "f"))
     assert books.identity() == Identity("words", "0a", 2, "f")
+
+
+def test_a_coordinator_that_sleeps_right_after_it_raised_the_epoch_is_fenced_by_the_next(
+    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
+    commit = ledger.commit
+
+    def sleepy(ops: Sequence[Op], *, durable: bool = True) -> None:
+        commit(ops, durable=durable)
+        monkeypatch.setattr(ledger, "commit", commit)
+        second.raise_epoch()
+
+    monkeypatch.setattr(ledger, "commit", sleepy)
+    assert (first.raise_epoch(), second.epoch) == (1, 2)
+    with pytest.raises(FencedError, match="epoch 1 is no longer the newest"):
+        first.decide(intent(1))
 
 
 def test_every_coordinator_has_a_higher_epoch_and_fences_the_one_before(books: Books, tmp_path: Path) -> None:
