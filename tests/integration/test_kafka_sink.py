@@ -14,6 +14,7 @@ from pathlib import Path
 
 import kafka_fencing_job as job
 import pytest
+from confluent_kafka import Producer
 from servers.kafka import is_transaction_end
 from servers.kafka_reading import committed_records
 from servers.process import free_ports
@@ -155,6 +156,25 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
     assert len(raised) == 1
     second.close()
     assert [record.index for record in committed_records(kafka_broker.bootstrap, topic)] == list(range(job.ROWS))
+
+
+def test_a_transaction_of_somebody_else_that_stays_open_before_the_mark_is_told(kafka_broker, tmp_path):
+    topic, marks = kafka_broker.make_topic(), kafka_broker.make_topic(cleanup_policy="compact")
+    other = Producer(
+        {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"other-{topic}", "log_level": 0}
+    )
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(marks, b"never committed", key=b"other")
+    other.flush(30)
+    built = topology(kafka_broker.bootstrap, topic, progress_topic=marks, timeout=2.0)
+    try:
+        with pytest.raises(BlockedError, match=rf"nothing came of {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"):
+            ends(built, tmp_path / "data")
+    finally:
+        other.abort_transaction(30)
+    ends(built, tmp_path / "data")
+    check_sent(kafka_broker.bootstrap, topic)
 
 
 # --- answers that are lost, brokers that are away ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.read import read_changes
 
 NUMBERS = list(range(1, 21))
-ALONE = {"max_group_txids": 1, "max_spout_pending": 8, "max_pack_txids": 2}
+ALONE = {"finish_ahead": True, "max_group_txids": 1, "max_spout_pending": 8, "max_pack_txids": 2}
 
 
 def source():

@@ -96,7 +96,7 @@ def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(data_dir, pl
         if txid == 3:
             log.rename(away)
 
-    topology = life(Diary(place / "diary"), trouble=trouble, max_group_txids=1)
+    topology = life(Diary(place / "diary"), trouble=trouble, max_group_txids=1, finish_ahead=False)
     handle = run(topology, engine="local", data_dir=data_dir)
     status = eventually(lambda: (now := read_status(data_dir))["blocked"] and now)
     assert "changes/seen" in status["blocked"]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
+import pyarrow.dataset as ds
 
 BATCH_ROWS = 1 << 16
 """Rows that are read at once where not all are wanted at once."""
+_PARQUET = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 
 Bound = tuple[str, int]
 
@@ -110,21 +111,9 @@ class Selected:
 
     def _dataset(self, actions: pa.Table) -> ds.Dataset:
         uris = [str(self._table / unquote(path)) for path in actions["path"].to_pylist()]
-        return _opened(uris, self._schema) if uris else _datasets().dataset(self._schema.empty_table())
-
-
-@cache
-def _datasets() -> Any:
-    """Imported late: pyarrow's datasets import pandas where that is installed, half a second for who reads no rows."""
-    import pyarrow.dataset as ds
-
-    return ds
-
-
-def _opened(uris: Sequence[str], schema: pa.Schema) -> ds.Dataset:
-    ds = _datasets()
-    checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    return ds.dataset(uris, schema=schema, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
+        if not uris:
+            return ds.dataset(self._schema.empty_table())
+        return ds.dataset(uris, schema=self._schema, format=_PARQUET)
 
 
 def _above(actions: pa.Table, low: Bound | None) -> pa.Table:

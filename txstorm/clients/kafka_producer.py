@@ -54,6 +54,10 @@ _TAIL = 8
 OPENING = 5.0
 """Seconds for the first answer at a start: an address that is wrong is told within ten."""
 _PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
+_STAYS_OPEN = (
+    ". If the brokers are well, a transaction stays open there: kafka-transactions.sh find-hanging shows it, and abort "
+    "ends it"
+)
 
 Settings = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
@@ -273,6 +277,10 @@ class KafkaWriter:
         reader = RangeReader(self._settings())
         try:
             return reader.read({self._place: extent}, {self._marks: ""}, self._timeout)[self._place]
+        except Unavailable as error:
+            # Brokers can forget a transaction and leave it open for ever: KAFKA-20734 is one way.
+            hint = "" if error.refused else _STAYS_OPEN
+            raise Unavailable(f"{error}{hint}", refused=error.refused) from error
         finally:
             reader.close()
 

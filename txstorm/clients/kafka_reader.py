@@ -179,7 +179,8 @@ class RangeReader:
             for (topic, number), (start, stop) in ranges.items()
             if self._spans[topic, number].known < stop
         ]
-        return f"nothing came of {', '.join(behind)}; {self._troubles}"
+        because = f"; {said}" if (said := str(self._troubles)) else ""
+        return f"nothing came of {', '.join(behind)}{because}"
 
     def rest(self) -> None:
         """A while may pass until the next read: do not ask for what comes, if all that there was has come."""

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value
+from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.durable import sync_file
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
@@ -92,8 +93,6 @@ def open_spec(
                 make_durable_directory(path.parent)
         return SqliteLedger(path, create=create, read_only=read_only, busy=busy)
     if ledger.kind == DELTA:
-        from txstorm.ledger.delta import DeltaLedger
-
         return DeltaLedger(ledger.place, create=create, read_only=read_only)
     if ledger.kind == MEMORY:
         return _in_memory(directory, create=create)
@@ -126,8 +125,6 @@ def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | Non
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
     if ledger.kind == DELTA:
-        from txstorm.ledger.delta import DeltaLedger
-
         return DeltaLedger.is_there(ledger.place)
     if ledger.kind == MEMORY:
         return data_dir.absolute() in _memory

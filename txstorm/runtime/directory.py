@@ -71,7 +71,8 @@ def _check_empty(data_dir: Path) -> None:
     ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"}
     ours |= {PLACE_FILE, "intents", "spill"}
     foreign = sorted(set(os.listdir(data_dir)) - ours - set(TABLE_FOLDERS))
-    foreign = [name for name in foreign if not name.startswith((".", LEDGER_FILE, f"{FORMAT_FILE}."))]
+    begun = (".", LEDGER_FILE, f"{FORMAT_FILE}.", f"{PLACE_FILE}.")
+    foreign = [name for name in foreign if not name.startswith(begun)]
     if foreign:
         msg = f"data directory {data_dir} holds something else ({', '.join(foreign[:3])}); choose another --data-dir"
         raise DataDirectoryError(msg)

@@ -245,7 +245,7 @@ def _assemble(
         sleep=sleep,
         observe=options.observe,
         monotonic=options.clock.monotonic,
-        ahead=not topology.outside,
+        ahead=settings.finish_ahead and not topology.outside,
     )
     return Session(
         data_dir=Path(store.data_dir),

@@ -84,6 +84,9 @@ class Settings(BaseModel):
         None, description="transactions one job processes at most; none: as many as pay"
     )
     max_group_txids: Count = Field(64, description="transactions decided and published together at most")
+    finish_ahead: bool = Field(
+        True, description="whether committers finish the next group while the one before it is published"
+    )
     max_jobs: Count = Field(2, description="jobs that process at the same time")
     batch_timeout: Duration = Field(
         600.0, description="seconds after which a batch, in either phase, is given up and tried again"

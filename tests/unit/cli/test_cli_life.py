@@ -25,6 +25,8 @@ def live(words: Path, txstorm):
     sys.path.insert(0, str(words))
     handle = run(importlib.import_module("words").topology, engine="local", data_dir=words / DATA)
     handle.processAllAvailable()
+    while handle.in_flight:  # empty transactions that were started before it
+        time.sleep(0.01)
     yield handle
     handle.stop()
 

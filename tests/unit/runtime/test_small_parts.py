@@ -13,8 +13,11 @@ from txstorm.coordinator.events import Opened, Planned, Wake
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
+from txstorm.ledger.durable import write_durably
 from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.place import PLACE_FILE
 from txstorm.runtime.books import Books
+from txstorm.runtime.directory import FORMAT_FILE, check_directory
 from txstorm.runtime.failure import batch_failure, spout_failure
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retry import LOST_RETRIES, Failure, RetryPolicy
@@ -188,3 +191,19 @@ def test_who_waits_for_a_run_that_fails_gets_its_error(tmp_path: Path) -> None:
     queue.waiters.end(TopologyFailed("broken"))
     assert isinstance(done.exception(), TopologyFailed)
     queue.waiters.end(None)
+
+
+@pytest.mark.parametrize("name", [FORMAT_FILE, PLACE_FILE])
+def test_what_a_killed_first_run_has_begun_to_write_is_not_taken_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def killed(*_, **__) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_durably(tmp_path / name, b"{}")
+    assert [path.name.startswith(f"{name}.") for path in tmp_path.iterdir()] == [True]
+    check_directory(tmp_path)
