@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "previous_is_the_nearest_committed",
         PLANNING,
-        "document = self.planner.plan(txid, self.document(txid - 1), replay=replay)",
-        "document = self.planner.plan(txid, self.document(min([t for t in self.metas if t < txid], default=0)))",
+        "        previous = self.metas.get(txid - 1)\n",
+        "        previous = self.metas.get(min([t for t in self.metas if t < txid], default=0))\n",
     ),
     Mutant(
         "metadata_deleted_before_commit",
@@ -110,11 +110,11 @@ MUTANTS = (
     Mutant(
         "clean_up_before_completion",
         BOOKS,
-        """        for ops in in_commits([done, *beside]):
+        """        for ops in in_commits([done, *beside]) if beside else (done,):
             self._commit(ops)
 """,
         """        self._commit(list(remove))
-        for ops in in_commits([done, *beside]):
+        for ops in in_commits([done, *beside]) if beside else (done,):
             self._commit(ops)
 """,
     ),

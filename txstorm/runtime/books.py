@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -107,7 +107,7 @@ class Books:
 
     def write_identity(self, identity: Identity) -> None:
         """Claim a new ledger, or record another fingerprint."""
-        self.ledger.commit([self._put(names.IDENTITY, asdict(identity))])
+        self.ledger.commit([self._put(names.IDENTITY, dict(vars(identity)))])
 
     def origin(self) -> Any:
         """What the last run wrote of its code, as `txstorm.runtime.origin` reads it; None when nothing."""
@@ -181,8 +181,8 @@ class Books:
 
     def live_intents(self) -> list[Intent]:
         """Decided groups that are not completed yet."""
-        currtx = self.currtx()
-        return [intent for intent in self.intents() if intent.last >= currtx]
+        currtx, kept = self.currtx(), self.ledger.scan(names.INTENTS)
+        return [self._intent(int(last), entry.value) for last, entry in kept.items() if int(last) >= currtx]
 
     def tables(self) -> dict[str, int]:
         """Table → its last published txid, as of the last completed group."""
@@ -214,7 +214,7 @@ class Books:
         ]
         # What partitions gave is for others to read: what does not fit into this commit may go in a later one.
         beside = [] if self._partitions is None else self._partitions.cleanup_ops(last)
-        for ops in in_commits([done, *beside]):
+        for ops in in_commits([done, *beside]) if beside else (done,):
             self._commit(ops)
         faults.point("p8.after")
 
@@ -307,7 +307,7 @@ class Books:
                 *([self._put(names.meta_path(rewind.txid), meta)] if meta else []),
                 self._put(names.CURRTX, rewind.txid + 1),
                 self._put(names.TABLES, dict(tables)),
-                self._put(names.IDENTITY, asdict(replace(identity, timeline=rewind.timeline))),
+                self._put(names.IDENTITY, {**vars(identity), "timeline": rewind.timeline}),
                 Delete(DECIDED),
             ]
         )
@@ -336,7 +336,7 @@ class Books:
 
     def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
-            for some in in_commits([*self._take_late(ops), ops]):
+            for some in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
                 self.ledger.commit([*self._guards, *some], durable=durable)
         except ConflictError as error:
             raise self._fenced(error) from error
@@ -388,4 +388,4 @@ class Books:
 
 def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
     """`meta` after its batch was read: real extents and what was read."""
-    return replace(meta, document=document, digests=dict(digests))
+    return Meta(document, meta.stamp, dict(digests))

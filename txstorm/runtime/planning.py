@@ -69,13 +69,14 @@ class Planning:
         """Plan `txid`; False when the source has nothing. Not durable before `save`."""
         if replay and not self.planner.opaque and txid in self.metas:
             return True
-        document = self.pinned(txid, self.document(txid - 1))
+        previous = self.metas.get(txid - 1)
+        before = None if previous is None else previous.document
+        document = self.pinned(txid, before)
         if document is None:
-            document = self.planner.plan(txid, self.document(txid - 1), replay=replay)
+            document = self.planner.plan(txid, before, replay=replay)
         if document is NOT_READY:
             return False
-        previous = self.metas.get(txid - 1)
-        stamp = max(self._clock(), previous.stamp if previous is not None else 0)
+        stamp = max(self._clock(), 0 if previous is None else previous.stamp)
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp)
         return True
 

@@ -76,7 +76,7 @@ class LoggedTable(ABC):
         self.owner = owner
         self.ref = ref
         self._log = log
-        self._txid_app = ref.txid_app(owner)
+        self._txid_app, self._epoch_app = ref.txid_app(owner), owner.epoch_app
         self._lost = False
         check_owner(where or ref.uri, log.properties, owner)
         self._check_log()
@@ -152,7 +152,7 @@ class LoggedTable(ABC):
 
     def epoch(self) -> int:
         """The epoch of the last coordinator that led this table; 0 at first."""
-        return self._log.app_version(self.owner.epoch_app) or 0
+        return self._log.app_version(self._epoch_app) or 0
 
     def floor(self) -> int:
         """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
@@ -177,7 +177,7 @@ class LoggedTable(ABC):
                 return
             last = self.last_txid()
             info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
-            version = self._try(Commit({self._txid_app: last, self.owner.epoch_app: epoch}, info))
+            version = self._try(Commit({self._txid_app: last, self._epoch_app: epoch}, info))
             if version is not None:
                 self.sync(version)
                 return
@@ -330,7 +330,7 @@ class LoggedTable(ABC):
             "txids": [record.to_json() for record in intent.txids],
         }
         label = f"txstorm txids {first} to {intent.last}"
-        apps = {self._txid_app: intent.last, self.owner.epoch_app: epoch}
+        apps = {self._txid_app: intent.last, self._epoch_app: epoch}
         stamp = intent.txids[-1].stamp // 1000
         adds, removes = self.published_files(table, epoch, stamp)
         return Commit(apps, info, adds, removes, stamp, label)
@@ -341,7 +341,7 @@ class LoggedTable(ABC):
         if files.as_of is not None:
             info |= {"kind": COMPACTED, "as_of": files.as_of}
             txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
-        apps = {self._txid_app: txid, self.owner.epoch_app: epoch}
+        apps = {self._txid_app: txid, self._epoch_app: epoch}
         if files.floor is not None:
             info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
             apps[self.owner.floor_app] = max(files.floor, self.floor())

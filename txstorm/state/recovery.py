@@ -61,8 +61,9 @@ def check_tables(  # noqa: D417 - the rest is in the text
         if epoch is not None and table.epoch() > epoch:
             msg = f"table {ref.uri}: has epoch {table.epoch()}, the ledger {epoch}: a newer coordinator leads"
             raise FencedError(msg)
-        if ref.uri in recorded:
-            _check_txid(ref.uri, recorded[ref.uri], table.last_txid(), live)
+        at = recorded.get(uri := ref.uri)
+        if at is not None:
+            _check_txid(uri, at, table.last_txid(), live)
 
 
 def raise_epochs(where: Path | Place, recorded: Iterable[str], owner: Owner, epoch: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from txstorm.api.attempt import FIRST_TXID
 from txstorm.clients.delta_values import Commit
 from txstorm.ledger import names
 from txstorm.ledger.store import Entry
@@ -41,40 +42,49 @@ class Judge:
         self._planned: dict[tuple[int, int], Extents] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
         self.timeline = 0
-        self._owner = Owner("", INCARNATION)
+        self._epoch_app = Owner("", INCARNATION).epoch_app
+        self._apps = self._txid_apps()
+        self._currtx = FIRST_TXID
+        self._epoch: int | None = None
+        self._intents: dict[int, Mapping[str, Any]] = {}  # that stand in the ledger, by their last txids
+        self._unseen: dict[int, Mapping[str, Any]] = {}  # those of them not seen in all their tables yet
 
     # -- when something is written ------------------------------------------------------------------------------
 
     def before_ledger(self, process: Process, changed: Mapping[str, Entry | None]) -> None:
         """`process` is about to write to the ledger, and nothing stands against it."""
-        currtx = changed.get(names.CURRTX)
+        moves = changed.get(names.CURRTX)
+        currtx = self._currtx if moves is None else self._value(moves)
         rewound = DECIDED in changed and changed[DECIDED] is None
         for path, entry in changed.items():
-            above, _, name = path.rpartition("/")
-            if above == names.INTENTS:
-                if entry is None:
-                    self._intent_removed(int(name), None if currtx is None else self._value(currtx), rewound=rewound)
-                else:
-                    self._decided(process, self._value(entry))
-            elif above == names.HISTORY and entry is not None:
-                self.history(self._value(entry))
-            elif above == names.META and not rewound:
-                if entry is None:
-                    self._meta_removed(int(name), currtx)
-                else:
-                    self._meta_stored(int(name), self._value(entry)["document"])
-        if currtx is not None:
-            self._moved(process, self._value(currtx), rewound=rewound)
+            if path == names.EPOCH and entry is not None:
+                self._epoch = self._value(entry)
+            elif path != names.CURRTX:
+                above, _, name = path.rpartition("/")
+                if above == names.INTENTS:
+                    self._intent(process, int(name), entry, currtx, rewound=rewound)
+                elif above == names.HISTORY and entry is not None:
+                    self.history(self._value(entry))
+                elif above == names.META and not rewound:
+                    self._meta(int(name), entry, currtx)
+        if moves is not None:
+            self._moved(process, currtx, rewound=rewound)
+
+    def _intent(self, process: Process, last: int, entry: Entry | None, currtx: int, *, rewound: bool) -> None:
+        if entry is None:
+            _demand(rewound or last < currtx, 6, "the live intent of txid {} is removed", last)
+            self._intents.pop(last)
+            self._unseen.pop(last, None)
+        else:
+            self._decided(process, self._value(entry))
+            self._intents[last] = self._unseen[last] = self._value(entry)
 
     def _decided(self, process: Process, intent: Mapping[str, Any]) -> None:
         """P6: by who leads, after everything before it is published."""
-        epoch = self._read(names.EPOCH)
-        _demand(
-            intent["epoch"] == epoch, 5, "{} decides with epoch {}, the ledger has {}", process, intent["epoch"], epoch
-        )
+        ours, epoch = intent["epoch"], self._epoch
+        _demand(ours == epoch, 5, "{} decides with epoch {}, the ledger has {}", process, ours, epoch)
         first, last = intent["txids"][0]["txid"], intent["txids"][-1]["txid"]
-        before = [int(one) for one in self._world.entries.below.get(names.INTENTS, ())]
-        end = max([self._currtx() - 1, *before])
+        end = max([self._currtx - 1, *self._intents])
         _demand(first == end + 1, 2, "txids {}-{} are decided after {}", first, last, end)
         self._all_published(end + 1, "decided", last)
         for table in intent["tables"]:
@@ -82,31 +92,29 @@ class Judge:
             _demand(there, 6, "txids {}-{}: {} is decided without its file", first, last, table["uri"])
 
     def _moved(self, process: Process, currtx: int, *, rewound: bool) -> None:
+        before, self._currtx = self._currtx, currtx
         if rewound:
             self.timeline += 1
-            self._owner = Owner("", INCARNATION, self.timeline)
+            self._apps = self._txid_apps()
             return
-        _demand(currtx > self._currtx(), 2, "currtx moves from {} to {}", self._currtx(), currtx)
-        _demand(process.books.epoch == self._read(names.EPOCH), 5, "{} completes though it does not lead", process)
+        _demand(currtx > before, 2, "currtx moves from {} to {}", before, currtx)
+        _demand(process.books.epoch == self._epoch, 5, "{} completes though it does not lead", process)
         self._all_published(currtx, "completed", currtx - 1)
 
     def _all_published(self, below: int, what: str, txid: int) -> None:
         """What intents say of txids under `below` is in all their tables."""
-        for last, entry in self._world.entries.below.get(names.INTENTS, {}).items():
-            if int(last) < below:
-                for table in self._value(entry)["tables"]:
-                    at = self._at(self._world.tables[table["uri"]])
-                    _demand(at >= int(last), 2, "txid {} is {}, {} is at {}", txid, what, table["uri"], at)
+        for last in [one for one in self._unseen if one < below]:
+            for table in self._unseen.pop(last)["tables"]:
+                at = self._at(self._world.tables[table["uri"]])
+                _demand(at >= last, 2, "txid {} is {}, {} is at {}", txid, what, table["uri"], at)
 
-    def _intent_removed(self, last: int, currtx: int | None, *, rewound: bool) -> None:
-        gone = rewound or last < (currtx or self._currtx())
-        _demand(gone, 6, "the live intent of txid {} is removed", last)
-
-    def _meta_removed(self, txid: int, currtx: Entry | None) -> None:
+    def _meta(self, txid: int, entry: Entry | None, currtx: int) -> None:
         """Of a spout whose batches may not change, what was planned stays until it is committed."""
-        after = self._currtx() if currtx is None else self._value(currtx)
-        gone = txid < after - 1 or (self._world.schedule.opaque and txid >= self._currtx())
-        _demand(gone, 6, "metadata of txid {} is removed, currtx is {}", txid, after)
+        if entry is not None:
+            self._meta_stored(txid, self._value(entry)["document"])
+            return
+        gone = txid < currtx - 1 or (self._world.schedule.opaque and txid >= self._currtx)
+        _demand(gone, 6, "metadata of txid {} is removed, currtx is {}", txid, currtx)
 
     def _meta_stored(self, txid: int, document: Extents) -> None:
         """A transactional spout's batch never changes, once it is planned."""
@@ -117,8 +125,8 @@ class Judge:
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
         """`process` is about to commit to a table, and nobody else has."""
         apps, info = stored.versions[-1].apps, commit.info
-        epoch_app = self._owner.epoch_app
-        epoch, before = commit.transactions.get(epoch_app, info["epoch"]), apps.get(epoch_app, 0)  # Spark keeps none
+        epoch = commit.transactions.get(self._epoch_app, info["epoch"])  # Spark keeps none
+        before = apps.get(self._epoch_app, 0)
         _demand(epoch >= before, 5, "{} commits with epoch {} to {}, which has {}", process, epoch, stored.uri, before)
         for file in commit.adds:
             _demand(file.path in stored.rows, 6, "{} gets {}, which is not there", stored.uri, file.path)
@@ -131,10 +139,9 @@ class Judge:
         (app,) = (app for app in commit.transactions if not app.endswith("/epoch"))
         at = apps.get(app)
         _demand(first == (at or 0) + 1 <= last, 2, "{} gets txids {}-{}, it is at {}", stored.uri, first, last, at)
-        entry = self._world.entries.below.get(names.INTENTS, {}).get(str(last))
-        if entry is None:
+        intent = self._intents.get(last)
+        if intent is None:
             raise Violation(5, f"{process} publishes txid {last} to {stored.uri}, which is not decided")
-        intent = self._value(entry)
         same = intent["txids"] == list(info["txids"]) and intent["timeline"] == timeline
         _demand(same, 5, "{} publishes other attempts of txid {} to {} than decided", process, last, stored.uri)
         staged = [stored.rows.get(one["staged"]["path"]) for one in intent["tables"] if one["uri"] == stored.uri]
@@ -166,7 +173,7 @@ class Judge:
 
     def end(self) -> None:
         """All that was put into the source is in every table once, in order."""
-        ends = [end for _, end in self._extents.get((self.timeline, self._currtx() - 1), [])]
+        ends = [end for _, end in self._extents.get((self.timeline, self._currtx - 1), [])]
         _demand(ends == self._world.available, 7, "committed up to {} of {}", ends, self._world.available)
         wrong = self._world.database.wrong(ends) if self._world.schedule.external else None
         _demand(wrong is None, 1, "the user's database: {}", wrong)
@@ -213,15 +220,11 @@ class Judge:
         _demand(found == expected, 1, "{} as of txid {} holds {}, not {}", stored.uri, at, found, expected)
 
     def _at(self, stored: Stored) -> int:
-        return stored.versions[-1].apps.get(stored.ref.txid_app(self._owner), 0)
+        return stored.versions[-1].apps.get(self._apps[stored.uri], 0)
 
-    def _currtx(self) -> int:
-        found = self._read(names.CURRTX)
-        return 1 if found is None else int(found)
-
-    def _read(self, path: str) -> Any:
-        entry = self._world.entries.get(path)
-        return None if entry is None else self._value(entry)
+    def _txid_apps(self) -> dict[str, str]:
+        owner = Owner("", INCARNATION, self.timeline)
+        return {uri: stored.ref.txid_app(owner) for uri, stored in self._world.tables.items()}
 
     def _value(self, entry: Entry) -> Any:
         return self._world.values.decode(entry.value, "")
@@ -236,7 +239,8 @@ def frontier(rows: Sequence[Row], partitions: int, uri: str) -> list[int]:
     """Where each partition ends; every offset before it is there once, in order."""
     ends = [0] * partitions
     for txid, partition, start, end in rows:
-        _demand(start == ends[partition], 1, "{}: txid {} goes on at {}, not at {}", uri, txid, start, ends[partition])
+        if start != ends[partition]:
+            raise Violation(1, f"{uri}: txid {txid} goes on at {start}, not at {ends[partition]}")
         ends[partition] = end
     return ends
 

@@ -38,17 +38,12 @@ class Values:
 
 
 class Entries:
-    """What survives: entries by the path above them and their name; and who has the lease."""
+    """What survives: entries by their path, and by the path above them and their name; and who has the lease."""
 
     def __init__(self) -> None:
+        self.at: dict[str, Entry] = {}
         self.below: dict[str, dict[str, Entry]] = {}
         self.holder: SimLedger | None = None
-
-    def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
-        above, _, name = path.rpartition("/")
-        found = self.below.get(above)
-        return None if found is None else found.get(name)
 
     def set(self, path: str, entry: Entry | None) -> None:
         """Put or remove an entry."""
@@ -56,13 +51,14 @@ class Entries:
         names = self.below.setdefault(above, {})
         if entry is None:
             names.pop(name, None)
+            self.at.pop(path, None)
         else:
-            names[name] = entry
+            names[name] = self.at[path] = entry
 
     def names(self, path: str) -> list[str]:
         """Names directly below `path`."""
-        found = self.below.get(path)
-        return sorted(found, key=name_order) if found else []
+        found = self.below.get(path, ())
+        return sorted(found, key=name_order) if len(found) > 1 else list(found)
 
 
 class SimLedger:
@@ -76,7 +72,7 @@ class SimLedger:
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, or None."""
         self._world.reads(self._process, "ledger get", path)
-        return self._entries.get(path)
+        return self._entries.at.get(path)
 
     def children(self, path: str) -> list[str]:
         """Names directly below `path`."""
@@ -86,8 +82,8 @@ class SimLedger:
     def scan(self, path: str) -> dict[str, Entry]:
         """The entries directly below `path`."""
         self._world.reads(self._process, "ledger scan", path)
-        found = self._entries.below.get(path)
-        return {name: found[name] for name in self._entries.names(path)} if found else {}
+        found = self._entries.below.get(path, {})
+        return {name: found[name] for name in self._entries.names(path)} if len(found) > 1 else found.copy()
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         """Carry out `ops`, all or nothing; the process may die before or after it, or not get the answer."""
@@ -99,7 +95,11 @@ class SimLedger:
             raise self._process.injected(Injected("the ledger did not take it"))
         changed: dict[str, Entry | None] = {}
         for op in ops:
-            changed[op.path] = outcome(op, changed[op.path] if op.path in changed else self._entries.get(op.path))
+            path = op.path
+            there = changed[path] if path in changed else self._entries.at.get(path)
+            after = outcome(op, there)
+            if after is not there:
+                changed[path] = after
         self._world.judge.before_ledger(self._process, changed)
         for path, entry in changed.items():
             self._entries.set(path, entry)

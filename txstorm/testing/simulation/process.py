@@ -56,6 +56,7 @@ class Process:
         self.books = Books(self.ledger, world.values)
         self.place = SimPlace(world, self)
         self.struck = self.busy = False
+        self.asked = -1
         self.group: cmd.Commit | None = None
         self.jobs: dict[int, int] = {}
         self.ready: dict[int, Processed] = {}
@@ -92,14 +93,14 @@ class Process:
         """Lead, make what tables are missing, and go on where the ledger says."""
         identity = self.lead()
         self.owner = Owner(identity.topology, identity.incarnation, identity.timeline)
-        after = self.books.currtx() - 1
-        self.tables = {uri: self._opened(stored.ref, after) for uri, stored in self.world.tables.items()}
+        currtx = self.books.currtx()
+        self.tables = {uri: self._opened(stored.ref, currtx - 1) for uri, stored in self.world.tables.items()}
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
             table.raise_epoch(self.books.epoch)
-        self.books.write_tables(self.last_txids())
         self.last = self.last_txids()
+        self.books.write_tables(self.last)
         self.planning = Planning(self.books, SimPlanner(self.world), self.world.micros)
         self.concluder = Concluder(
             self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
@@ -107,7 +108,6 @@ class Process:
         schedule = self.world.schedule
         self.attempts = self.books.epoch << 32
         self.state = initial(Config(schedule.depth, schedule.group, schedule.opaque))
-        currtx = self.books.currtx()
         self.feed(ev.Opened(currtx, self.planning.open(currtx)))
         self.look()
 
@@ -120,16 +120,20 @@ class Process:
 
     def feed(self, event: ev.Event) -> None:
         """Tell the machine, and carry out what it says."""
-        pending = [event]
+        pending, reads = [event], self.world.reads
         for happened in pending:
-            self.world.reads(self, "event", happened)
+            reads(self, "event", happened)
             self.state, commands = step(self.state, happened)
-            pending += [answer for answer in map(self._carry_out, commands) if answer is not None]
+            for command in commands:
+                if (answer := self._carry_out(command)) is not None:
+                    pending.append(answer)
 
     def look(self) -> None:
-        """Ask the source again; what is planned is stored before it is processed."""
+        """Ask the source again if it has changed; what is planned is stored before it is processed."""
         self.books.check_lease()
-        self.feed(ev.Wake())
+        if self.asked != self.world.news:
+            self.asked = self.world.news
+            self.feed(ev.Wake())
         self.planning.save()
 
     def _carry_out(self, command: cmd.Command) -> ev.Event | None:

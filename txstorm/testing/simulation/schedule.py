@@ -86,7 +86,7 @@ def drawn(seed: int, index: int) -> Schedule:
         seed=seed,
         index=index,
         opaque=draw() < 0.6,
-        tables=(1, 1, 2, 2, 3)[int(draw() * 5)],
+        tables=(1, 1, 1, 2, 2, 3)[int(draw() * 6)],
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
         group=1 if external else 1 + int(draw() * 4),

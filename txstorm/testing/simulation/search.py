@@ -100,6 +100,7 @@ def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
                 found.append(Found(schedule, what))
             steps, done = steps + world.steps, done + 1
             faults.update(world.counts)
+            world.forget()
             if stop_at is not None and len(found) >= stop_at:
                 break
     return Report(done, seed, steps, _cpu_seconds() - before, faults, tuple(found))

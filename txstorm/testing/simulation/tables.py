@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
     from txstorm.testing.simulation.world import World
 
-CHECKPOINTED = 8
+CHECKPOINTED = 4
 """Versions between checkpoints."""
 
 Row = tuple[int, int, int, int]

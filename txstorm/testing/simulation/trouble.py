@@ -18,10 +18,26 @@ REWIND_STEPS = 80
 
 
 def rival(world: World) -> None:
-    """The leader loses its lease unseen, and another one leads beside it."""
-    if world.leader() is not None and not world.schedule.external:
-        world.count(kinds.RIVAL, "a second coordinator")
-        world.start()
+    """The leader loses its lease unseen, and another one leads beside it.
+
+    Often one of them has just written files that have no place yet, and the other one sweeps: the second as it is
+    stopped, or the first, which fell asleep in the middle of that.
+    """
+    first = world.leader()
+    if first is None or world.schedule.external:
+        return
+    who = world.below(4)
+    if who == 0:
+        _keep_up_now(world, first)
+    world.count(kinds.RIVAL, "a second coordinator")
+    second = world.start()
+    if who == 0:
+        _stop(world, second)
+    if who == 1:
+        _keep_up_now(world, second)
+        if first in world.processes and first.group is None:
+            world.count(kinds.SWEEP, f"{first} sweeps")
+            world.act(first, first.sweep)
 
 
 def lose_lease(world: World) -> None:
@@ -54,6 +70,7 @@ def go_away(world: World) -> None:
     """A partition of the source goes away, or comes back."""
     world.count(kinds.AWAY, "a partition goes away, or comes back")
     world.away ^= {world.below(world.schedule.partitions)}
+    world.news += 1
 
 
 def jump(world: World) -> None:
@@ -64,7 +81,7 @@ def jump(world: World) -> None:
 
 def rewind(world: World) -> None:
     """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
-    if world.schedule.external or world.entries.get(CURRTX) is None:
+    if world.schedule.external or world.entries.at.get(CURRTX) is None:
         return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
     process = world.leader()
     if process is not None:
@@ -78,6 +95,12 @@ def rewind(world: World) -> None:
     world.act(operator, lambda: operator.rewind(share))
     if operator in world.processes:
         world.ended(operator, "is done")
+
+
+def _keep_up_now(world: World, process: Process) -> None:
+    """The same, by a process that need not be there any more."""
+    if process in world.processes:
+        world.act(process, lambda: _keep_up(world, process, compact=world.below(2) > 0))
 
 
 def _keep_up(world: World, process: Process, *, compact: bool) -> None:
@@ -95,16 +118,24 @@ def savepoint(world: World) -> None:
 
 
 def stop(world: World) -> None:
-    """A clean stop: the group that is committing is finished, the history flushed, files swept."""
+    """A clean stop of who leads."""
     process = world.leader()
-    if process is None:
+    if process is not None:
+        _stop(world, process)
+
+
+def _stop(world: World, process: Process) -> None:
+    """The group that is committing is finished, the history flushed, files swept; whether it leads or not."""
+    if process not in world.processes:
         return
 
     def end() -> None:
         process.feed(ev.Stopping())
         if process.group is not None:
             process.commit()
+        process.books.check_lease()
         process.flush_history()
+        process.books.check_lease()
         process.sweep()
 
     world.count(kinds.STOP, f"{process} is to stop")

@@ -46,6 +46,7 @@ class World:
         self.history: list[Mapping[str, Any]] = []
         self.available = [1 + self.below(4) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
+        self.news = 0  # counts changes of what the source has
         self.now = 1_000_000
         self.tables: dict[str, Stored] = {}
         for number, named in enumerate(_TABLES[: schedule.tables]):
@@ -55,6 +56,7 @@ class World:
         self.database = Database(is_opaque=schedule.opaque)
         self.judge = Judge(self)
         self.processes: list[Process] = []
+        self._all: list[Process] = []
         self._strikes = list(reversed(schedule.strikes))
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
         self._names, self._uniques, self._paused = 0, 0, 0
@@ -150,6 +152,7 @@ class World:
         self.now += self.below(5)
         if self.below(3) == 0:
             self.available[self.below(len(self.available))] += 1 + self.below(4)
+            self.news += 1
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
         if not self.processes:
@@ -174,6 +177,7 @@ class World:
         self._names += 1
         made = Process(self, f"{kind}{self._names}")
         self.processes.append(made)
+        self._all.append(made)
         return made
 
     def act(self, process: Process, action: Callable[[], object]) -> None:
@@ -194,7 +198,7 @@ class World:
 
     def leads(self, process: Process) -> bool:
         """Whether `process` has the lease, and nobody who has lost it has raised the epoch after it."""
-        epoch = self.entries.get(EPOCH)
+        epoch = self.entries.at.get(EPOCH)
         newest = process.books.epoch == 0 or epoch is None or self.values.decode(epoch.value, "") == process.books.epoch
         return self.entries.holder is process.ledger and newest
 
@@ -215,6 +219,7 @@ class World:
         self._say("everything heals")
         self._fuse = NEVER
         self.away.clear()
+        self.news += 1
         self.available = [max(1, one) for one in self.available]
         leader = next(filter(self.leads, self.processes), None)
         for process in [one for one in self.processes if one is not leader]:
@@ -235,6 +240,11 @@ class World:
         idle = not (process.jobs or process.group or process.works) and process.state.idle
         document = process.planning.document(process.state.currtx - 1)
         return idle and document is not None and [end for _, end in document] == self.available
+
+    def forget(self) -> None:
+        """Let go of everything, so that the memory of this world is there for the next one at once."""
+        for one in (*self._all, self.judge, self):
+            vars(one).clear()
 
     # -- words --------------------------------------------------------------------------------------------------------
 
