@@ -217,6 +217,67 @@ MUTANTS = (
         "        logged = log.logged_paths()\n",
         "        logged = {file.path for file in log.files()}\n",
     ),
+    Mutant(
+        "the_guard_is_what_is_read_back",
+        BOOKS,
+        "        self._guard = Check(names.EPOCH, expect + 1)",
+        "        self._guard = Check(names.EPOCH, self.ledger.get(names.EPOCH).version)",
+    ),
+    Mutant(
+        "opaque_metadata_is_kept_over_a_restart",
+        PLANNING,
+        "        if not self.planner.opaque:\n            return stored\n",
+        "        if True:\n            return stored\n",
+    ),
+    Mutant(
+        "failure_keeps_later_transactions",
+        MACHINE,
+        "    after = state._replace(\n        entries=state.entries[:index], committing",
+        "    dead = dead[:1]\n    after = state._replace(\n"
+        "        entries=state.entries[:index] + state.entries[index + 1 :], committing",
+    ),
+    Mutant(
+        "tables_are_not_recorded",
+        CONCLUDING,
+        "        self._tables.update(dict.fromkeys(touched, intent.last))\n",
+        "        list(touched)\n",
+    ),
+    Mutant(
+        "publishes_with_the_epoch_of_who_decided",
+        LOGGED,
+        "        apps = {self._txid_app: intent.last, self._epoch_app: epoch}\n",
+        "        apps = {self._txid_app: intent.last, self._epoch_app: intent.epoch}\n",
+    ),
+    Mutant(
+        "compaction_without_epoch_check",
+        LOGGED,
+        "            self._check_epoch(epoch)\n            last, leaves = ",
+        "            last, leaves = ",
+    ),
+    Mutant(
+        "compacted_state_is_said_to_be_newer",
+        LOGGED,
+        "            txid, label = files.as_of, ",
+        "            txid, label = files.as_of + 1, ",
+    ),
+    Mutant(
+        "rewind_leaves_later_metadata",
+        BOOKS,
+        "        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)\n",
+        "        old = (names.INTENTS, names.HISTORY, names.FAILURES)\n",
+    ),
+    Mutant(
+        "rewind_leaves_intents",
+        BOOKS,
+        "        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)\n",
+        "        old = (names.META, names.HISTORY, names.FAILURES)\n",
+    ),
+    Mutant(
+        "sweeper_ignores_intents",
+        "state/sweep.py",
+        "    return {table.staged.path for intent in intents for table in intent.tables if table.uri == uri}\n",
+        "    return set()\n",
+    ),
 )
 
 

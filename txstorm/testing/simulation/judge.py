@@ -44,7 +44,7 @@ class Judge:
         self.timeline = 0
         self._epoch_app = Owner("", INCARNATION).epoch_app
         self._apps = self._txid_apps()
-        self._currtx = FIRST_TXID
+        self.currtx = FIRST_TXID
         self._epoch: int | None = None
         self._intents: dict[int, Mapping[str, Any]] = {}  # that stand in the ledger, by their last txids
         self._unseen: dict[int, Mapping[str, Any]] = {}  # those of them not seen in all their tables yet
@@ -54,7 +54,7 @@ class Judge:
     def before_ledger(self, process: Process, changed: Mapping[str, Entry | None]) -> None:
         """`process` is about to write to the ledger, and nothing stands against it."""
         moves = changed.get(names.CURRTX)
-        currtx = self._currtx if moves is None else self._value(moves)
+        currtx = self.currtx if moves is None else self._value(moves)
         rewound = DECIDED in changed and changed[DECIDED] is None
         for path, entry in changed.items():
             if path == names.EPOCH and entry is not None:
@@ -84,7 +84,7 @@ class Judge:
         ours, epoch = intent["epoch"], self._epoch
         _demand(ours == epoch, 5, "{} decides with epoch {}, the ledger has {}", process, ours, epoch)
         first, last = intent["txids"][0]["txid"], intent["txids"][-1]["txid"]
-        end = max([self._currtx - 1, *self._intents])
+        end = max([self.currtx - 1, *self._intents])
         _demand(first == end + 1, 2, "txids {}-{} are decided after {}", first, last, end)
         self._all_published(end + 1, "decided", last)
         for table in intent["tables"]:
@@ -92,7 +92,7 @@ class Judge:
             _demand(there, 6, "txids {}-{}: {} is decided without its file", first, last, table["uri"])
 
     def _moved(self, process: Process, currtx: int, *, rewound: bool) -> None:
-        before, self._currtx = self._currtx, currtx
+        before, self.currtx = self.currtx, currtx
         if rewound:
             self.timeline += 1
             self._apps = self._txid_apps()
@@ -113,7 +113,7 @@ class Judge:
         if entry is not None:
             self._meta_stored(txid, self._value(entry)["document"])
             return
-        gone = txid < currtx - 1 or (self._world.schedule.opaque and txid >= self._currtx)
+        gone = txid < currtx - 1 or (self._world.schedule.opaque and txid >= self.currtx)
         _demand(gone, 6, "metadata of txid {} is removed, currtx is {}", txid, currtx)
 
     def _meta_stored(self, txid: int, document: Extents) -> None:
@@ -173,7 +173,7 @@ class Judge:
 
     def end(self) -> None:
         """All that was put into the source is in every table once, in order."""
-        ends = [end for _, end in self._extents.get((self.timeline, self._currtx - 1), [])]
+        ends = [end for _, end in self._extents.get((self.timeline, self.currtx - 1), [])]
         _demand(ends == self._world.available, 7, "committed up to {} of {}", ends, self._world.available)
         wrong = self._world.database.wrong(ends) if self._world.schedule.external else None
         _demand(wrong is None, 1, "the user's database: {}", wrong)

@@ -90,7 +90,7 @@ def drawn(seed: int, index: int) -> Schedule:
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
         group=1 if external else 1 + int(draw() * 4),
-        turns=1 + int(draw() * 4),
+        turns=1 + int(draw() * 3),
         trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,

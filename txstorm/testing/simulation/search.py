@@ -92,11 +92,11 @@ def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
     faults: Counter[str] = Counter()
     steps, done, before = 0, 0, _cpu_seconds()
     found: list[Found] = []
-    with seldom_collected(), _quiet():
+    with seldom_collected(), quiet():
         for index in range(first, first + count):
             schedule = drawn(seed, index)
             world = World(schedule)
-            if (what := _violation(world)) is not None:
+            if (what := violation(world)) is not None:
                 found.append(Found(schedule, what))
             steps, done = steps + world.steps, done + 1
             faults.update(world.counts)
@@ -107,7 +107,7 @@ def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """What shipped code logs of a world that is not there is of no interest."""
     log = logging.getLogger("txstorm")
     level = log.level
@@ -132,7 +132,7 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _violation(world: World) -> str | None:
+def violation(world: World) -> str | None:
     """Run `world`; what went wrong, if anything did. Any error that is not a process's own end is a violation."""
     try:
         world.run()
@@ -146,7 +146,7 @@ def _violation(world: World) -> str | None:
 def trace(schedule: Schedule) -> list[str]:
     """Everything that happens in a schedule, line by line; always the same."""
     world = World(schedule, traced=True)
-    what = _violation(world)
+    what = violation(world)
     assert world.trace is not None
     return [*world.trace, *([f"-- VIOLATION of {what}"] if what else [])]
 
@@ -159,7 +159,7 @@ def shrunk(found: Found) -> Found:
         going = False
         for schedule in _smaller(best.schedule):
             tries += 1
-            what = _violation(World(schedule))
+            what = violation(World(schedule))
             if what is not None and _invariant(what) == _invariant(found.what):
                 best, going = Found(schedule, what), True
                 break
@@ -197,7 +197,7 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 
 def story(found: Found) -> str:
     """A violation in words: the smallest schedule, what strikes in it, and every step of it."""
-    with _quiet():
+    with quiet():
         return _told(found, shrunk(found))
 
 
