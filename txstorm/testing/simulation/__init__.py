@@ -16,5 +16,6 @@ from txstorm.testing.simulation.search import shrunk as shrunk
 from txstorm.testing.simulation.search import simulate as simulate
 from txstorm.testing.simulation.search import story as story
 from txstorm.testing.simulation.search import trace as trace
+from txstorm.testing.simulation.small import Scope as Scope
 from txstorm.testing.simulation.small import Search as Search
 from txstorm.testing.simulation.small import searched as searched

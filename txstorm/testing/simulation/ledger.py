@@ -68,11 +68,13 @@ class SimLedger:
         self._world = world
         self._process = process
         self._entries = world.entries
+        self._at = world.entries.at
+        self._notices = world.schedule.notices
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, or None."""
         self._world.reads(self._process, "ledger get", path)
-        return self._entries.at.get(path)
+        return self._at.get(path)
 
     def children(self, path: str) -> list[str]:
         """Names directly below `path`."""
@@ -96,7 +98,7 @@ class SimLedger:
         changed: dict[str, Entry | None] = {}
         for op in ops:
             path = op.path
-            there = changed[path] if path in changed else self._entries.at.get(path)
+            there = changed[path] if path in changed else self._at.get(path)
             after = outcome(op, there)
             if after is not there:
                 changed[path] = after
@@ -116,7 +118,7 @@ class SimLedger:
 
     def check_lease(self) -> None:
         """Raise `FencedError` if the lease is lost and that shows already."""
-        if self._world.schedule.notices and self._entries.holder is not self:
+        if self._notices and self._entries.holder is not self:
             raise FencedError("the lease is lost")
 
     def wait_free(self, seconds: float) -> bool:

@@ -24,6 +24,24 @@ ENDS, ANSWERS = 2, 1
 
 
 @dataclass(frozen=True)
+class Scope:
+    """Which small worlds.
+
+    Attributes:
+        tables: 1 to 3; the second one is a state.
+        opaque: whether batches may change when they are planned again.
+        group: how many transactions may be decided together.
+    """
+
+    tables: int
+    opaque: bool
+    group: int = 1
+
+
+SCOPES = (Scope(2, opaque=True), Scope(2, opaque=False), Scope(3, opaque=True, group=2), Scope(3, opaque=False))
+
+
+@dataclass(frozen=True)
 class Struck:
     """A strike of one world: at which step, by what, and the command it met, such as ``table commit sinks/out``."""
 
@@ -49,34 +67,50 @@ class Search:
     followed: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     found: list[Found] = field(default_factory=list)
 
+    def to_json(self) -> dict[str, object]:
+        """What ``txstorm simulate --exhaustive --json`` prints at its end."""
+        commands = dict.fromkeys(sorted(command for command, _ in self.met))
+        return {
+            "worlds": self.worlds,
+            "steps": self.steps,
+            "violations": len(self.found),
+            "commands": {one: {kind: self.met[one, kind] for kind in SHARPEST} for one in commands},
+            "pairs": len(self.followed),
+            "missed": [list(one) for one in self.missed()],
+        }
+
     def missed(self) -> list[tuple[str, str]]:
         """Pairs of a command that was met and a kind that never struck there."""
         commands = dict.fromkeys(command for command, _ in self.met)
         return [(command, kind) for command in commands for kind in SHARPEST if not self.met[command, kind]]
 
 
-def searched(*, tables: int = 2, opaque: bool = True, group: int = 1, strikes: int = 2) -> Search:
+def searched(strikes: int = 2, scopes: Sequence[Scope] = SCOPES) -> Search:
     """Run every world in which up to `strikes` things strike while three transactions are committed.
 
     A world without strikes says which commands there are; one for each of them and each kind of strike says which
     follow, and so on: what comes before a strike is the same with and without it.
 
     Args:
-        tables: 1 to 3; the second one is a state.
-        opaque: whether batches may change when they are planned again.
-        group: how many transactions may be decided together.
-        strikes: 3 is all that `ENDS` and `ANSWERS` allow, and takes about a hundred times as long as 2.
+        strikes: 3 is all that `ENDS` and `ANSWERS` allow, and takes about forty times as long as 2.
+        scopes: in which worlds.
 
     Raises:
         InputError: a number is out of its range.
     """
-    for name, value, most in (("tables", tables, 3), ("group", group, TXIDS), ("strikes", strikes, ENDS + ANSWERS)):
-        if not 1 <= value <= most:
-            raise InputError(f"searched: {name}: expected 1 to {most}, got {value}")
+    _check("strikes", strikes, ENDS + ANSWERS)
     search = Search()
     with seldom_collected(), quiet():
-        _search(search, _small(tables, opaque=opaque, group=group), (), strikes)
+        for scope in scopes:
+            _check("tables", scope.tables, 3)
+            _check("group", scope.group, TXIDS)
+            _search(search, _small(scope), (), strikes)
     return search
+
+
+def _check(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise InputError(f"exhaustive search: {name}: expected 1 to {most}, got {value}")
 
 
 class _Watched(World):
@@ -126,11 +160,11 @@ def _next(commands: Sequence[tuple[int, str]], struck: Sequence[Struck]) -> Iter
                     yield Struck(step, kind, command)
 
 
-def _small(tables: int, *, opaque: bool, group: int) -> Schedule:
+def _small(scope: Scope) -> Schedule:
     """A world without trouble that commits three transactions before it heals."""
     for index in count():
         calm = replace(drawn(0, index), trouble=0, flaky=0, external=False, spark=False, strikes=(), notices=False)
-        shape = replace(calm, tables=tables, opaque=opaque, group=group, partitions=1, depth=TXIDS, turns=6)
+        shape = replace(calm, **vars(scope), partitions=1, depth=TXIDS, turns=6)
         world = _Watched(shape)
         world.run()
         if world.committed == TXIDS:
