@@ -124,9 +124,10 @@ def main(argv: Sequence[str]) -> int:
     except KafkaException as error:
         print(f"error: {options.bootstrap}: {error.args[0].str()}; is the broker running?", file=sys.stderr)
         return 1
-    print(f"{committed:,} tweets sent, and {aborted:,} in transactions that were aborted; hashtags of the former:")
+    told = [f"{committed:,} tweets sent, and {aborted:,} in transactions that were aborted; hashtags of the former:"]
     for tag, count in sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))[:5]:
-        print(f"{tag:<16}{count:>8,}")
+        told.append(f"{tag:<16}{count:>8,}")
+    print("\n".join(told))  # at once: `head` may not wait for all of it
     return 0
 
 

@@ -31,6 +31,13 @@ def delta_jars() -> str:
     return ",".join(map(str, jars))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests take long come first: of several processes none has them left over at the end."""
+    marks = ("slow", "spark", "integration", "notebook")
+    long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in marks)}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One Spark session for all tests, with Delta; made the way txstorm makes its own."""

@@ -11,8 +11,8 @@ from txstorm import faults
 from txstorm.errors import TxstormError
 from txstorm.state.read import read_sink, read_state
 
-SEEDS = range(300)
-QUICK = 30
+SEEDS = range(1000)
+QUICK, USUAL = 30, 100
 WORDS = [f"w{i % 7}" for i in range(30)]
 MORE = [*WORDS, "w1", "new"]
 BASES = {"stopped": len(WORDS), "decided": 7, "short": 3}
@@ -94,7 +94,12 @@ def test_undamaged(base, bases, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "seed", [seed if seed < QUICK else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS]
+    "seed",
+    [
+        *range(QUICK),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(QUICK, USUAL)),
+        *(pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.long]) for seed in SEEDS[USUAL:]),
+    ],
 )
 def test_damaged(seed, bases, tmp_path):
     base = list(BASES)[seed // 2 % len(BASES)]

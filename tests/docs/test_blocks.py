@@ -15,8 +15,8 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").g
 RUNNER = Path(__file__).with_name("docs_blocks.py")
 SERVED = ROOT / "docs" / "kafka.md"
 """Talks to servers at the ports where everybody expects them."""
-LOCAL = [page for page in PAGES if page != SERVED and any(not block.spark for block in blocks(page))]
 SPARK = [page for page in PAGES if page != SERVED and any(block.spark for block in blocks(page))]
+LOCAL = [page for page in PAGES if page not in (SERVED, *SPARK) and any(not block.spark for block in blocks(page))]
 
 
 def name(page: Path) -> str:

@@ -29,7 +29,7 @@ from txstorm.topology.settings import Settings
 pytestmark = pytest.mark.integration
 
 QUICK = ZooKeeperOptions(session_timeout=2.0, connect_timeout=60.0, patience=120.0)
-LASTING = ZooKeeperOptions(session_timeout=20.0, connect_timeout=60.0, patience=120.0)
+LASTING = ZooKeeperOptions(session_timeout=60.0, connect_timeout=60.0, patience=120.0)
 
 
 class Place:

@@ -93,7 +93,11 @@ def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("engine", "point"),
-    [("local", "p7.1.before"), ("local", "p7.1.written"), pytest.param("spark", "p7.1.written", marks=SPARK)],
+    [
+        pytest.param("local", "p7.1.before", marks=pytest.mark.long),
+        ("local", "p7.1.written"),
+        pytest.param("spark", "p7.1.written", marks=SPARK),
+    ],
 )
 def test_killed_it_continues_where_it_stood(engine: str, point: str, expected: Counter[str], tmp_path: Path):
     first = demo("--json", "--data-dir", tmp_path / "data", "--engine", engine, fault=f"{point}:kill:2")

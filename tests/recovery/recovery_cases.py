@@ -87,7 +87,7 @@ class Forks:
         self._process.communicate("")
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
     """What `condition` gives once it is true; fails when it is not within a generous time."""
     until = time.monotonic() + seconds
     while not (found := condition()):

@@ -48,11 +48,11 @@ def undisturbed(forks, tmp_path_factory):
         # Each starts Spark once or twice; the local engine passes all points in test_crash_grid.
         pytest.param("p1.after:kill:2", "memory", "local", marks=pytest.mark.long),
         pytest.param("p2.after:kill:3", "opaque", "local", marks=pytest.mark.long),
-        ("p4.before:kill:2", "file", "local"),
+        pytest.param("p4.before:kill:2", "file", "local", marks=pytest.mark.long),
         pytest.param("p5.staged.after:kill:5", "memory", "spark", marks=pytest.mark.long),
         pytest.param("p6.before:kill:2", "opaque", "local", marks=pytest.mark.long),
         ("p6.after:kill:3", "file", "spark"),
-        ("p7.2.written:kill:2", "memory", "local"),
+        pytest.param("p7.2.written:kill:2", "memory", "local", marks=pytest.mark.long),
         pytest.param("p8.before:kill:3", "file", "local", marks=pytest.mark.long),
     ],
 )

@@ -103,9 +103,10 @@ class TopologyTestDriver:
             which: a txid, or an attempt; a late answer for an attempt that is not the current one changes nothing.
 
         Raises:
-            InputError: no phase of this txid waits for an ack.
+            InputError: no phase of this txid waits for an ack, or the driver is closed.
             TopologyFailed: user code raised in what followed.
         """
+        self._running()
         self._driver.ack(which if isinstance(which, TransactionAttempt) else self._waiting(which))
 
     def fail(self, which: int | TransactionAttempt, reason: str = "failed by the test") -> None:
@@ -119,14 +120,16 @@ class TopologyTestDriver:
             reason: is recorded as the cause.
 
         Raises:
-            InputError: this txid is not active.
+            InputError: this txid is not active, or the driver is closed.
             TopologyFailed: user code raised in what followed, or the limit of retries is reached.
         """
+        self._running()
         row = ErrorRow("the test", 0, "failed", "FailedException", reason, "", "")
         self._driver.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
 
     def next_tuple(self) -> None:
         """Ask the source again, as a run does all the time: for example after tuples were added to it."""
+        self._running()
         self._driver.wake()
 
     def source_end(self) -> Any:
@@ -140,6 +143,7 @@ class TopologyTestDriver:
 
     def advance(self, seconds: float) -> None:
         """Let time pass: back-offs end, ``batch_timeout`` fails phases that were not acked, the source is asked."""
+        self._running()
         self.clock.advance(seconds)
         self._driver.pass_time()
 
@@ -266,7 +270,9 @@ class TopologyTestDriver:
     # -- help -----------------------------------------------------------------------------------------------------
 
     def _running(self) -> Session:
-        assert self._session is not None, "the driver is closed"
+        if self._session is None:
+            msg = f"{self.topology.id}: the driver is closed; make another one, on the same data_dir to go on"
+            raise InputError(msg)
         return self._session
 
     def _waiting(self, txid: int) -> TransactionAttempt:

@@ -40,7 +40,7 @@ def test_spark_reads_every_type(spark, tmp_path):
     assert table.selectExpr("unix_micros(t)").collect()[0][0] == expected["t"].cast("int64")[0].as_py()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # VACUUM alone is many small Spark jobs
 def test_optimize_and_vacuum_do_no_harm(spark, tmp_path):
     store = open_store(tmp_path, create=True)

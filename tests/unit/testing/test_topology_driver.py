@@ -372,3 +372,22 @@ def test_mistakes_are_named(drive, mistake: Callable, says: str) -> None:
     with pytest.raises(InputError, match=says):
         mistake(driver)
     assert driver.active == {1: "processing", 2: "processed"}
+
+
+def test_a_closed_driver_decides_nothing_more_and_says_so(drive: Callable[..., TopologyTestDriver]) -> None:
+    driver = drive(topology())
+    driver.commit(1)
+    end = driver.source_end()
+    driver.close()
+    asked: list[Callable[[], object]] = [
+        lambda: driver.ack(2),
+        lambda: driver.fail(2),
+        driver.next_tuple,
+        driver.source_end,
+        lambda: driver.reached(end),
+        lambda: driver.advance(1),
+    ]
+    for call in asked:
+        with pytest.raises(InputError, match="numbers: the driver is closed"):
+            call()
+    assert driver.committed == 1
