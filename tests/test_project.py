@@ -72,7 +72,9 @@ def test_constraints_pin_every_requirement():
     assert required - pinned == {"txstorm"}
 
 
-@pytest.mark.parametrize("script", ["check", "test", "test-long", "demo", "bench", "jars", "kafka", "zookeeper"])
+@pytest.mark.parametrize(
+    "script", ["check", "test", "test-long", "demo", "bench", "jars", "kafka", "mutants", "zookeeper"]
+)
 def test_scripts_can_be_run(script: str):
     assert os.access(ROOT / "scripts" / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=True)

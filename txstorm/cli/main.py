@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
-from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show
+from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show, simulate
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -80,6 +80,7 @@ app.command("rewind")(rewind.rewind)
 app.command("recover")(ledgers.recover)
 app.add_typer(savepoints.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
+app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 
 

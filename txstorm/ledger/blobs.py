@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
 from txstorm.ledger.durable import sync_file, write_durably
@@ -85,6 +85,38 @@ def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> lis
     for name in orphans:
         (blob_dir / name).unlink()
     return orphans
+
+
+class Values(Protocol):
+    """How values become the bytes of a ledger."""
+
+    def encode(self, value: Any, what: str, epoch: int) -> bytes:
+        """The bytes of `value`; see `encode_value`."""
+
+    def decode(self, data: bytes, what: str) -> Any:
+        """The value; see `decode_value`."""
+
+    def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
+        """Remove what none of the values `kept` names; see `sweep_blobs`."""
+
+
+class BlobValues:
+    """Values as they are kept: versioned JSON, with long ones in files of `blob_dir`."""
+
+    def __init__(self, blob_dir: Path) -> None:
+        self._dir = blob_dir
+
+    def encode(self, value: Any, what: str, epoch: int) -> bytes:
+        """The bytes of `value`."""
+        return encode_value(self._dir, value, what, epoch=epoch)
+
+    def decode(self, data: bytes, what: str) -> Any:
+        """The value."""
+        return decode_value(self._dir, data, what)
+
+    def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
+        """Remove the files that none of the values `kept` names."""
+        sweep_blobs(self._dir, kept, epoch=epoch)
 
 
 def _checked(value: Any, what: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,7 +12,7 @@ from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import names
-from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
+from txstorm.ledger.blobs import BlobValues, Values
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
 from txstorm.state.intent import Intent
@@ -64,11 +64,14 @@ class Books:
     """Reads and writes one topology's ledger.
 
     Every write checks the epoch this coordinator raised; when another one has raised it since, `FencedError`.
+
+    Args:
+        values: how values are kept; or where the files of long ones are.
     """
 
-    def __init__(self, ledger: Ledger, blob_dir: Path) -> None:
+    def __init__(self, ledger: Ledger, values: Path | Values) -> None:
         self.ledger = ledger
-        self._blobs = blob_dir
+        self._values = BlobValues(values) if isinstance(values, Path) else values
         self._guard: Check | None = None
         self._partitions: PartitionEntries | None = None
         self._late: dict[int, Meta] = {}
@@ -104,7 +107,7 @@ class Books:
 
     def write_identity(self, identity: Identity) -> None:
         """Claim a new ledger, or record another fingerprint."""
-        self.ledger.commit([self._put(names.IDENTITY, asdict(identity))])
+        self.ledger.commit([self._put(names.IDENTITY, dict(vars(identity)))])
 
     def origin(self) -> Any:
         """What the last run wrote of its code, as `txstorm.runtime.origin` reads it; None when nothing."""
@@ -178,8 +181,8 @@ class Books:
 
     def live_intents(self) -> list[Intent]:
         """Decided groups that are not completed yet."""
-        currtx = self.currtx()
-        return [intent for intent in self.intents() if intent.last >= currtx]
+        currtx, kept = self.currtx(), self.ledger.scan(names.INTENTS)
+        return [self._intent(int(last), entry.value) for last, entry in kept.items() if int(last) >= currtx]
 
     def tables(self) -> dict[str, int]:
         """Table → its last published txid, as of the last completed group."""
@@ -211,7 +214,7 @@ class Books:
         ]
         # What partitions gave is for others to read: what does not fit into this commit may go in a later one.
         beside = [] if self._partitions is None else self._partitions.cleanup_ops(last)
-        for ops in in_commits([done, *beside]):
+        for ops in in_commits([done, *beside]) if beside else (done,):
             self._commit(ops)
         faults.point("p8.after")
 
@@ -304,7 +307,7 @@ class Books:
                 *([self._put(names.meta_path(rewind.txid), meta)] if meta else []),
                 self._put(names.CURRTX, rewind.txid + 1),
                 self._put(names.TABLES, dict(tables)),
-                self._put(names.IDENTITY, asdict(replace(identity, timeline=rewind.timeline))),
+                self._put(names.IDENTITY, {**vars(identity), "timeline": rewind.timeline}),
                 Delete(DECIDED),
             ]
         )
@@ -324,7 +327,7 @@ class Books:
         """Remove blob files nothing in the ledger names any more."""
         kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
         faults.point("sweep.values")
-        sweep_blobs(self._blobs, kept, epoch=self.epoch)
+        self._values.sweep(kept, self.epoch)
 
     def _partition_paths(self) -> list[str]:
         return [f"{names.USER}/{partition}" for partition in self.ledger.children(names.USER)]
@@ -333,7 +336,7 @@ class Books:
 
     def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
-            for some in in_commits([*self._take_late(ops), ops]):
+            for some in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
                 self.ledger.commit([*self._guards, *some], durable=durable)
         except ConflictError as error:
             raise self._fenced(error) from error
@@ -365,14 +368,14 @@ class Books:
         return Put(path, self._encoded(value, path), expect)
 
     def _encoded(self, value: Any, what: str) -> bytes:
-        return encode_value(self._blobs, value, what, epoch=self.epoch)
+        return self._values.encode(value, what, self.epoch)
 
     def _read(self, path: str) -> Any:
         entry = self.ledger.get(path)
         return None if entry is None else self._value(path, entry.value)
 
     def _value(self, path: str, data: bytes) -> Any:
-        return decode_value(self._blobs, data, path)
+        return self._values.decode(data, path)
 
     def _intent(self, last: int, data: bytes) -> Intent:
         path = names.intent_path(last)
@@ -385,4 +388,4 @@ class Books:
 
 def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
     """`meta` after its batch was read: real extents and what was read."""
-    return replace(meta, document=document, digests=dict(digests))
+    return Meta(document, meta.stamp, dict(digests))

@@ -15,7 +15,8 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.commit import CommitFailed
 from txstorm.engine.port import ErrorRow
-from txstorm.runtime.commits import Committer, Housekeeping
+from txstorm.runtime.commits import Committer
+from txstorm.runtime.concluding import Housekeeping
 from txstorm.runtime.outcome import Outcome, Ready
 from txstorm.runtime.turn import Abandoned, Turn
 

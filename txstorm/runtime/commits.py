@@ -1,4 +1,4 @@
-"""P5 to P8 of one group: committers finish, rows are staged, the intent is decided, tables are published.
+"""P5 of one group: committers finish, rows are staged; what follows is in `txstorm.runtime.concluding`.
 
 P5 is one thread's work and the rest another's: while a group is published, committers finish the txids behind it.
 """
@@ -20,21 +20,18 @@ from txstorm.engine.failures import error_row
 from txstorm.engine.letters import Letters, letters_table
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.program import Program
-from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt, TxstormError
-from txstorm.ledger import names
-from txstorm.ledger.store import Delete, Op
+from txstorm.errors import TxstormError
 from txstorm.runtime.ahead import Ahead
 from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.concluding import Concluder, Housekeeping, timed
 from txstorm.runtime.large import LargeCommits
-from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready, history_rows
+from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready
 from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.group import Resources
 from txstorm.state.intent import Intent, IntentTable, TxidRecord
 from txstorm.state.store import StateStore
-
-Housekeeping = Callable[[int], list[Op]]
 
 
 class Committer:
@@ -53,8 +50,6 @@ class Committer:
     Attributes:
         turn: the group that is, or was last, in P5.
     """
-
-    TRIES = 8
 
     def __init__(
         self,
@@ -82,11 +77,7 @@ class Committer:
         self._store = store
         self._books = books
         self._identity = identity
-        self._keep = keep_intents
-        self._blocked = blocked
-        self._sleep = sleep
-        self._tables = dict(store.last_txids())
-        self._kept = [intent.last for intent in books.intents()]
+        self._concluder = Concluder(store, books, keep_intents=keep_intents, blocked=blocked, sleep=sleep)
 
     def execute(self, ready: Ready) -> None:
         """Let committers execute the input of `ready` before its turn, on the thread that commits.
@@ -115,7 +106,7 @@ class Committer:
         turn = None if self._large.of(ready) else self._ahead.turn_of(ready.attempt)
         if turn is not None:
             self.turn = turn
-            with seldom_collected(), _timed(turn.outcome, "finish"):
+            with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
                 self._finish([ready], turn)
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
@@ -149,7 +140,7 @@ class Committer:
         turn = self.turn = self._ahead.take(group) or Turn(
             self._store.group(group[0].attempt.txid), Outcome(), self._monotonic
         )
-        with seldom_collected(), _timed(turn.outcome, "finish"):
+        with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
             faults.point("p5.before")
             self._finish(group[len(turn.outcome.committed) :], turn)
             faults.point("p5.after")
@@ -180,20 +171,15 @@ class Committer:
         if not outcome.committed:
             return None
         records = [_record(one) for one in outcome.committed]
-        with _timed(outcome, "stage"):
+        with timed(outcome.milliseconds, "stage"):
             return self._intent(records, turn.tables.stage(records, self._books.epoch))
 
     def _concluded(self, intent: Intent, turn: Turn, housekeeping: Housekeeping) -> Outcome:
         outcome = turn.outcome
-        versions = self._decide_and_publish(intent, outcome)
-        turn.tables.apply(intent.last)
-        touched = (table.uri for table in intent.tables if table.uri in self._tables)  # some maps are not recorded
-        self._tables.update(dict.fromkeys(touched, intent.last))
-        with _timed(outcome, "complete"):
-            tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
-            ops = [*housekeeping(intent.last), *(self._old_intents(intent.last) if intent.tables else [])]
-            self._books.complete(intent.last, self._tables, history_rows(intent, versions, tuples), ops)
-            self._store.forget(before=self._kept[0] if self._kept else intent.last)
+        tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
+        self._concluder.conclude(
+            intent, tuples, housekeeping, published=turn.tables.apply, milliseconds=outcome.milliseconds
+        )
         return outcome
 
     def _finish(self, group: Sequence[Ready], turn: Turn) -> None:
@@ -263,62 +249,11 @@ class Committer:
             tables=tuple(staged),
         )
 
-    def _decide_and_publish(self, intent: Intent, outcome: Outcome) -> dict[str, int]:
-        """P6 and P7. A group that changed no table has nothing to publish: P8 alone makes it committed."""
-        if not intent.tables:
-            return {}
-        with _timed(outcome, "decide"):
-            self._books.decide(intent)
-        with _timed(outcome, "publish"):
-            return self._publish(intent)
-
-    def _publish(self, intent: Intent) -> dict[str, int]:
-        """Publish a decided intent. It cannot be given up: tried again until it works or the run stops."""
-        for attempt in range(self.TRIES):
-            self._books.check_lease()
-            try:
-                versions = self._store.publish(intent, self._books.epoch)
-            except FencedError:
-                raise
-            except (BlockedError, TableCorrupt, ConflictError, OSError) as error:
-                self._blocked(str(error))
-                cause = error
-            else:
-                self._blocked(None)
-                return versions
-            if self._sleep(min(5.0, 0.05 * 2**attempt)):
-                break
-        msg = (
-            f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; mend the cause and "
-            "start the topology again, they are rolled forward then"
-        )
-        raise BlockedError(msg) from cause
-
-    def _old_intents(self, last: int) -> list[Op]:
-        self._kept.append(last)
-        old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]
-        return [Delete(names.intent_path(one)) for one in old]
-
 
 def _spout_committer(program: Program) -> SpoutCommitter | None:
     spec = program.components[program.spout]
     context = TaskContext(program.topology, spec.id, 0, spec.parallelism, spec.settings)
     return spout_committer(spec.fresh(), context)
-
-
-class _timed:  # noqa: N801 - a context manager, used like a function
-    """Adds the milliseconds of a step to an outcome."""
-
-    def __init__(self, outcome: Outcome, step: str) -> None:
-        self._outcome = outcome
-        self._step = step
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        took, before = (time.perf_counter() - self._started) * 1000, self._outcome.milliseconds.get(self._step, 0.0)
-        self._outcome.milliseconds[self._step] = before + took
 
 
 def _letters(ready: Ready, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:

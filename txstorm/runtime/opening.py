@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,9 @@ from txstorm.engine.letters import TABLE_SCHEMA
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.ledger.names import meta_path
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.place import record_ledger
 from txstorm.ledger.specs import ZOOKEEPER, LedgerSpec
-from txstorm.ledger.store import Delete
 from txstorm.ledger.zookeeper_place import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
@@ -31,8 +29,8 @@ from txstorm.runtime.commits import Committer
 from txstorm.runtime.directory import check_directory, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.large import LargeCommits
+from txstorm.runtime.leading import Decided, check, complete, take_over
 from txstorm.runtime.origin import Origin
-from txstorm.runtime.outcome import history_rows
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import Failure, RetryPolicy
@@ -41,20 +39,14 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, take_lease
 from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
-from txstorm.state.history import check_history
-from txstorm.state.intent import Intent
-from txstorm.state.outside import check_declared, declared_uris, waits_for_code
-from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.outside import check_declared, declared_uris
 from txstorm.state.spark_writer import SparkWriter
-from txstorm.state.staging import check_digest
 from txstorm.state.store import StateStore
-from txstorm.state.table import Owner
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.open")
-Decided = tuple[Intent, Mapping[str, int]]
 
 
 def now_micros() -> int:
@@ -188,19 +180,11 @@ def _lead(topology: Topology, books: Books, data_dir: Path, writer: SparkWriter 
         raise DataDirectoryError(msg)
     if finish_rewind(data_dir, books) is not None:
         identity = known = books.identity() or identity
-    books.check()
-    check_together(data_dir, books, identity, None)
-    check_kept(data_dir, books)
+    check(data_dir, books, identity)
     check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
     write_format(data_dir)
     books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
-    epoch = books.raise_epoch()
-    faults.point("p0.epoch")
-    owner = Owner(identity.topology, identity.incarnation, identity.timeline)
-    raise_epochs(data_dir, books.tables(), owner, epoch)
-    check_together(data_dir, books, identity, epoch)
-    faults.point("p0.raised")
-    waiting = roll_tables_forward(data_dir, books)
+    waiting = take_over(data_dir, books, identity)
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(
         data_dir,
@@ -218,33 +202,11 @@ def _lead(topology: Topology, books: Books, data_dir: Path, writer: SparkWriter 
         cache_bytes=topology.settings.index_cache_bytes,
         spark=writer,
     )
-    store.raise_epoch(epoch)
+    store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting)
     books.write_tables(store.last_txids())
     faults.point("p0.after")
     return store, identity
-
-
-def check_kept(data_dir: Path, books: Books) -> None:
-    """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
-    for intent in books.intents():
-        for table in intent.tables:
-            for staged in table.files:
-                check_digest(data_dir / table.uri, staged)
-
-
-def check_together(data_dir: Path, books: Books, identity: Identity, epoch: int | None) -> None:
-    """Check that ledger and tables belong together; see `txstorm.state.recovery.check_tables`."""
-    check_tables(
-        data_dir,
-        books.tables(),
-        identity.incarnation,
-        books.live_intents(),
-        timeline=identity.timeline,
-        epoch=epoch,
-        topology=identity.topology,
-    )
-    check_history(data_dir)
 
 
 def _lead_outside(store: StateStore, books: Books, committed: int, waiting: Sequence[Decided]) -> None:
@@ -253,32 +215,7 @@ def _lead_outside(store: StateStore, books: Books, committed: int, waiting: Sequ
     for intent, versions in waiting:
         books.check_lease()
         store.outside.roll_forward(intent, books.epoch)
-        _complete(books, intent, versions)
-
-
-def roll_tables_forward(data_dir: Path, books: Books) -> list[Decided]:
-    """Publish decided groups: no spout, no bolt, no second look at the source (R1).
-
-    Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of
-    their tables: those come when the topology's stores are known.
-    """
-    waiting: list[Decided] = []
-    for intent in books.live_intents():
-        books.check_lease()
-        log.info("rolling txids %s-%s forward", intent.first, intent.last)
-        versions = roll_forward(data_dir, intent, books.epoch)
-        if waiting or waits_for_code(intent):
-            waiting.append((intent, versions))
-        else:
-            _complete(books, intent, versions)
-    return waiting
-
-
-def _complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None:
-    known = books.tables()
-    tables = {**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}
-    old = [Delete(meta_path(txid)) for txid in books.metas() if txid < intent.last]
-    books.complete(intent.last, tables, history_rows(intent, versions), old)
+        complete(books, intent, versions)
 
 
 def _assemble(

@@ -14,6 +14,8 @@ from txstorm.api.spout import NOT_READY
 from txstorm.engine.port import Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
+from txstorm.ledger import names
+from txstorm.ledger.store import Delete, Op
 from txstorm.runtime.books import Books, Meta, with_digests
 from txstorm.spouts.executors import SpoutPlanner, planner
 from txstorm.topology.graph import Component
@@ -67,13 +69,14 @@ class Planning:
         """Plan `txid`; False when the source has nothing. Not durable before `save`."""
         if replay and not self.planner.opaque and txid in self.metas:
             return True
-        document = self.pinned(txid, self.document(txid - 1))
+        previous = self.metas.get(txid - 1)
+        before = None if previous is None else previous.document
+        document = self.pinned(txid, before)
         if document is None:
-            document = self.planner.plan(txid, self.document(txid - 1), replay=replay)
+            document = self.planner.plan(txid, before, replay=replay)
         if document is NOT_READY:
             return False
-        previous = self.metas.get(txid - 1)
-        stamp = max(self._clock(), previous.stamp if previous is not None else 0)
+        stamp = max(self._clock(), 0 if previous is None else previous.stamp)
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp)
         return True
 
@@ -165,6 +168,10 @@ class Planning:
         """Everything up to `last` is committed: the spout is told, and documents before it are dropped."""
         self.planner.committed(self.document(last))
         self.forget(last)
+
+    def outlived(self, last: int) -> list[Op]:
+        """What goes with P8 of a group up to `last`: metadata before it; its own is what the next is planned from."""
+        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
 
     def forget(self, before: int) -> list[int]:
         """Drop documents of txids below `before`; returns them, to be removed from the ledger with P8."""

@@ -11,14 +11,14 @@ from txstorm import faults
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.leading import check, take_over
 from txstorm.runtime.lifecycle import topology_in
-from txstorm.runtime.opening import check_kept, check_together, roll_tables_forward
 from txstorm.runtime.reading import read_directory_history
 from txstorm.runtime.rewinding import carry_out, finish_rewind
 from txstorm.runtime.savepoints import check_in_history, history_row
 from txstorm.state.intent import DIRECTORIES, OUTSIDE
 from txstorm.state.outside import waits_for_code
-from txstorm.state.recovery import raise_epochs, table_ref
+from txstorm.state.recovery import table_ref
 from txstorm.state.rewind import Rewind, RewoundTable, plan_table
 from txstorm.state.salvage import table_refs
 from txstorm.state.table import Owner
@@ -60,8 +60,8 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
     _check_wanted(directory, books, txid)
     check_in_history(directory, books, txid)
     _check_outside(directory, books, outside, keep)
-    owner = Owner(identity.topology, identity.incarnation, identity.timeline)
-    _lead(directory, books, identity, owner)
+    check(directory, books, identity)
+    take_over(directory, books, identity)
     faults.point("rewind.before")
     row = _row(directory, identity, txid)
     last = books.currtx() - 1
@@ -72,7 +72,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
         books.epoch,
         txid,
         row,
-        tuple(_planned(directory, books.epoch, owner, txid)),
+        tuple(_planned(directory, books.epoch, identity, txid)),
     )
     books.decide_rewind(decided)
     faults.point("rewind.decided")
@@ -124,17 +124,6 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
         raise InputError(msg)
 
 
-def _lead(directory: Path, books: Books, identity: Identity, owner: Owner) -> None:
-    """What P0 does before the topology's code is loaded."""
-    books.check()
-    check_together(directory, books, identity, None)
-    check_kept(directory, books)
-    epoch = books.raise_epoch()
-    raise_epochs(directory, books.tables(), owner, epoch)
-    check_together(directory, books, identity, epoch)
-    roll_tables_forward(directory, books)
-
-
 def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
     """The history's row of `txid` for the new timeline; None where nothing stays."""
     if txid > 0:
@@ -146,9 +135,9 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
     return None
 
 
-def _planned(directory: Path, epoch: int, owner: Owner, txid: int) -> list[RewoundTable]:
+def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
     """Also for tables that the ledger does not know yet: one that a killed start has made goes to the new timeline."""
-    found = []
+    found, owner = [], Owner(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(directory), start=1):
         found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))
         faults.point(f"rewind.{number}.staged")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from txstorm import faults
 from txstorm.runtime.books import Books
-from txstorm.state.history import append_history
+from txstorm.state.place import Place, placed
 from txstorm.state.rewind import Rewind, restore_table
 
 log = logging.getLogger("txstorm.rewind")
 
 
-def finish_rewind(data_dir: Path, books: Books) -> Rewind | None:
+def finish_rewind(where: Path | Place, books: Books, clock: Callable[[], float] = time.time) -> Rewind | None:
     """Roll a decided rewind forward, if there is one; returns it. Called with the lease, before tables are checked.
 
     Raises:
@@ -26,20 +27,20 @@ def finish_rewind(data_dir: Path, books: Books) -> Rewind | None:
         return None
     books.raise_epoch()
     log.warning("rolling the rewind to txid %s forward", rewind.txid)
-    carry_out(data_dir, books, rewind)
+    carry_out(where, books, rewind, clock)
     return rewind
 
 
-def carry_out(data_dir: Path, books: Books, rewind: Rewind) -> None:
+def carry_out(where: Path | Place, books: Books, rewind: Rewind, clock: Callable[[], float] = time.time) -> None:
     """Restore every table, then the history, then the ledger; each step is made once, however often this is called."""
-    now = int(time.time() * 1000)
+    place, now = placed(where), int(clock() * 1000)
     for number, table in enumerate(rewind.tables, start=1):
         books.check_lease()
-        restore_table(data_dir, rewind, table, books.epoch, now)
+        restore_table(place, rewind, table, books.epoch, now)
         faults.point(f"rewind.{number}.restored")
-    append_history(data_dir, [row for rows in books.history().values() for row in rows])
+    place.append_history([row for rows in books.history().values() for row in rows])
     if rewind.row is not None:
-        append_history(data_dir, [dict(rewind.row)])
+        place.append_history([dict(rewind.row)])
     faults.point("rewind.history")
     books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))
     faults.point("rewind.after")

@@ -75,10 +75,8 @@ class Session:
 
     def housekeeping(self, last: int) -> list[Op]:
         """Ledger entries that go with P8 of a group up to `last`: metadata before it, failure counts up to it."""
-        old = [txid for txid in list(self.planning.metas) if txid < last]
-        failed = self.retry.forget(last)
-        paths = [*(names.meta_path(txid) for txid in old), *(names.failure_path(txid) for txid in failed)]
-        return [Delete(path) for path in paths]
+        failed = [Delete(names.failure_path(txid)) for txid in self.retry.forget(last)]
+        return [*self.planning.outlived(last), *failed]
 
     def after_commit(self) -> None:
         """Bookkeeping between commits: every `HISTORY_GROUPS` groups the ledger's rows move to the history table."""

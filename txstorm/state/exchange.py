@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from txstorm.clients.delta import DataFile
+from txstorm.clients.delta_values import DataFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def is_merged(properties: Mapping[str, str]) -> bool:
     return properties.get(LAYOUT) == MERGE
 
 
-def check_owner(table: Path, properties: Mapping[str, str], owner: Owner) -> None:
+def check_owner(table: Path | str, properties: Mapping[str, str], owner: Owner) -> None:
     """Raise `DataDirectoryError` unless a table with these `properties` is the owner's, and in a format read here."""
     if "txstorm.incarnation" not in properties:
         msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"

@@ -21,11 +21,12 @@ from txstorm.errors import StateError
 from txstorm.state.declared import LETTERS_REF
 from txstorm.state.expiry import alive, moment, ttl_of
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
-from txstorm.state.merged import check_group_end, no_changes
+from txstorm.state.merged import no_changes
 from txstorm.state.owner import KEYS, VALUES, is_merged
 from txstorm.state.readers import reads
 from txstorm.state.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
-from txstorm.state.table import COMMITTED, COMPACTED, CREATED, RESTORED, DeltaTableState, Owner, TableRef
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.state.versions import too_old, version_as_of
 
 Stamps = Callable[[int], int | None]
 """The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
@@ -113,12 +114,12 @@ def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: i
     last = max((changes or kept).last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
-    base, as_of = version_as_of(kept, wanted)
+    version, as_of = version_as_of(kept, wanted)
     if changes is not None and as_of < changes.floor():
         raise too_old(name, wanted, changes.floor())
     keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
     ttl = ttl_of(kept.handle.properties)
-    return StateParts(base, as_of, None if changes is None else changes.handle, wanted, keys, values, ttl)
+    return StateParts(kept.at(version), as_of, None if changes is None else changes.handle, wanted, keys, values, ttl)
 
 
 def check_txid(what: str, wanted: int, last: int) -> None:
@@ -252,38 +253,6 @@ def _names(data_dir: Path, kind: str) -> list[str]:
 
 def _columns(handle: DeltaHandle, prop: str) -> list[str]:
     return list(json.loads(handle.properties.get(prop, "[]")))
-
-
-def version_as_of(table: DeltaTableState, wanted: int) -> tuple[DeltaHandle, int]:
-    """The newest version of a state table that is not ahead of txid `wanted`, and the txid it is as of.
-
-    Versions of earlier timelines count too: before one that a rewind took back there is a newer one that it made.
-
-    Raises:
-        StateError: there is none, or none that is kept; or `wanted` is inside a group of the layout ``merge``.
-    """
-    if (last := table.last_txid()) <= wanted:
-        return table.handle, last
-    oldest = None
-    for entry in table.handle.history():
-        info = entry.info
-        if info.get("kind") not in (COMPACTED, COMMITTED, CREATED, RESTORED):
-            continue
-        if info["kind"] == COMMITTED:
-            check_group_end(table.ref.name, info, wanted)
-        as_of = info["as_of"] if info["kind"] in (COMPACTED, RESTORED) else info["last"]
-        if as_of <= wanted:
-            return DeltaHandle.open(table.path, entry.version), as_of
-        oldest = as_of
-    raise too_old(table.ref.name, wanted, oldest)
-
-
-def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
-    """What to raise for a txid before `oldest`, the first that a state can be read as of."""
-    return StateError(
-        f"state {name!r}: txid {wanted} is older than what is kept of it (or than the state itself); ask for txid "
-        f"{oldest} or later"
-    )
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.clients.delta import is_table
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.state.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable
-from txstorm.state.staging import check_digest
-from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.state.owner import Owner, TableRef
+from txstorm.state.place import Place, placed
 
 _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 
@@ -31,7 +30,7 @@ def tables_of(recorded: Iterable[str]) -> list[TableRef]:
 
 
 def check_tables(  # noqa: D417 - the rest is in the text
-    data_dir: Path,
+    where: Path | Place,
     recorded: Mapping[str, int],
     incarnation: str,
     live: Sequence[Intent],
@@ -55,25 +54,26 @@ def check_tables(  # noqa: D417 - the rest is in the text
         DataDirectoryError: a table is foreign or of another incarnation.
         FencedError: a table has a newer epoch.
     """
-    owner = Owner(topology, incarnation, timeline)
+    owner, place = Owner(topology, incarnation, timeline), placed(where)
     for ref in tables_of(recorded):
-        _check_there(data_dir, ref)
-        table = DeltaTableState.open(data_dir, owner, ref)
+        _check_there(place, ref)
+        table = place.table(owner, ref)
         if epoch is not None and table.epoch() > epoch:
             msg = f"table {ref.uri}: has epoch {table.epoch()}, the ledger {epoch}: a newer coordinator leads"
             raise FencedError(msg)
-        if ref.uri in recorded:
-            _check_txid(ref.uri, recorded[ref.uri], table.last_txid(), live)
+        at = recorded.get(uri := ref.uri)
+        if at is not None:
+            _check_txid(uri, at, table.last_txid(), live)
 
 
-def raise_epochs(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch: int) -> None:
+def raise_epochs(where: Path | Place, recorded: Iterable[str], owner: Owner, epoch: int) -> None:
     """Take over all tables behind the `recorded` names; raises `FencedError` where a newer coordinator has."""
     for number, ref in enumerate(tables_of(recorded), start=1):
-        DeltaTableState.open(data_dir, owner, ref).raise_epoch(epoch)
+        placed(where).table(owner, ref).raise_epoch(epoch)
         faults.point(f"p0.{number}.raised")
 
 
-def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
+def roll_forward(where: Path | Place, intent: Intent, epoch: int) -> dict[str, int]:
     """Publish a decided group from its intent alone: no user code, no source; returns table → version.
 
     Maps and outlets are left out: their systems are known when the topology's code is loaded.
@@ -85,26 +85,24 @@ def roll_forward(data_dir: Path, intent: Intent, epoch: int) -> dict[str, int]:
         FencedError: a newer coordinator leads a table.
         BlockedError: a commit cannot be made.
     """
-    owner = Owner(intent.topology, intent.incarnation, intent.timeline)
+    owner, place = Owner(intent.topology, intent.incarnation, intent.timeline), placed(where)
     return {
-        table.uri: _publish(data_dir, owner, number, table, intent, epoch)
+        table.uri: _publish(place, owner, number, table, intent, epoch)
         for number, table in enumerate(intent.tables, start=1)
         if table.kind not in OUTSIDE
     }
 
 
-def _publish(data_dir: Path, owner: Owner, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
-    found = DeltaTableState.open(data_dir, owner, TableRef(table.kind, table.name))
-    found.check_schema(table.arrow_schema())
-    for staged in table.files:
-        check_digest(data_dir / table.uri, staged)
+def _publish(place: Place, owner: Owner, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+    found = place.table(owner, TableRef(table.kind, table.name))
+    found.check_staged(table)
     return found.publish(number, table, intent, epoch)
 
 
-def _check_there(data_dir: Path, ref: TableRef) -> None:
-    if not is_table(data_dir / ref.uri):
+def _check_there(place: Place, ref: TableRef) -> None:
+    if not place.has(ref):
         msg = (
-            f"{data_dir}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
+            f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
             "taken together with the ledger"
         )
         raise TableCorrupt(msg)

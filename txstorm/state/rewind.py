@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +23,13 @@ from txstorm.errors import (
 )
 from txstorm.state.clone import written
 from txstorm.state.intent import STATE
-from txstorm.state.owner import is_merged
-from txstorm.state.read import version_as_of
+from txstorm.state.logged import CREATED, RESTORED, TRIES, LoggedTable
+from txstorm.state.owner import Owner, TableRef, is_merged
+from txstorm.state.place import Place, placed
 from txstorm.state.recovery import table_ref
 from txstorm.state.schema import TXID, in_order
-from txstorm.state.table import CREATED, RESTORED, TRIES, DeltaTableState, Owner, TableRef
+from txstorm.state.table import DeltaTableState
+from txstorm.state.versions import version_as_of
 
 FORMAT, VERSION = "txstorm-rewind", 1
 
@@ -109,23 +111,30 @@ def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: in
         TableCorrupt: a file is missing or damaged.
     """
     table = DeltaTableState.open(data_dir, owner, ref)
-    if ref.kind == STATE:
+    return planned(table, txid, _Files(table, epoch, now))
+
+
+class Rows(Protocol):
+    """The rows in a table's files."""
+
+    def txids(self, path: str) -> tuple[int, int]:
+        """The lowest and the highest txid of the rows of a file; (0, 0) of none."""
+
+    def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
+        """The rows up to `txid` of files of the table, staged as new ones."""
+
+
+def planned(table: LoggedTable, txid: int, rows: Rows) -> RewoundTable:
+    """What a rewind to `txid` does to `table`; raises as `plan_table`."""
+    if table.ref.kind == STATE:
         return _state(table, txid)
-    removes, rows, schema = [], [], table.handle.schema
-    for file in table.handle.files():
-        with _Reading(table, file.path):
-            parquet = pq.ParquetFile(table.path / file.path)
-            first, last = _txids(parquet)
-            if last > txid:
-                removes.append(file.path)
-            if first <= txid < last:
-                kept = parquet.read().filter(pc.field(TXID.name) <= txid)
-                rows.append(kept.select(schema.names).cast(schema))
-    adds = tuple(written(table.path, in_order(pa.concat_tables(rows), [TXID.name]), epoch, now)) if rows else ()
-    return RewoundTable(ref.uri, txid, tuple(removes), adds)
+    spans = {file.path: rows.txids(file.path) for file in table.log.files()}
+    removes = [path for path, (_, last) in spans.items() if last > txid]
+    cut = [path for path in removes if spans[path][0] <= txid]
+    return RewoundTable(table.ref.uri, txid, tuple(removes), rows.kept(cut, txid) if cut else ())
 
 
-def restore_table(data_dir: Path, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
+def restore_table(where: Path | Place, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
     """Bring one table to where `rewind` has decided it to be, once; may be called again after any failure.
 
     Raises:
@@ -134,16 +143,16 @@ def restore_table(data_dir: Path, rewind: Rewind, todo: RewoundTable, epoch: int
         BlockedError: the commit cannot be made.
     """
     ref, owner = table_ref(todo.uri), rewind.owner
-    table = DeltaTableState.open(data_dir, owner, ref)
+    table = placed(where).table(owner, ref)
     for _ in range(TRIES):
         if (found := table.epoch()) > epoch:
             msg = f"table {ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch {epoch}"
             raise FencedError(f"{msg}; the other one carries the rewind out")
-        if table.handle.app_version(ref.txid_app(owner)) is not None:
+        if table.log.app_version(ref.txid_app(owner)) is not None:
             table.sync(table.version)
             return
         try:
-            table.handle.commit(_commit(table, rewind, todo, epoch, now))
+            table.log.commit(_commit(table, rewind, todo, epoch, now))
         except ConflictError:
             pass
         except TableCorrupt as cause:
@@ -167,6 +176,29 @@ def _table_from(found: Mapping[str, Any]) -> RewoundTable:
     return RewoundTable(found["uri"], found["as_of"], tuple(found["removes"]), adds)
 
 
+class _Files:
+    """The Parquet files of a table as `Rows`."""
+
+    def __init__(self, table: DeltaTableState, epoch: int, now: int) -> None:
+        self._table, self._epoch, self._now = table, epoch, now
+
+    def txids(self, path: str) -> tuple[int, int]:
+        """From the file's footer, where that says so."""
+        with _Reading(self._table, path):
+            return _txids(pq.ParquetFile(self._table.path / path))
+
+    def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
+        """Written below the table, durably."""
+        rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
+        return tuple(written(self._table.path, rows, self._epoch, self._now))
+
+    def _rows(self, path: str, txid: int) -> pa.Table:
+        with _Reading(self._table, path):
+            schema = self._table.handle.schema
+            kept = pq.ParquetFile(self._table.path / path).read().filter(pc.field(TXID.name) <= txid)
+            return kept.select(schema.names).cast(schema)
+
+
 def _txids(file: pq.ParquetFile) -> tuple[int, int]:
     """The lowest and the highest txid of a file's rows, from its footer where that says so."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -178,30 +210,30 @@ def _txids(file: pq.ParquetFile) -> tuple[int, int]:
     return (0, 0) if ends["max"] is None else (ends["min"], ends["max"])
 
 
-def _state(table: DeltaTableState, txid: int) -> RewoundTable:
+def _state(table: LoggedTable, txid: int) -> RewoundTable:
     """The newest version that is not ahead of `txid`; of a state that was added later, nothing."""
-    now = {file.path for file in table.handle.files()}
+    now = {file.path for file in table.log.files()}
     if txid < _created(table):
         return RewoundTable(table.ref.uri, txid, tuple(sorted(now)), ())
-    base, as_of = version_as_of(table, txid)
-    then = {file.path: file for file in base.files()}
+    version, as_of = version_as_of(table, txid)
+    then = {file.path: file for file in table.at(version).files()}
     adds = tuple(file for path, file in sorted(then.items()) if path not in now)
     for file in adds:
-        if not (table.path / file.path).exists():
+        if not table.has_file(file.path):
             raise _unreadable(table, file.path, "it is missing")
-    if is_merged(table.handle.properties):
+    if is_merged(table.log.properties):
         as_of = txid  # what is between changed nothing, and the ledger records the table at the txid of the rewind
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
 
 
-def _created(table: DeltaTableState) -> int:
+def _created(table: LoggedTable) -> int:
     """The txid that the table's range starts after, as far as its log tells."""
-    return next((entry.info["last"] for entry in table.handle.history() if entry.info.get("kind") == CREATED), 0)
+    return next((entry.info["last"] for entry in table.log.history() if entry.info.get("kind") == CREATED), 0)
 
 
-def _commit(table: DeltaTableState, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
+def _commit(table: LoggedTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
     owner = rewind.owner
-    current = {file.path: file for file in table.handle.files()}
+    current = {file.path: file for file in table.log.files()}
     info = {
         "topology": owner.topology,
         "incarnation": owner.incarnation,
@@ -217,10 +249,10 @@ def _commit(table: DeltaTableState, rewind: Rewind, todo: RewoundTable, epoch: i
     return Commit(apps, info, adds, removes, now, f"txstorm rewind to txid {rewind.txid}")
 
 
-def _check_moved(table: DeltaTableState, cause: TableCorrupt) -> None:
+def _check_moved(table: LoggedTable, cause: TableCorrupt) -> None:
     """The commit may have been made or not: read again, and only when nothing has moved give up."""
     before = table.version
-    table.handle.reopen()
+    table.log.reopen()
     if table.version == before:
         raise BlockedError(f"table {table.ref.uri}: cannot rewind it: {cause}") from cause
 
@@ -239,7 +271,7 @@ class _Reading:
             raise _unreadable(self._table, self._path, str(error)) from error
 
 
-def _unreadable(table: DeltaTableState, path: str, why: str) -> TableCorrupt:
+def _unreadable(table: LoggedTable, path: str, why: str) -> TableCorrupt:
     return TableCorrupt(
         f"table {table.ref.uri}: file {path} cannot be read, so the table cannot be rewound: {why}; restore the "
         "table's directory from a copy"

@@ -7,7 +7,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Staged:
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for an intent."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Staged:

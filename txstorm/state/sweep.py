@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from pathlib import Path
+from typing import Protocol
 
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta import DataFile, DeltaHandle
 from txstorm.state.intent import Intent
 from txstorm.state.staging import STAGED, epoch_of
 
@@ -18,7 +19,7 @@ def unlogged(
     `handle` is at the newest version, and `kept` tells what is staged now: what is staged or published later is not
     found. It is asked after the look at what is there, since tasks of a large commit may be writing.
     """
-    there = _candidates(table, epoch, set())
+    there = _unneeded(_found(table), epoch, set())
     needed = kept() if there else set()
     found = [path for path in there if path not in needed]
     if not found:
@@ -37,24 +38,38 @@ def sweep_table(table: Path, epoch: int, kept: set[str], handle: DeltaHandle) ->
     Called by the coordinator of `epoch`; files of a newer one are left alone, as is what txstorm did not name.
     `kept` holds paths relative to the table. Returns what was removed.
     """
-    candidates = _candidates(table, epoch, kept)
+    return _removed(table, orphans(_found(table), epoch, kept, handle))
+
+
+class Logged(Protocol):
+    """A table's log, as far as it tells which files it refers to."""
+
+    def files(self) -> Sequence[DataFile]:
+        """The files of this version."""
+
+    def logged_paths(self) -> Set[str]:
+        """Every file that any kept version refers to."""
+
+
+def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> list[str]:
+    """Those of the staged files that are `found` which `sweep_table` removes."""
+    candidates = _unneeded(found, epoch, kept)
     if candidates:
-        current = {file.path for file in handle.files()}
+        current = {file.path for file in log.files()}
         candidates = [path for path in candidates if path not in current]
     if candidates:  # only now the log is read: usually there is nothing to do
-        logged = handle.logged_paths()
+        logged = log.logged_paths()
         candidates = [path for path in candidates if path not in logged]
-    return _removed(table, candidates)
+    return candidates
 
 
 def sweep_unlogged(path: Path, epoch: int, kept: set[str]) -> list[str]:
     """The same below a `path` that is no table: no log refers to what is staged there."""
-    return _removed(path, _candidates(path, epoch, kept))
+    return _removed(path, _unneeded(_found(path), epoch, kept))
 
 
-def _candidates(table: Path, epoch: int, kept: set[str]) -> list[str]:
-    found = [f"{STAGED}/{file.name}" for file in sorted((table / STAGED).glob("*.parquet"))]
-    return [path for path in found if path not in kept and _is_older(path, epoch)]
+def _found(table: Path) -> list[str]:
+    return [f"{STAGED}/{file.name}" for file in sorted((table / STAGED).glob("*.parquet"))]
 
 
 def _removed(table: Path, paths: list[str]) -> list[str]:
@@ -67,6 +82,10 @@ def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
     """The staged files of the table `uri` that `intents` name."""
     tables = (table for intent in intents for table in intent.tables if table.uri == uri)
     return {staged.path for table in tables for staged in table.files}
+
+
+def _unneeded(found: Iterable[str], epoch: int, kept: Set[str]) -> list[str]:
+    return [path for path in found if path not in kept and _is_older(path, epoch)]
 
 
 def _is_older(path: str, epoch: int) -> bool:

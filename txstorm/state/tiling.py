@@ -28,7 +28,8 @@ def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
     """
     lasts: dict[int, int | None] = {}
     for info in infos:
-        last = lasts.get(info.get("timeline", 0))
+        timeline = info.get("timeline", 0)
+        last = lasts.get(timeline)
         expected = info["first"] - 1 if "first" in info else info.get("last")
         if last is not None and expected is not None and expected != last:
             msg = (
@@ -36,4 +37,4 @@ def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
                 "between them is lost or damaged; restore the table's directory from a copy"
             )
             raise TableCorrupt(msg)
-        lasts[info.get("timeline", 0)] = info.get("last", info.get("as_of", last))
+        lasts[timeline] = info.get("last", info.get("as_of", last))

@@ -2,7 +2,7 @@
 
 `TopologyTestDriver` puts a topology into the hands of a test; `run_transcript` plays a file of steps against it; the
 ``check_…`` functions try a spout, state backend, ledger or engine of one's own. The pytest plugin
-`txstorm.testing.plugin` offers fixtures.
+`txstorm.testing.plugin` offers fixtures. `txstorm.testing.simulation` tries out txstorm itself in simulated worlds.
 
 The names are loaded when they are first used: pytest imports the plugin in every project it is installed for.
 """

@@ -1,0 +1,325 @@
+"""Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
+
+Arguments: ``[--schedules N] [--seed S] [NAME...]``. The last line is ``killed K of N``; exit code 1 when one survives.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = """
+import sys
+from txstorm.testing.simulation import simulate
+report = simulate(int(sys.argv[1]), int(sys.argv[2]), stop_at=1)
+print(report.schedules, report.found[0].what if report.found else "")
+"""
+
+
+class Mutant(NamedTuple):
+    """A defect: in `file`, what is `old`, which is there once, becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MACHINE, PLANNING, BOOKS = "coordinator/machine.py", "runtime/planning.py", "runtime/books.py"
+CONCLUDING, LEADING, LOGGED = "runtime/concluding.py", "runtime/leading.py", "state/logged.py"
+
+MUTANTS = (
+    Mutant(
+        "storms_literal_fail",
+        MACHINE,
+        """    if not _is_current(state, index, event.attempt_id):
+        return state, ()
+    after, discard = _cut(state, index)""",
+        """    if not _is_current(state, index, event.attempt_id):
+        if 0 <= index < len(state.entries):
+            return state._replace(entries=state.entries[:index] + state.entries[index + 1 :]), ()
+        return state, ()
+    after, discard = _cut(state, index)""",
+    ),
+    Mutant(
+        "opaque_rule_without_going_back_to_prev",
+        "state/semantics.py",
+        "    return row.prev if is_applied(row, txid) else row.value\n",
+        "    is_applied(row, txid)\n    return row.value\n",
+    ),
+    Mutant(
+        "previous_is_the_nearest_committed",
+        PLANNING,
+        "        previous = self.metas.get(txid - 1)\n",
+        "        previous = self.metas.get(min([t for t in self.metas if t < txid], default=0))\n",
+    ),
+    Mutant(
+        "metadata_deleted_before_commit",
+        PLANNING,
+        "for txid in list(self.metas) if txid < last]",
+        "for txid in list(self.metas) if txid <= last + 1]",
+    ),
+    Mutant(
+        "n_plus_1_before_n",
+        MACHINE,
+        "    size = _due(state)\n    if not size:",
+        """    for at, entry in enumerate(state.entries):
+        if not state.committing and entry.status is PROCESSED:
+            return state, (Commit((state.currtx + at,), (entry.attempt_id,)),)
+    size = _due(state)
+    if not size:""",
+    ),
+    Mutant(
+        "currtx_before_the_last_table",
+        CONCLUDING,
+        "        versions = self._decide_and_publish(intent, milliseconds)\n",
+        """        if intent.tables:
+            self._books.decide(intent)
+        self._books.complete(intent.last, {**self._tables, **{t.uri: intent.last for t in intent.tables}}, [])
+        versions = self._publish(intent)
+""",
+    ),
+    Mutant(
+        "intent_after_the_first_table",
+        CONCLUDING,
+        """        with timed(milliseconds, "decide"):
+""",
+        """        from dataclasses import replace
+        self._store.publish(replace(intent, tables=intent.tables[:1]), self._books.epoch)
+        with timed(milliseconds, "decide"):
+""",
+    ),
+    Mutant("no_epoch_check", LOGGED, "        if found > epoch:\n", "        if found > epoch + 1000:\n"),
+    Mutant(
+        "blind_retry_after_a_lost_answer",
+        LOGGED,
+        "                self._lost = True\n                version = self._published(table, intent, epoch)\n",
+        "",
+    ),
+    Mutant(
+        "lost_race_without_reading_again",
+        LOGGED,
+        "        except ConflictError:\n            self._log.refresh()\n",
+        "        except ConflictError:\n",
+    ),
+    Mutant(
+        "clean_up_before_completion",
+        BOOKS,
+        """        for ops in in_commits([done, *beside]) if beside else (done,):
+            self._commit(ops)
+""",
+        """        self._commit(list(remove))
+        for ops in in_commits([done, *beside]) if beside else (done,):
+            self._commit(ops)
+""",
+    ),
+    Mutant("naive_group_commit", LOGGED, "        first = table.previous + 1\n", "        first = intent.last\n"),
+    Mutant(
+        "ack_of_a_stale_attempt_counts",
+        MACHINE,
+        "    if not _is_current(state, index, event.attempt_id) or state.entries[index].status is not PROCESSING:",
+        "    if not 0 <= index < len(state.entries) or state.entries[index].status is not PROCESSING:",
+    ),
+    Mutant(
+        "compaction_without_looking_again",
+        LOGGED,
+        "            if files.base not in (None, last) or len(leaving) < len(leaves):\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "compaction_leaves_the_old_files",
+        LOGGED,
+        "return Commit(apps, info, files.adds, leaving, files.now,",
+        "return Commit(apps, info, files.adds, (), files.now,",
+    ),
+    Mutant(
+        "recovery_completes_without_publishing",
+        LEADING,
+        "        versions = roll_forward(where, intent, books.epoch)\n",
+        "        versions = {table.uri: 0 for table in intent.tables}\n",
+    ),
+    Mutant(
+        "recovery_does_not_complete",
+        LEADING,
+        "            complete(books, intent, versions)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "recovery_drops_what_is_decided",
+        LEADING,
+        "        versions = roll_forward(where, intent, books.epoch)\n",
+        "        books.abandon([intent])\n        continue\n",
+    ),
+    Mutant(
+        "nobody_raises_the_tables_epoch",
+        LOGGED,
+        "            if self._check_epoch(epoch) == epoch and not fresh:\n                return\n",
+        "            if self._check_epoch(epoch) <= epoch and not fresh:\n                return\n",
+    ),
+    Mutant(
+        "ledger_without_epoch_guard",
+        BOOKS,
+        "        return [] if self._guard is None else [self._guard]\n",
+        "        return []\n",
+    ),
+    Mutant(
+        "metadata_is_not_stored_before_processing",
+        PLANNING,
+        "            self._books.write_metas(self._unsaved)\n            self._unsaved = {}\n",
+        "            self._unsaved = {}\n",
+    ),
+    Mutant(
+        "transactional_replay_is_planned_anew",
+        PLANNING,
+        "        if replay and not self.planner.opaque and txid in self.metas:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "rewind_moves_the_ledger_first",
+        "runtime/rewinding.py",
+        "    place, now = placed(where), int(clock() * 1000)\n",
+        "    place, now = placed(where), int(clock() * 1000)\n"
+        "    books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))\n"
+        "    if books.rewind() is None and clock() * 1_000_000 % 3 == 0:\n        return\n",
+    ),
+    Mutant(
+        "rewind_is_finished_with_an_old_epoch",
+        "runtime/rewinding.py",
+        "    books.raise_epoch()\n",
+        "",
+    ),
+    Mutant(
+        "rewind_keeps_one_transaction_too_many",
+        "state/rewind.py",
+        "    removes = [path for path, (_, last) in spans.items() if last > txid]\n",
+        "    removes = [path for path, (_, last) in spans.items() if last > txid + 1]\n",
+    ),
+    Mutant(
+        "rewind_forgets_files_that_go_on",
+        "state/rewind.py",
+        "rows.kept(cut, txid) if cut else ())",
+        "())",
+    ),
+    Mutant(
+        "sweeper_takes_files_of_newer_coordinators",
+        "state/sweep.py",
+        "    return written is not None and written <= epoch\n",
+        "    return written is not None\n",
+    ),
+    Mutant(
+        "sweeper_ignores_older_versions",
+        "state/sweep.py",
+        "        logged = log.logged_paths()\n",
+        "        logged = {file.path for file in log.files()}\n",
+    ),
+    Mutant(
+        "the_guard_is_what_is_read_back",
+        BOOKS,
+        "        self._guard = Check(names.EPOCH, expect + 1)",
+        "        self._guard = Check(names.EPOCH, self.ledger.get(names.EPOCH).version)",
+    ),
+    Mutant(
+        "opaque_metadata_is_kept_over_a_restart",
+        PLANNING,
+        "        if not self.planner.opaque:\n            return stored\n",
+        "        if True:\n            return stored\n",
+    ),
+    Mutant(
+        "failure_keeps_later_transactions",
+        MACHINE,
+        "    after = state._replace(\n        entries=state.entries[:index], committing",
+        "    dead = dead[:1]\n    after = state._replace(\n"
+        "        entries=state.entries[:index] + state.entries[index + 1 :], committing",
+    ),
+    Mutant(
+        "tables_are_not_recorded",
+        CONCLUDING,
+        "        self._tables.update(dict.fromkeys(touched, intent.last))\n",
+        "        list(touched)\n",
+    ),
+    Mutant(
+        "publishes_with_the_epoch_of_who_decided",
+        LOGGED,
+        "        apps = {self._txid_app: intent.last, self._epoch_app: epoch}\n",
+        "        apps = {self._txid_app: intent.last, self._epoch_app: intent.epoch}\n",
+    ),
+    Mutant(
+        "compaction_without_epoch_check",
+        LOGGED,
+        "            self._check_epoch(epoch)\n            last, leaves = ",
+        "            last, leaves = ",
+    ),
+    Mutant(
+        "compacted_state_is_said_to_be_newer",
+        LOGGED,
+        "            txid, label = files.as_of, ",
+        "            txid, label = files.as_of + 1, ",
+    ),
+    Mutant(
+        "rewind_leaves_later_metadata",
+        BOOKS,
+        "        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)\n",
+        "        old = (names.INTENTS, names.HISTORY, names.FAILURES)\n",
+    ),
+    Mutant(
+        "rewind_leaves_intents",
+        BOOKS,
+        "        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)\n",
+        "        old = (names.META, names.HISTORY, names.FAILURES)\n",
+    ),
+    Mutant(
+        "sweeper_ignores_intents",
+        "state/sweep.py",
+        "    return {table.staged.path for intent in intents for table in intent.tables if table.uri == uri}\n",
+        "    return set()\n",
+    ),
+)
+
+
+def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
+    """How many schedules it took, and what was found; nothing when the mutant survives."""
+    with tempfile.TemporaryDirectory(prefix="txstorm-mutant-") as place:
+        shutil.copytree(ROOT / "txstorm", Path(place) / "txstorm")  # compiled files too: most stay as they are
+        file = Path(place) / "txstorm" / mutant.file
+        text = file.read_text()
+        if text.count(mutant.old) != 1:
+            sys.exit(
+                f"mutant {mutant.name}: expected its place once in {mutant.file}, found it {text.count(mutant.old)}x"
+            )
+        file.write_text(text.replace(mutant.old, mutant.new))
+        environment = {**os.environ, "PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", RUN, str(schedules), str(seed)]
+        made = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, check=False)
+        if made.returncode:
+            sys.exit(f"mutant {mutant.name}: the simulation did not run:\n{made.stderr}")
+        count, _, what = made.stdout.strip().partition(" ")
+        return int(count), what
+
+
+def main() -> int:
+    """Try the mutants that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    if unknown := [name for name in chosen.names if name not in known]:
+        parser.error(f"no mutant {unknown[0]!r}; there are {', '.join(known)}")
+    mutants = [known[name] for name in chosen.names] or MUTANTS
+    width, survivors = max(len(mutant.name) for mutant in mutants), 0
+    for mutant in mutants:
+        count, what = killed(mutant, chosen.schedules, chosen.seed)
+        survivors += not what
+        print(f"{mutant.name:{width}}  {f'schedule {count}' if what else 'SURVIVES':>14}  {what[:110]}", flush=True)
+    print(f"killed {len(mutants) - survivors} of {len(mutants)}")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

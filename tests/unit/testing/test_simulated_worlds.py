@@ -1,0 +1,132 @@
+"""Simulated worlds: no schedule breaks an invariant, a broken protocol is found, and a seed says all of it.
+
+TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from txstorm.cli.main import execute
+from txstorm.errors import FencedError
+from txstorm.state.logged import LoggedTable
+from txstorm.testing.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
+from txstorm.testing.simulation.schedule import STRIKES
+from txstorm.testing.simulation.world import World
+
+ROOT = Path(__file__).resolve().parents[3]
+SEED = int(os.environ.get("TXSTORM_SIMULATION_SEED", "0"))
+SCHEDULES = int(os.environ.get("TXSTORM_SIMULATION_SCHEDULES", "700"))
+DIGEST = """
+import hashlib
+from txstorm.testing.simulation import drawn, trace
+lines = [line for index in range(60) for line in trace(drawn(7, index))]
+print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
+"""
+
+
+@pytest.fixture
+def no_epoch_check(monkeypatch):
+    """Tables take commits of coordinators that were superseded."""
+    monkeypatch.setattr(LoggedTable, "_check_epoch", lambda table, epoch: table.epoch())
+
+
+def test_random_schedules_keep_every_invariant_and_meet_every_fault():
+    print(f"seed {SEED}, {SCHEDULES} schedules")
+    report = simulate(SCHEDULES, SEED)
+    assert [story(found) for found in report.found[:1]] == []
+    assert report.steps >= 60 * report.schedules
+    assert [kind for kind in KINDS if not report.faults[kind]] == []
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
+@pytest.mark.parametrize("spark", [False, True])
+def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
+    usual = replace(drawn(3, 5), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
+    usual = replace(usual, spark=spark)
+    world = World(usual)
+    world.run()
+    assert world.steps > 60
+    for step in range(1, world.steps + 1):
+        struck = World(replace(usual, strikes=(Strike(step, kind),)))
+        struck.run()
+        assert struck.counts[kind] <= 1
+
+
+def test_the_same_schedule_has_the_same_trace_whatever_the_hash_seed():
+    lines = [line for index in range(60) for line in trace(drawn(7, index))]
+    expected = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
+    command = [sys.executable, "-c", DIGEST]
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert made.stdout.strip() == expected
+
+
+def test_the_number_of_processes_changes_nothing():
+    one, two = (simulate(41, 9, processes) for processes in (1, 2))
+    assert replace(one, cpu_seconds=0) == replace(two, cpu_seconds=0)
+    later = simulate(11, 9, first=30)
+    assert simulate(30, 9).steps + later.steps == one.steps
+
+
+def test_a_violation_is_made_smaller_and_told_step_by_step(no_epoch_check):
+    (found,) = simulate(2000, SEED, stop_at=1).found
+    small = shrunk(found)
+    assert small.what.startswith("invariant 5: ")
+    assert len(trace(small.schedule)) < len(trace(found.schedule))
+    assert shrunk(small) == small
+    told = story(found).splitlines()
+    assert told[0] == f"seed {SEED}, schedule {found.schedule.index}: {found.what}"
+    assert told[-1].strip() == f"-- VIOLATION of {small.what}"
+    assert any(" table commit " in line for line in told)
+    assert story(found).splitlines() == told
+
+
+def test_a_leader_that_ends_without_a_reason_is_a_violation(monkeypatch):
+    def fenced(table, epoch):
+        raise FencedError("nobody has taken over")
+
+    monkeypatch.setattr(LoggedTable, "_check_epoch", fenced)
+    (found,) = simulate(5, SEED, stop_at=1).found
+    assert found.what.startswith("invariant 7: c1 leads and ends with FencedError: nobody has taken over")
+
+
+def test_the_command_prints_one_line_of_whole_numbers(capsys):
+    assert execute(["simulate", "--schedules", "40", "--seed", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"schedules", "seed", "violations", "steps_per_s", "faults"} <= found.keys()
+    assert (found["schedules"], found["seed"], found["violations"]) == (40, 4, 0)
+    assert {type(one) for one in [*found["faults"].values(), found["steps_per_s"]]} == {int}
+    assert list(found["faults"]) == list(KINDS)
+
+
+def test_the_command_tells_what_it_found_and_exits_with_1(capsys, no_epoch_check):
+    assert execute(["simulate", "--schedules", "200", "--seed", str(SEED)]) == 1
+    printed = capsys.readouterr()
+    assert "invariant 5" in printed.err
+    assert "violations: 0" not in printed.out
+
+
+@pytest.mark.parametrize("option", ["--schedules=0", "--seed=-1", "--processes=0", "--first=-1", "--exhaustive=4"])
+def test_numbers_out_of_range_are_refused(option, capsys):
+    assert execute(["simulate", "--schedules", "2", option]) == 2
+    assert option.removeprefix("--").partition("=")[0] in capsys.readouterr().err
+
+
+def test_mutants_are_found_and_a_survivor_is_an_error():
+    # The second one takes many more schedules.
+    names = ["naive_group_commit", "sweeper_ignores_older_versions"]
+    script = [sys.executable, "scripts/_mutants.py", "--schedules", "20", *names]
+    made = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    first, second, last = made.stdout.splitlines()
+    assert names[0] in first
+    assert "SURVIVES" not in first
+    assert names[1] in second
+    assert "SURVIVES" in second
+    assert (made.returncode, last) == (1, "killed 1 of 2")

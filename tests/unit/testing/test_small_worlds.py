@@ -1,0 +1,75 @@
+"""Small worlds, searched exhaustively: whatever strikes at whichever command, and after it again, three txids count once.
+
+TXSTORM_STRIKES=3 makes the long test search all of it.
+"""
+
+import json
+import os
+
+import pytest
+
+from txstorm.cli.main import execute
+from txstorm.errors import InputError
+from txstorm.state.logged import LoggedTable
+from txstorm.testing.simulation import Scope, searched, story
+from txstorm.testing.simulation.small import SCOPES, SHARPEST
+
+STRIKES = int(os.environ.get("TXSTORM_STRIKES", "2"))
+CHANGED = {
+    *(f"ledger commit {path}" for path in ("identity", "epoch", "tables", "coordinator/meta", "intents", "history")),
+    *(f"table {what} {uri}" for what in ("create", "commit") for uri in ("sinks/out", "changes/kept", "state/kept")),
+}
+
+
+@pytest.fixture
+def blind_retry(monkeypatch):
+    """What a table holds already is not looked for."""
+    original = LoggedTable._published
+
+    def published(table, one, intent, epoch):
+        return None if table.last_txid() >= intent.last else original(table, one, intent, epoch)
+
+    monkeypatch.setattr(LoggedTable, "_published", published)
+
+
+def test_whatever_strikes_at_any_command_is_survived(capsys):
+    assert execute(["simulate", "--exhaustive", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["violations"], found["pairs"], found["missed"]) == (0, 0, [])
+    assert set(found["commands"]) == {*CHANGED, "table create sinks/more", "table commit sinks/more"}
+    times = [times for struck in found["commands"].values() for times in struck.values()]
+    assert found["worlds"] == len(SCOPES) + sum(times)
+    assert min(times) >= 1
+    assert {tuple(struck) for struck in found["commands"].values()} == {SHARPEST}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("scope", SCOPES, ids=str)
+def test_what_strikes_after_that_is_survived_too(scope):
+    search = searched(STRIKES, [scope])
+    print(search.to_json())
+    assert [story(found) for found in search.found[:1]] == []
+    assert search.missed() == []
+    assert search.worlds > 5000
+
+
+def test_a_broken_protocol_is_found(blind_retry):
+    search = searched(1, [Scope(2, opaque=False)])
+    kinds = {strike.kind for found in search.found for strike in found.schedule.strikes}
+    assert kinds
+    assert kinds <= set(SHARPEST)
+    assert story(search.found[0]).splitlines()[-1].strip().startswith("-- VIOLATION of invariant ")
+
+
+@pytest.mark.parametrize("wrong", [{"strikes": 0}, {"strikes": 4}, {"scopes": [Scope(4, opaque=True)]}], ids=str)
+def test_scopes_out_of_range_are_refused(wrong):
+    with pytest.raises(InputError, match=r"expected 1 to 3, got [04]"):
+        searched(**wrong)
+
+
+def test_the_command_tells_of_a_broken_protocol(capsys, blind_retry):
+    assert execute(["simulate", "--exhaustive", "1"]) == 1
+    printed = capsys.readouterr()
+    assert "-- VIOLATION of invariant" in printed.err
+    assert "  table commit sinks/out          crash " in printed.out

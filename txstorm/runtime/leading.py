@@ -1,0 +1,99 @@
+"""The part of P0 that needs no code of the topology: check, raise the epochs, check again, roll forward."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from txstorm import faults
+from txstorm.ledger.names import meta_path
+from txstorm.ledger.store import Delete
+from txstorm.runtime.books import Books, Identity
+from txstorm.runtime.outcome import history_rows
+from txstorm.state.intent import Intent
+from txstorm.state.outside import waits_for_code
+from txstorm.state.owner import Owner
+from txstorm.state.place import Place, placed
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+
+log = logging.getLogger("txstorm.open")
+Decided = tuple[Intent, Mapping[str, int]]
+"""A decided group, and the versions that its tables have it in."""
+
+
+def check(where: Path | Place, books: Books, identity: Identity) -> None:
+    """Check, without writing, that everything is there and belongs together; called before `take_over`.
+
+    Raises:
+        LedgerCorrupt, TableCorrupt, DataDirectoryError: what is not.
+    """
+    books.check()
+    check_together(where, books, identity, None)
+    check_kept(where, books)
+
+
+def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Decided]:
+    """Raise the epoch of the ledger and of every table, and publish what is decided.
+
+    Returns the groups that are published to all their tables, and wait for maps or outlets.
+
+    Raises:
+        FencedError: a newer coordinator has taken over.
+        TableCorrupt, BlockedError: a table is not as it has to be, or cannot be written.
+    """
+    epoch = books.raise_epoch()
+    faults.point("p0.epoch")
+    owner = Owner(identity.topology, identity.incarnation, identity.timeline)
+    raise_epochs(where, books.tables(), owner, epoch)
+    check_together(where, books, identity, epoch)
+    faults.point("p0.raised")
+    return roll_tables_forward(where, books)
+
+
+def check_kept(where: Path | Place, books: Books) -> None:
+    """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
+    for intent in books.intents():
+        for table in intent.tables:
+            for staged in table.files:
+                placed(where).check_staged(table.uri, staged)
+
+
+def check_together(where: Path | Place, books: Books, identity: Identity, epoch: int | None) -> None:
+    """Check that ledger and tables belong together; see `txstorm.state.recovery.check_tables`."""
+    check_tables(
+        where,
+        books.tables(),
+        identity.incarnation,
+        books.live_intents(),
+        timeline=identity.timeline,
+        epoch=epoch,
+        topology=identity.topology,
+    )
+    placed(where).check_history()
+
+
+def roll_tables_forward(where: Path | Place, books: Books) -> list[Decided]:
+    """Publish decided groups: no spout, no bolt, no second look at the source (R1).
+
+    Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of
+    their tables: those come when the topology's stores are known.
+    """
+    waiting: list[Decided] = []
+    for intent in books.live_intents():
+        books.check_lease()
+        log.info("rolling txids %s-%s forward", intent.first, intent.last)
+        versions = roll_forward(where, intent, books.epoch)
+        if waiting or waits_for_code(intent):
+            waiting.append((intent, versions))
+        else:
+            complete(books, intent, versions)
+    return waiting
+
+
+def complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None:
+    """P8 of a group that was rolled forward."""
+    known = books.tables()
+    tables = {**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}
+    old = [Delete(meta_path(txid)) for txid in books.metas() if txid < intent.last]
+    books.complete(intent.last, tables, history_rows(intent, versions), old)

@@ -1,0 +1,384 @@
+"""A table as its log tells it: whose it is, which txid and epoch it is at, and how a group gets into it.
+
+What is decided about a table is decided here, on the log alone; files and directories are `txstorm.state.table`'s.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from txstorm import faults
+from txstorm.clients.delta_values import Commit, DataFile, LogEntry
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.state.exchange import Exchange
+from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
+from txstorm.state.owner import Owner, TableRef, check_owner
+from txstorm.state.tiling import check_own, check_tiles
+
+TRIES = 10
+CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
+REGROUPED, RESTORED, PRUNED = "regroup", "restore", "prune"
+
+
+class TableLog(Protocol):
+    """The log of one table at the version last read or made; `txstorm.clients.delta.DeltaHandle` is the real one."""
+
+    @property
+    def version(self) -> int:
+        """The version this is at."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+
+    def refresh(self) -> None:
+        """Move to the newest version."""
+
+    def reopen(self) -> None:
+        """Read the log anew, after an error; raises `TableCorrupt` where it is gone."""
+
+    def app_version(self, app_id: str) -> int | None:
+        """The last version that was committed under `app_id`, or None."""
+
+    def checked_infos(self) -> list[Mapping[str, Any]]:
+        """The commit infos since the last checkpoint, oldest first; raises `TableCorrupt`."""
+
+    def commit(self, commit: Commit) -> None:
+        """Make the next version if this is at the newest one, and move to it; else change nothing.
+
+        Raises:
+            ConflictError: the table is at another version; call `refresh`.
+            TableCorrupt: it failed for another reason, and may have been made nevertheless: call `reopen`.
+            BlockedError: the table cannot be written to now.
+        """
+
+    def history(self) -> Iterator[LogEntry]:
+        """The kept versions, newest first."""
+
+    def files(self) -> Sequence[DataFile]:
+        """The files of this version."""
+
+
+class LoggedTable(ABC):
+    """A table at the version last read. Every commit of it is a compare-and-set on that version.
+
+    Args:
+        where: what an error about its owner calls it.
+
+    Raises:
+        DataDirectoryError: it belongs to somebody else, or has a newer format.
+        TableCorrupt: its log lacks an entry, or somebody else has changed rows of a state.
+    """
+
+    def __init__(self, owner: Owner, ref: TableRef, log: TableLog, where: str | None = None) -> None:
+        self.owner = owner
+        self.ref = ref
+        self._log = log
+        self._txid_app, self._epoch_app = ref.txid_app(owner), owner.epoch_app
+        self._lost = False
+        check_owner(where or ref.uri, log.properties, owner)
+        self._check_log()
+
+    @abstractmethod
+    def sync(self, version: int) -> None:
+        """Make a version of the log durable."""
+
+    @abstractmethod
+    def published_files(
+        self, table: IntentTable, epoch: int, stamp: int
+    ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+        """The files that come into the table, and those that leave it, when the staged rows are published.
+
+        `stamp`: milliseconds since 1970 that new files are marked with.
+
+        Raises:
+            TableCorrupt: the staged rows, or what of the table is written again with them, are not as they were.
+        """
+
+    @abstractmethod
+    def check_columns(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the table has the columns of the staged rows."""
+
+    @abstractmethod
+    def check_staged(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the staged rows are what was decided, and have the table's columns."""
+
+    @abstractmethod
+    def at(self, version: int) -> TableLog:
+        """The log at `version`, which may be an earlier one."""
+
+    @abstractmethod
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file at `path`, relative to the table."""
+
+    def prepare(self) -> bool:
+        """Called before the epoch is raised; True when the table must get a commit so that other runs notice."""
+        return False
+
+    def commit_group(self, commit: Commit) -> int | None:
+        """Make a commit that publishes rows; raises as `TableLog.commit`.
+
+        Returns the version, or None where the table has to be asked what it holds now.
+        """
+        self._log.commit(commit)
+        return self._log.version
+
+    @property
+    def log(self) -> TableLog:
+        """The log itself, for reading."""
+        return self._log
+
+    @property
+    def version(self) -> int:
+        """The version last read."""
+        return self._log.version
+
+    def last_txid(self) -> int:
+        """The last txid that was published to this table (``state/…``: the txid it is as of).
+
+        Raises:
+            DataDirectoryError: it has none on this timeline.
+        """
+        txid = self._log.app_version(self._txid_app)
+        if txid is None:
+            msg = (
+                f"table {self.ref.uri}: has no txid on timeline {self.owner.timeline} of {self.owner.incarnation}; "
+                "ledger and tables do not belong together: restore both from the same copy"
+            )
+            raise DataDirectoryError(msg)
+        return txid
+
+    def epoch(self) -> int:
+        """The epoch of the last coordinator that led this table; 0 at first."""
+        return self._log.app_version(self._epoch_app) or 0
+
+    def floor(self) -> int:
+        """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
+        return self._log.app_version(self.owner.floor_app) or 0
+
+    def refresh(self) -> None:
+        """Read the newest version."""
+        self._log.refresh()
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Make `epoch` the table's, so that a coordinator with an older one can no longer commit to it.
+
+        The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it.
+
+        Raises:
+            FencedError: the table has a newer epoch.
+        """
+        self._log.refresh()
+        fresh = self.prepare()
+        for _ in range(TRIES):
+            if self._check_epoch(epoch) == epoch and not fresh:
+                return
+            last = self.last_txid()
+            info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
+            version = self._try(Commit({self._txid_app: last, self._epoch_app: epoch}, info))
+            if version is not None:
+                self.sync(version)
+                return
+        raise self.blocked("raise the epoch", None)
+
+    def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+        """Publish the staged rows of `intent` to this table, once; returns the version that holds them.
+
+        Called in P7, again after a lost answer or a crash, and by a later coordinator that rolls the intent forward:
+        what decides is what the table says (design rule R4). Passes the fault points ``p7.<number>.before``,
+        ``.written`` (between the write and its answer) and ``.after``.
+
+        Raises:
+            FencedError: a newer coordinator leads this table.
+            TableCorrupt: the table holds something else than the intent expects.
+            BlockedError: the commit cannot be made.
+        """
+        faults.point(f"p7.{number}.before")
+        version = self._published(table, intent, epoch)
+        self._check_unchanged(table)
+        for _ in range(TRIES):
+            if version is not None:
+                self.sync(version)
+                faults.point(f"p7.{number}.after")
+                return version
+            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
+            if version is None:
+                self._lost = True
+                version = self._published(table, intent, epoch)
+                self._check_unchanged(table)
+        raise self.blocked(f"publish txid {intent.last}", None)
+
+    def exchange(self, files: Exchange, epoch: int) -> bool:
+        """Put files in the place of others; False when the table has changed so that they are of no use.
+
+        Called in the committer's turn, with what a compaction wrote beside the commits.
+
+        Raises:
+            FencedError: a newer coordinator leads this table.
+            TableCorrupt: the table is ahead of the txid that the files are as of.
+        """
+        self._log.refresh()
+        for _ in range(TRIES):
+            self._check_epoch(epoch)
+            last, leaves = self.last_txid(), set(files.removes)
+            leaving = [file for file in self._log.files() if file.path in leaves]
+            if files.base not in (None, last) or len(leaving) < len(leaves):
+                self._check_not_ahead(last, files.as_of)
+                return False
+            version = self._try(self._exchanging(files, leaving, last, epoch))
+            if version is not None:
+                self.sync(version)
+                return True
+        raise self.blocked("put rewritten files into it", None)
+
+    def _try(self, commit: Commit, written: str | None = None) -> int | None:
+        """The version that the commit made, or None when it is not known to; then the log is at the newest one.
+
+        `written`: of a group's commit, the fault point between the write and its answer.
+        """
+        try:
+            version = self.commit_group(commit) if written else self._made(commit)
+        except ConflictError:
+            self._log.refresh()
+            return None
+        except TableCorrupt as cause:
+            self._after_failure(cause)
+            return None
+        if written:
+            faults.point(written)
+        if self._log.version != version:  # made by somebody else for us
+            self._log.refresh()
+        return version
+
+    def _made(self, commit: Commit) -> int:
+        self._log.commit(commit)
+        return self._log.version
+
+    def _check_unchanged(self, table: IntentTable) -> None:
+        """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
+        if self._lost:
+            self._check_log()
+            self.check_columns(table)
+            self._lost = False
+
+    def _check_log(self) -> None:
+        infos = self._log.checked_infos()
+        check_tiles(self.ref.uri, infos)
+        if self.ref.kind in (CHANGES, STATE):
+            check_own(self.ref.uri, infos)
+
+    def _after_failure(self, cause: TableCorrupt) -> None:
+        """The commit may have been made or not: read again, and only when nothing has moved give up."""
+        before = self._log.version
+        try:
+            self._log.reopen()
+        except TableCorrupt as gone:
+            raise self.blocked("commit to it", gone) from gone
+        if self._log.version == before:
+            raise self.blocked("commit to it", cause) from cause
+
+    def _published(self, table: IntentTable, intent: Intent, epoch: int) -> int | None:
+        """The version that already holds `intent`, or None when it is this table's turn to get it."""
+        self._check_epoch(epoch)
+        last = self.last_txid()
+        if last >= intent.last:
+            return self._same(intent)
+        if last != table.previous:
+            msg = (
+                f"table {self.ref.uri}: expected to be at txid {table.previous} before txids {intent.first} to "
+                f"{intent.last} are published, found it at {last}; restore ledger and tables from the same copy"
+            )
+            raise TableCorrupt(msg)
+        return None
+
+    def _same(self, intent: Intent) -> int:
+        """The version that ends with the intent's last txid, which must hold the very attempts of the intent."""
+        for version, info in self.commits():
+            if info["last"] == intent.last:
+                expected, found = _attempts(intent.txids), _attempts_of(info)
+                if found == expected:
+                    return version
+                msg = (
+                    f"table {self.ref.uri}: txid {intent.last} is already published with other content: expected "
+                    f"(txid, attempt, digest) {expected}, found {found}; restore ledger and tables from the same copy"
+                )
+                raise TableCorrupt(msg)
+            if info["last"] < intent.last:
+                break
+        msg = (
+            f"table {self.ref.uri}: is past txid {intent.last}, but no version of it ends there; "
+            "restore ledger and tables from the same copy"
+        )
+        raise TableCorrupt(msg)
+
+    def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Version and commit info of the groups on this timeline, newest first, as far as the log is kept."""
+        for entry in self._log.history():
+            if entry.info.get("kind") == COMMITTED and entry.info.get("timeline") == self.owner.timeline:
+                yield entry.version, entry.info
+
+    def _commit(self, table: IntentTable, intent: Intent, epoch: int) -> Commit:
+        first = table.previous + 1
+        info = {
+            **identity_info(self.owner),
+            "kind": COMMITTED,
+            "epoch": epoch,
+            "first": first,
+            "last": intent.last,
+            "txids": [record.to_json() for record in intent.txids],
+        }
+        label = f"txstorm txids {first} to {intent.last}"
+        apps = {self._txid_app: intent.last, self._epoch_app: epoch}
+        stamp = intent.txids[-1].stamp // 1000
+        adds, removes = self.published_files(table, epoch, stamp)
+        return Commit(apps, info, adds, removes, stamp, label)
+
+    def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
+        info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
+        txid, label = last, "txstorm small files gathered"
+        if files.as_of is not None:
+            info |= {"kind": COMPACTED, "as_of": files.as_of}
+            txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
+        apps = {self._txid_app: txid, self._epoch_app: epoch}
+        if files.floor is not None:
+            info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
+            apps[self.owner.floor_app] = max(files.floor, self.floor())
+        change = files.as_of is not None or files.floor is not None
+        return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
+
+    def _check_epoch(self, epoch: int) -> int:
+        found = self.epoch()
+        if found > epoch:
+            msg = (
+                f"table {self.ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch "
+                f"{epoch}; stop this run, the other one continues"
+            )
+            raise FencedError(msg)
+        return found
+
+    def _check_not_ahead(self, last: int, as_of: int | None) -> None:
+        if as_of is not None and last > as_of:
+            msg = (
+                f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
+            )
+            raise TableCorrupt(msg)
+
+    def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
+        """The error of a commit that cannot be made."""
+        why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
+        return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
+
+
+def identity_info(owner: Owner) -> dict[str, Any]:
+    """What every commit info says of its owner."""
+    return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
+
+
+def _attempts(records: tuple[TxidRecord, ...]) -> list[tuple[int, int, str]]:
+    return [(record.txid, record.attempt_id, record.digest) for record in records]
+
+
+def _attempts_of(info: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    return [(found["txid"], found["attempt"], found["digest"]) for found in info["txids"]]

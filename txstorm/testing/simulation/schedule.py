@@ -1,0 +1,100 @@
+"""What one simulated world is made from: its knobs and its faults, drawn from a seed and a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+TOPOLOGY, INCARNATION = "sim", "sim"
+CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
+CONFLICT, PAUSE = "conflict", "paused_coordinator"
+STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE)
+"""Faults that strike at a step; what stands here twice is drawn twice as often."""
+
+RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
+STALE, AWAY, REWIND, CLOCK, STOP = "late_or_duplicate_event", "partition_away", "rewind", "clock_jump", "stop"
+SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering", "sweep"
+REPLAYED = "opaque_replay_differs"
+KINDS = (
+    *dict.fromkeys(STRIKES),
+    *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
+    *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
+)
+MOST_STRIKES = 2
+EXTERNAL, SPARK = 0.2, 0.25
+STRIKE_STEPS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault that strikes at the first step that is `step` or later."""
+
+    step: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One world: the same schedule gives the same trace, byte for byte.
+
+    Attributes:
+        seed, index: where it comes from; whatever else happens in it is drawn from them too.
+        opaque: whether undecided batches may change when they are planned again.
+        tables: 1 to 3; the second one is a state.
+        partitions: of the source.
+        depth: transactions at once; `group`: of them under one intent at most.
+        turns: how many things happen before the world heals.
+        trouble: how often, in percent, a turn is trouble.
+        flaky: how often, in percent, something a process does fails or is answered late.
+        notices: whether who has lost the lease learns it at once.
+        external: whether committers change a database of the user's own; then one coordinator leads at a time.
+        spark: whether the last table is written by Spark.
+        strikes: in the order of their steps.
+    """
+
+    seed: int
+    index: int
+    opaque: bool
+    tables: int
+    partitions: int
+    depth: int
+    group: int
+    turns: int
+    trouble: int
+    flaky: int
+    notices: bool
+    external: bool
+    spark: bool
+    strikes: tuple[Strike, ...]
+
+
+def random_of(seed: int, index: int) -> Random:
+    """The source of all that is drawn in schedule `index` of `seed`."""
+    return Random((seed << 64) | index)  # noqa: S311 - not for secrets
+
+
+def drawn(seed: int, index: int) -> Schedule:
+    """Schedule `index` of `seed`."""
+    draw = Random((seed << 64) | index | 1 << 63).random  # noqa: S311 - the same
+    strikes = []
+    for _ in range(int(draw() * (MOST_STRIKES + 1))):
+        strikes.append(Strike(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]))
+    external = draw() < EXTERNAL
+    if external:  # what a paused coordinator still does to a database of the user's own is the user's to refuse
+        strikes = [one for one in strikes if one.kind != PAUSE]
+    return Schedule(
+        seed=seed,
+        index=index,
+        opaque=draw() < 0.6,
+        tables=(1, 1, 1, 2, 2, 3)[int(draw() * 6)],
+        partitions=1 + int(draw() * 2),
+        depth=1 + int(draw() * 8),
+        group=1 if external else 1 + int(draw() * 4),
+        turns=1 + int(draw() * 3),
+        trouble=(5, 20, 50)[int(draw() * 3)],
+        flaky=(0, 20, 40)[int(draw() * 3)],
+        notices=draw() < 0.5,
+        external=external,
+        spark=draw() < SPARK,
+        strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
+    )

@@ -1,0 +1,147 @@
+"""What goes wrong, or is asked for, between the steps of a simulated world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txstorm.coordinator import events as ev
+from txstorm.ledger.names import CURRTX
+from txstorm.testing.simulation import schedule as kinds
+
+if TYPE_CHECKING:
+    from txstorm.testing.simulation.process import Process
+    from txstorm.testing.simulation.world import World
+
+
+REWIND_STEPS = 80
+"""About as many as a rewind has."""
+
+
+def rival(world: World) -> None:
+    """The leader loses its lease unseen, and another one leads beside it.
+
+    Often one of them has just written files that have no place yet, and the other one sweeps: the second as it is
+    stopped, or the first, which fell asleep in the middle of that.
+    """
+    first = world.leader()
+    if first is None or world.schedule.external:
+        return
+    who = world.below(4)
+    if who == 0:
+        _keep_up_now(world, first)
+    world.count(kinds.RIVAL, "a second coordinator")
+    second = world.start()
+    if who == 0:
+        _stop(world, second)
+    if who == 1:
+        _keep_up_now(world, second)
+        if first in world.processes and first.group is None:
+            world.count(kinds.SWEEP, f"{first} sweeps")
+            world.act(first, first.sweep)
+
+
+def lose_lease(world: World) -> None:
+    """The leader loses its lease, and nobody has it."""
+    if world.leader() is not None and not world.schedule.external:
+        world.count(kinds.LEASE, "the lease is lost")
+        world.entries.holder = None
+
+
+def unlikely(world: World, process: Process) -> None:
+    """A batch or a committer fails, an answer comes late or twice, upkeep begins, or what nothing needs is removed."""
+    which = world.below(6)
+    if which == 0 and process.jobs:
+        world.count(kinds.BATCH, f"a batch of {process} fails")
+        process.fail(world.below(8), resume=world.below(3) > 0)
+    elif which == 1 and process.group is not None:
+        world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
+        process.commit(world.below(len(process.group.txids)))
+    elif which == 3 and process.group is None:
+        world.count(kinds.SWEEP, f"{process} sweeps")
+        process.sweep()
+    elif which > 3:
+        _keep_up(world, process, compact=which > 4)
+    elif process.dead:
+        world.count(kinds.STALE, f"{process} gets a late event")
+        process.stale(world.below(len(process.dead)), world.below(3))
+
+
+def go_away(world: World) -> None:
+    """A partition of the source goes away, or comes back."""
+    world.count(kinds.AWAY, "a partition goes away, or comes back")
+    world.away ^= {world.below(world.schedule.partitions)}
+    world.news += 1
+
+
+def jump(world: World) -> None:
+    """The wall clock jumps, also back."""
+    world.count(kinds.CLOCK, "the clock jumps")
+    world.now = max(0, world.now + world.below(2000) - 1000)
+
+
+def rewind(world: World) -> None:
+    """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
+    if world.schedule.external or world.entries.at.get(CURRTX) is None:
+        return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
+    process = world.leader()
+    if process is not None:
+        world.ended(process, "is stopped")
+    operator = world.process("rewind")
+    world.entries.holder = None
+    world.count(kinds.REWIND, f"{operator} starts")
+    if world.below(2):
+        world.arm(REWIND_STEPS)
+    share = world.draw()
+    world.act(operator, lambda: operator.rewind(share))
+    if operator in world.processes:
+        world.ended(operator, "is done")
+
+
+def _keep_up_now(world: World, process: Process) -> None:
+    """The same, by a process that need not be there any more."""
+    if process in world.processes:
+        world.act(process, lambda: _keep_up(world, process, compact=world.below(2) > 0))
+
+
+def _keep_up(world: World, process: Process, *, compact: bool) -> None:
+    """Files of a compaction, or of gathering small ones, are written; they get their place later."""
+    if process.begin_upkeep(compact=compact):
+        world.count(kinds.COMPACTION if compact else kinds.GATHERING, f"{process} writes files")
+
+
+def savepoint(world: World) -> None:
+    """The last committed transaction is named."""
+    process = world.leader()
+    if process is not None:
+        world.count(kinds.SAVEPOINT, f"{process} makes a savepoint")
+        world.act(process, process.savepoint)
+
+
+def stop(world: World) -> None:
+    """A clean stop of who leads."""
+    process = world.leader()
+    if process is not None:
+        _stop(world, process)
+
+
+def _stop(world: World, process: Process) -> None:
+    """The group that is committing is finished, the history flushed, files swept; whether it leads or not."""
+    if process not in world.processes:
+        return
+
+    def end() -> None:
+        process.feed(ev.Stopping())
+        if process.group is not None:
+            process.commit()
+        process.books.check_lease()
+        process.flush_history()
+        process.books.check_lease()
+        process.sweep()
+
+    world.count(kinds.STOP, f"{process} is to stop")
+    world.act(process, end)
+    if process in world.processes:
+        world.ended(process, "has stopped")
+
+
+TROUBLE = (rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)

@@ -1,0 +1,294 @@
+"""A simulated world: processes that work, fail, pause and die around what survives them; one seed says all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txstorm.coordinator import events as ev
+from txstorm.errors import TxstormError
+from txstorm.ledger.names import EPOCH
+from txstorm.state.intent import CHANGES, SINK, STATE
+from txstorm.state.owner import TableRef
+from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.database import Database
+from txstorm.testing.simulation.judge import Judge, Violation
+from txstorm.testing.simulation.ledger import Entries, Injected, Values
+from txstorm.testing.simulation.process import Crash, Process
+from txstorm.testing.simulation.schedule import Schedule, Strike, random_of
+from txstorm.testing.simulation.tables import Stored
+from txstorm.testing.simulation.trouble import TROUBLE, unlikely
+
+NEVER = 1 << 60
+DEEP = 2
+"""How many coordinators may be paused inside each other's steps."""
+
+_TABLES = ((SINK, "out"), (CHANGES, "kept"), (SINK, "more"))
+
+
+class World:
+    """One schedule, as far as it has come.
+
+    Attributes:
+        steps: events of a machine and calls of a ledger, table or history, so far; at each of them a fault may strike.
+        counts: how often each kind of fault did.
+        trace: what happened, in words; None when nobody asks.
+    """
+
+    def __init__(self, schedule: Schedule, *, traced: bool = False) -> None:
+        self.schedule = schedule
+        self.steps = 0
+        self.counts: Counter[str] = Counter()
+        self.trace: list[str] | None = [] if traced else None
+        self.draw = random_of(schedule.seed, schedule.index).random
+        self.entries, self.values = Entries(), Values()
+        self.history: list[Mapping[str, Any]] = []
+        self.available = [1 + self.below(4) for _ in range(schedule.partitions)]
+        self.away: set[int] = set()
+        self.news = 0  # counts changes of what the source has
+        self.now = 1_000_000
+        self.tables: dict[str, Stored] = {}
+        for number, named in enumerate(_TABLES[: schedule.tables]):
+            self._add(TableRef(*named), number)
+        if schedule.tables > 1:
+            self._add(TableRef(STATE, "kept"), 1)
+        self.database = Database(is_opaque=schedule.opaque)
+        self.judge = Judge(self)
+        self.processes: list[Process] = []
+        self._all: list[Process] = []
+        self._strikes = list(reversed(schedule.strikes))
+        self._fuse = self._strikes[-1].step if self._strikes else NEVER
+        self._names, self._uniques, self._paused = 0, 0, 0
+
+    def _add(self, ref: TableRef, number: int) -> None:
+        self.tables[ref.uri] = Stored(ref, number)
+
+    def by_spark(self, stored: Stored) -> bool:
+        """Whether groups are published to a table by Spark."""
+        return self.schedule.spark and stored.number == self.schedule.tables - 1 and stored.ref.kind != STATE
+
+    # -- what processes use ---------------------------------------------------------------------------------------
+
+    def below(self, bound: int) -> int:
+        """A number from 0 to `bound` - 1, from the seed."""
+        return int(self.draw() * bound)
+
+    def unique(self) -> str:
+        """A fresh name."""
+        self._uniques += 1
+        return f"u{self._uniques}"
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now / 1_000_000
+
+    def micros(self) -> int:
+        """Microseconds."""
+        return self.now
+
+    def passes(self, process: Process, what: str, about: object) -> str | None:
+        """A step of `process`; returns the kind of a fault that strikes it and that it has to carry out itself."""
+        self.steps += 1
+        if self.trace is not None:
+            self.trace.append(f"{process}: {what} {about}")
+        return None if self.steps < self._fuse else self._strike(process)
+
+    def reads(self, process: Process, what: str, about: object) -> None:
+        """A step that changes nothing outside `process`: what strikes it there can only end it."""
+        self.steps += 1
+        if self.trace is not None:
+            self.trace.append(f"{process}: {what} {about}")
+        if self.steps < self._fuse:
+            return
+        kind = self._strike(process)
+        if kind == kinds.CRASH_AFTER:
+            process.dies()
+        if kind in (kinds.LOST, kinds.FAILED):
+            raise process.injected(Injected(f"no answer to {what}"))
+
+    def arm(self, within: int) -> None:
+        """Something more strikes, at one of the next steps."""
+        strike = Strike(self.steps + 1 + self.below(within), kinds.STRIKES[self.below(len(kinds.STRIKES))])
+        self._strikes = sorted([*self._strikes, strike], key=lambda one: (-one.step, one.kind))
+        self._fuse = self._strikes[-1].step
+
+    def _strike(self, process: Process) -> str | None:
+        kind = self._strikes.pop().kind
+        self._fuse = self._strikes[-1].step if self._strikes else NEVER
+        self.count(kind, f"strikes {process}")
+        if kind == kinds.CRASH:
+            process.dies()
+        if kind == kinds.PAUSE:
+            self._pause(process)
+            return None
+        return kind
+
+    def _pause(self, process: Process) -> None:
+        """`process` stands still in the middle of this while others go on, mostly a new leader; then it wakes up."""
+        if self._paused >= DEEP:
+            return
+        self._paused += 1
+        if self.below(2) or all(one.busy for one in self.processes):
+            self.start()
+        for _ in range(self.below(10)):
+            others = [one for one in self.processes if not one.busy]
+            if others:
+                other = others[self.below(len(others))]
+                self.act(other, other_turn(self, other))
+        self._paused -= 1
+        self._say(f"{process} wakes up")
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Trouble first, then healing; raises `Violation`."""
+        for _ in range(self.schedule.turns):
+            self._turn()
+        self._heal()
+        self.judge.end()
+
+    def _turn(self) -> None:
+        self.now += self.below(5)
+        if self.below(3) == 0:
+            self.available[self.below(len(self.available))] += 1 + self.below(4)
+            self.news += 1
+        if self.below(100) < self.schedule.trouble:
+            TROUBLE[self.below(len(TROUBLE))](self)
+        if not self.processes:
+            self.start()
+        if not self.processes:
+            return
+        process = self.processes[self.below(len(self.processes))]
+        for _ in range(2 + self.below(4)):
+            if process in self.processes:
+                self.act(process, other_turn(self, process))
+
+    def start(self) -> Process:
+        """A new process leads, whoever had the lease."""
+        self.entries.holder = None
+        process = self.process("c")
+        self._say(f"{process} starts")
+        self.act(process, process.open)
+        return process
+
+    def process(self, kind: str) -> Process:
+        """A new process."""
+        self._names += 1
+        made = Process(self, f"{kind}{self._names}")
+        self.processes.append(made)
+        self._all.append(made)
+        return made
+
+    def act(self, process: Process, action: Callable[[], object]) -> None:
+        """Something `process` does; whatever ends it but a fault of the world or another leader is a violation."""
+        process.struck, process.busy = False, True
+        try:
+            action()
+        except Crash:
+            self.ended(process, "is dead")
+        except TxstormError as error:
+            leads = self.leads(process)
+            self.ended(process, f"ends with {type(error).__name__}: {error}")
+            if leads and not process.struck:
+                raise Violation(7, f"{process} leads and ends with {type(error).__name__}: {error}") from error
+
+        finally:
+            process.busy = False
+
+    def leads(self, process: Process) -> bool:
+        """Whether `process` has the lease, and nobody who has lost it has raised the epoch after it."""
+        epoch = self.entries.at.get(EPOCH)
+        newest = process.books.epoch == 0 or epoch is None or self.values.decode(epoch.value, "") == process.books.epoch
+        return self.entries.holder is process.ledger and newest
+
+    def leader(self) -> Process | None:
+        """Who has the lease, if anybody."""
+        return next((one for one in self.processes if self.entries.holder is one.ledger), None)
+
+    def ended(self, process: Process, how: str) -> None:
+        """`process` is no more."""
+        self._say(f"{process} {how}")
+        self.processes.remove(process)
+        process.ledger.release()
+
+    # -- healing ------------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """Nothing fails any more: all that the source holds must be committed in a bounded number of turns."""
+        self._say("everything heals")
+        self._fuse = NEVER
+        self.away.clear()
+        self.news += 1
+        self.available = [max(1, one) for one in self.available]
+        leader = next(filter(self.leads, self.processes), None)
+        for process in [one for one in self.processes if one is not leader]:
+            self.act(process, other_turn(self, process))  # who was paused tries once more
+            if process in self.processes:
+                self.ended(process, "is gone")
+        process = next(filter(self.leads, self.processes), None) or self.start()
+        for _ in range(20 + 4 * sum(self.available)):
+            if process not in self.processes:
+                raise Violation(7, f"{process} does not go on though nothing fails")
+            if self._all_done(process):
+                break
+            self.act(process, process_all(process))
+        else:
+            raise Violation(7, f"what the source holds is not committed: {process.state}")
+
+    def _all_done(self, process: Process) -> bool:
+        idle = not (process.jobs or process.group or process.works) and process.state.idle
+        document = process.planning.document(process.state.currtx - 1)
+        return idle and document is not None and [end for _, end in document] == self.available
+
+    def forget(self) -> None:
+        """Let go of everything, so that the memory of this world is there for the next one at once."""
+        for one in (*self._all, self.judge, self):
+            vars(one).clear()
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def count(self, kind: str, what: str) -> None:
+        """A fault happens."""
+        self.counts[kind] += 1
+        self._say(f"fault {kind}: {what}")
+
+    def _say(self, what: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"-- {what}")
+
+
+def other_turn(world: World, process: Process) -> Callable[[], None]:
+    """Something that a running process does next, as it is drawn."""
+
+    def turn() -> None:
+        if world.below(100) < world.schedule.flaky:
+            unlikely(world, process)
+        elif process.works and world.below(3) == 0:
+            process.end_upkeep()
+        elif process.group is not None and world.below(3):
+            process.commit()
+        elif process.jobs:
+            process.process(world.below(8))
+        elif process.state.held:
+            process.feed(ev.Resume(min(process.state.held)))
+        process.look()
+
+    return turn
+
+
+def process_all(process: Process) -> Callable[[], None]:
+    """Everything that a process can do at once."""
+
+    def turn() -> None:
+        while process.works:
+            process.end_upkeep()
+        while process.jobs:
+            process.process(0)
+        while process.group is not None:
+            process.commit()
+        for txid in sorted(process.state.held):
+            process.feed(ev.Resume(txid))
+        process.look()
+
+    return turn
