@@ -67,7 +67,7 @@ class GivenRows:
         # The txid of a row does not matter: it is before that of the commit.
         self._rows: dict[Key, Stored | None] = {key: (value, 0, None) if there else None for key, value, there in rows}
 
-    def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:  # noqa: ARG002 - all are in memory
+    def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
         """The row of each of `keys`, None where there is none.
 
         Raises:
