@@ -264,10 +264,10 @@ def test_a_txid_that_moves_into_the_index_during_a_read_is_seen(moment):
     bench.commit(2, lambda h: (h.put("a", 2), h.remove("b"), h.put("c", 2)), publish=False)
     look_up = bench.index.rows
 
-    def publishing(keys):
+    def publishing(keys, **how):
         if moment == "before":
             bench.group.apply(2)
-        found = look_up(keys)
+        found = look_up(keys, **how)
         if moment == "after":
             bench.group.apply(2)
         return found
