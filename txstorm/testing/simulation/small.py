@@ -92,7 +92,7 @@ def searched(strikes: int = 2, scopes: Sequence[Scope] = SCOPES) -> Search:
     follow, and so on: what comes before a strike is the same with and without it.
 
     Args:
-        strikes: 3 is all that `ENDS` and `ANSWERS` allow, and takes about forty times as long as 2.
+        strikes: 3 is all that `ENDS` and `ANSWERS` allow, and takes about thirty times as long as 2.
         scopes: in which worlds.
 
     Raises:
