@@ -158,7 +158,8 @@ class Kafka(Cluster):
 
     def _format(self) -> None:
         """Prepare the data directories that are not yet; all get the id of one new cluster."""
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # One in 64 ids would begin with "-" and be taken for an option; a first byte of zero makes it an "A".
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         new = [server for server in self.servers if not (server.log.parent / "data" / "meta.properties").exists()]
         formats = [(server, _format(server.log.parent, cluster)) for server in new]
         try:
