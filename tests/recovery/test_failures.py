@@ -192,6 +192,9 @@ def test_system_exit_in_a_bolt_is_an_exception_like_others(place, diary):
 # --- batches that take too long ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "make_engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])], indirect=True
+)
 def test_a_batch_beyond_its_timeout_is_cancelled_and_replayed(make_engine, place, diary):
     def trouble(txid, nth):
         if txid == 3 and nth == 1:

