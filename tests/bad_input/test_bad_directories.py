@@ -74,7 +74,7 @@ def newer_intent(data_dir):
     with closing(open_ledger(data_dir, create=False)) as ledger:
         name, kept = list(ledger.scan("intents").items())[-1]
         document = json.loads(kept.value)
-        document["value"]["version"] = 2
+        document["value"]["version"] = 3
         ledger.commit([Put(f"intents/{name}", encode_value(None, document["value"]))])
 
 
@@ -175,7 +175,7 @@ DAMAGES = {
     ),
     "newer ledger": (newer_ledger, Says(FOREIGN, "ledger.db", "got txstorm-ledger 2", "use the txstorm that wrote it")),
     "newer value": (newer_value, Says(FOREIGN, "coordinator/currtx", "got 2", "use the txstorm that wrote it")),
-    "newer intent": (newer_intent, Says(FOREIGN, "intent", "version 2 is newer than 1", "upgrade it")),
+    "newer intent": (newer_intent, Says(FOREIGN, "intent", "version 3 is newer than 2", "upgrade it")),
     "newer table": (
         lambda d: table_property(d, "changes/counts", "txstorm.format", "2"),
         Says(FOREIGN, "changes/counts", "has format '2', this txstorm reads '1'", "use the txstorm that wrote it"),
@@ -259,7 +259,7 @@ DAMAGES = {
         Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
     ),
     "flipped state file": (
-        lambda d: rewrite(staged(d, "state/counts"), lambda data: flip(data, 30)),
+        lambda d: rewrite(staged(d, "state/counts"), lambda data: flip(data, 60)),
         Says(TABLE, "state/counts", "cannot be read", "restore the table's directory"),
     ),
     "missing state file": (
