@@ -114,22 +114,25 @@ class SparkEngine:
 
     def _run(self, pack: Pack, group: str) -> list[Processed]:
         assert self._program is not None
-        return gather(self._program, pack, self._collected(self._frame(self._program, pack), group))
+        program = self._program
+        return gather(program, pack, self._collected(lambda: self._frame(program, pack), group))
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
         """The answers of a large commit; there is nothing to exchange, since its input is divided already."""
-        shares, rows = len(work.shares), client.cargo_type(*SCHEMA.names)
-        frame = self._session.range(0, shares, 1, shares).mapInArrow(
-            share_function(self._shipped_program(), work), rows
-        )
+        shares = len(work.shares)
+
+        def frame() -> Any:
+            function = share_function(self._shipped_program(), work)
+            return self._session.range(0, shares, 1, shares).mapInArrow(function, client.cargo_type(*SCHEMA.names))
+
         done = {one.source: of_cargo(one) for one in self._collected(frame, group)}
         return [done[number] for number in range(shares)]
 
-    def _collected(self, frame: Any, group: str) -> Iterator[Cargo]:
-        """What the job of `frame` answers."""
+    def _collected(self, frame: Callable[[], Any], group: str) -> Iterator[Cargo]:
+        """What the job of the frame that `frame` makes answers; making one asks the JVM already."""
         try:
             with client.job_group(self._session, group):
-                table = frame.toArrow()
+                table = frame().toArrow()
         except Exception as error:
             raise self._failure(error) from error
         return (decode(value.as_buffer()) for value in table.column("cargo"))
