@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Condition
 from typing import cast
@@ -74,13 +74,18 @@ class KeyStore:
         with self._using("be read"):
             return list(self._store[list(keys)] or ())
 
-    def scan(self, first: bytes, before: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
-        """Keys and values from key `first` up to `before`, which is not included, in order; `most` of them at most."""
+    def scan(
+        self, first: bytes, before: bytes, most: int | None = None, *, backwards: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Keys and values from key `first` up to `before`, which is not included, in order, or `backwards`.
+
+        `most` of them at most, those that come first.
+        """
         options = ReadOptions()
         options.set_iterate_upper_bound(before)
         with self._using("be read"):
             # Without a name for the iterator: one that is left over would keep a closed store open.
-            return list(islice(self._items(options, first), most))
+            return list(islice(self._items(options, first, backwards=backwards), most))
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Set and delete keys: all of that, or nothing."""
@@ -109,8 +114,12 @@ class KeyStore:
         with self._trying("be closed"), suppress(DbClosedError):
             self._store.close()
 
-    def _items(self, options: ReadOptions, start: bytes) -> Iterable[tuple[bytes, bytes]]:
-        return cast("Iterable[tuple[bytes, bytes]]", self._store.items(from_key=start, read_opt=options))
+    def _items(self, options: ReadOptions, first: bytes, *, backwards: bool) -> Iterable[tuple[bytes, bytes]]:
+        start = None if backwards else first
+        found = self._store.items(backwards=backwards, from_key=start, read_opt=options)
+        items = cast("Iterable[tuple[bytes, bytes]]", found)
+        # Not by set_iterate_lower_bound: rocksdict 0.3 takes that as the upper one.
+        return takewhile(lambda item: item[0] >= first, items) if backwards else items
 
     @contextmanager
     def _using(self, what: str) -> Iterator[None]:
