@@ -84,7 +84,9 @@ def test_a_bad_table_name_is_a_fault_of_the_topology():
         built(CountByKey("word", "no/name"), "word", [], ["word"])
 
 
-@pytest.mark.parametrize("bolt", [CountByKey("word", "table", ttl=HOUR), SumByKey("word", "n", "table", ttl=HOUR)])
+@pytest.mark.parametrize(
+    "bolt", [CountByKey("word", "table", ttl=HOUR), SumByKey("word", "n", "table", ttl=HOUR, layout="merge")]
+)
 def test_a_key_that_does_not_come_for_its_time_to_live_begins_anew(bolt):
     rows = [("a", 1), ("b", 1), ("a", 1), ("a", 1)]
     spout = MemoryTransactionalSpout([rows], ["word", "n"], take=1)
