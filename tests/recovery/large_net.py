@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from life_job import Total
 from watched import Diary, Trouble
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.api.state import SinkTable
+from txstorm.clients.delta import DeltaHandle
+from txstorm.state.expiry import moment
 from txstorm.state.read import read_changes, read_sink, read_state, rows_json
 
 TTL = timedelta(milliseconds=40)
@@ -67,25 +70,11 @@ class Keep(BatchBolt, Committer):
 
 class Merged(Keep):
     exact = replace(Keep.exact, layout="merge")
+    lately = replace(Keep.lately, layout="merge")
 
 
 class SparkWritten(Keep):
     seen = replace(Keep.seen, writer="spark")
-
-
-class Total(BatchBolt, Committer):
-    """The sum of all; not grouped by its key."""
-
-    total = KeyedState("total", key={}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.sum = context, 0
-
-    def execute(self, tuple):
-        self.sum += tuple["n"]
-
-    def finish_batch(self):
-        self.context.state("total").update((), lambda old: (old or 0) + self.sum)
 
 
 def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **settings: Any) -> Any:
@@ -103,6 +92,15 @@ def tables(data_dir: Path, last: int) -> dict[str, Any]:
     cuts = [rows_json(read_state(data_dir, name, txid)) for name in ("seen", "total") for txid in range(last + 1)]
     sink = sorted(map(repr, read_sink(data_dir, "log").to_pylist()))
     return {**changes, "cuts": cuts, "exact": rows_json(read_state(data_dir, "exact")), "log": sink}
+
+
+def over(data_dir: Path) -> list[Any]:
+    """The stamps of rows of `Merged.lately` that some version of its table shows though their time to live is over."""
+    table = data_dir / "state/lately"
+    commits = (one for one in DeltaHandle.open(table).history() if one.info["kind"] == "commit")
+    ends = {one.version: moment(one.info["txids"][-1]["stamp"]) - TTL for one in commits}
+    stamps = {version: DeltaHandle.open(table, version).read(["_stamp"])["_stamp"].to_pylist() for version in ends}
+    return [stamp for version, end in ends.items() for stamp in stamps[version] if stamp <= end]
 
 
 def _changes(data_dir: Path, name: str, last: int) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import cycle
 
 import pytest
 from crash_job import SPOUTS, TXIDS
-from large_net import Keep, Key, Merged, SparkWritten, tables, topology
+from large_net import Keep, Key, Merged, SparkWritten, over, tables, topology
 from recovery_cases import KILLED, check, check_tiling, content, eventually
 from test_lost_ledger import lose, one_published
 from watched import Diary, Shelf, ShelfSpout
@@ -71,6 +71,8 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
     check(place / "large", len(takes))
     alone = {one.last for one in table_ranges(place / "large")["changes/total"] if len(one.txids) == 1}
     assert {txid for txid, take in enumerate(takes, 1) if take > 3 * LARGE["large_commit_rows"]} <= alone
+    if keep is Merged:
+        assert over(place / "large") == over(place / "driver") == []
 
 
 def test_what_has_a_time_to_live_is_as_the_driver_makes_it_at_the_same_stamps(place):
