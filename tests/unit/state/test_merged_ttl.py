@@ -11,9 +11,12 @@ from store_cases import INCARNATION, TOPOLOGY, intent_of, open_store
 from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle
+from txstorm.state.read import read_sink
+from txstorm.state.rebuilt import unfinished_group
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.salvage import find_tables
 from txstorm.state.sql import views
-from txstorm.state.table import Owner
+from txstorm.state.table import Owner, TableRef
 
 TTL = 10 * SECOND
 LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
@@ -149,6 +152,21 @@ def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts
     committed(again, {4: TTL + SECOND}, {}, epoch=3)
     assert plain(tmp_path) == puts
     again.close()
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_group_in_which_keys_only_go_is_made_again_without_its_intent(tmp_path, held):
+    store = opened(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    intent = intent_of(group, [stamped(2, TTL)])
+    table = intent.tables[held]
+    store.tables[TableRef(table.kind, table.name)].publish(held + 1, table, intent, 1)
+    found = unfinished_group(tmp_path, find_tables(tmp_path))
+    assert {one.uri: one for one in found.tables} == {one.uri: one for one in intent.tables}
+    roll_forward(tmp_path, found, 1)
+    assert (plain(tmp_path), read_sink(tmp_path, "log")["n"].to_pylist()) == ({}, [1, 2])
 
 
 def test_an_attempt_that_fails_takes_no_key_with_it(tmp_path):
