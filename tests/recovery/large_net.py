@@ -73,6 +73,55 @@ class Merged(Keep):
     lately = replace(Keep.lately, layout="merge")
 
 
+class Telling(Keep):
+    """Tells the bolts behind it what it was told, by a field that is no key, and to one of them directly."""
+
+    streams = {"default": ("n", "name"), "first": ("n",)}
+
+    def prepare(self, context, collector, attempt):
+        super().prepare(context, collector, attempt)
+        self.collector = collector
+
+    def finish_batch(self):
+        super().finish_batch()
+        for (name, _), ns in self.numbers.items():
+            self.collector.emit(ns[0], stream="first")
+            for n in ns:
+                self.collector.emit(n, None if n % 4 == 0 else name)
+
+
+class Pass(BatchBolt):
+    """Behind a committer: passes on what comes, with its place among what came to the task."""
+
+    fields = ("n", "place")
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.numbers = context, collector, []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
+
+    def finish_batch(self):
+        for place, n in enumerate(self.numbers):
+            self.collector.emit(n, f"{self.context.task}/{place}")
+
+
+class Heard(BatchBolt, Committer):
+    """The last one: what it hears, in the order in which it does."""
+
+    heard = SinkTable("heard", {"n": int, "place": str})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.rows = context, []
+
+    def execute(self, tuple):
+        self.rows.append((tuple["n"], tuple["place"]))
+
+    def finish_batch(self):
+        for row in self.rows:
+            self.context.sink("heard").append(*row)
+
+
 class SparkWritten(Keep):
     seen = replace(Keep.seen, writer="spark")
 
@@ -82,6 +131,10 @@ def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **se
     builder.set_bolt("key", key or Key(), 2).shuffle_grouping("numbers")
     builder.set_committer_bolt("keep", keep or Keep(), 3).fields_grouping("key", ["name", "part"])
     builder.set_committer_bolt("total", Total()).global_grouping("key")
+    if isinstance(keep, Telling):
+        behind = builder.set_bolt("pass", Pass(), 2).shuffle_grouping("key").shuffle_grouping("keep")
+        behind.all_grouping("keep", "first")
+        builder.set_committer_bolt("heard", Heard()).global_grouping("pass")
     wanted = {"max_spout_pending": 6, "max_pack_txids": 3, "retry_backoff": 0.01, **settings}
     return builder.build_topology().with_settings(wanted)
 

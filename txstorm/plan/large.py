@@ -16,7 +16,7 @@ def spread_tables(plan: Plan) -> Mapping[str, Tables]:
 
     All they receive comes from the processing phase, grouped by exactly the key of each of their states, so that a key
     is in the input of one task only and known before `finish_batch`. Their other tables are sinks, whose rows have no
-    key; nothing follows behind them in the commit phase, and nothing they do has an effect elsewhere.
+    key; nothing they do has an effect elsewhere. What they emit for bolts behind them goes back to the driver.
     """
     committers = (name for name in plan.commit if plan.topology.component(name).kind == "committer")
     return {name: _tables(plan, name) for name in committers if not obstacles(plan, name)}
@@ -56,8 +56,6 @@ def _of_its_edges(plan: Plan, name: str) -> Iterator[str]:
             (key,) = keys
             expected = f", not by fields {_names(key)}" if key else ""
             yield f"what it gets from {printable(edge.source)} is grouped by {printable(edge.grouping)}{expected}"
-    for target in dict.fromkeys(edge.target for edge in plan.out_edges(name)):
-        yield f"{printable(target)} stands behind it"
 
 
 def _divides(edge: Edge, key: tuple[str, ...]) -> bool:

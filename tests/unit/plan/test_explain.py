@@ -36,8 +36,7 @@ commit phase: finishes one txid after the other, in the driver, in this order
 ├─ 1. B: committer, 1 task
 │  ├─ from A by shuffle
 │  └─ large commits: in the driver, not as a job
-│     ├─ it has no keyed state
-│     └─ C stands behind it
+│     └─ it has no keyed state
 ├─ 2. C: batch bolt, 1 task
 │  ├─ from A by shuffle
 │  └─ from B by shuffle

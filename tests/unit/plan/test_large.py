@@ -92,7 +92,7 @@ def test_what_is_behind_or_before_another_one_in_the_commit_phase():
             "keep", ["why"], "errors"
         )
 
-    assert spread((COUNTS,), more=behind) == ["last stands behind it"]
+    assert spread((COUNTS,), more=behind) == {"keep": (COUNTS,)}
 
 
 def test_a_sink_of_its_own_beside_it_changes_nothing():
