@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from servers.family import Member, members
 from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
+from servers.spark import cluster, is_executor, is_worker
 from soak_driver import STARTER
 from soak_verifier import Verifier
 from trouble import EXCUSED, FENCED
@@ -36,7 +36,6 @@ PATIENCE = 180.0
 """Seconds in which something must be committed after a fault."""
 LAST = 1800.0
 """Seconds for reading the rest, at the end."""
-MASTER = "local-cluster[2,1,1024]"
 KINDS = {"worker": 5, "executor": 4, "driver": 2, "broker": 2, "zookeeper": 2}
 """What is killed, and how often in proportion."""
 
@@ -200,12 +199,7 @@ class Soak:
         options = ["--ledger", f"zookeeper:{zookeeper.hosts}/soak", "--set", f"zookeeper_session_timeout={SESSION}"]
         options += ["--set", "zookeeper_connect_timeout=60", "--set", "zookeeper_patience=120"]
         job = f"soak_job:topology({kafka.bootstrap!r}, {self.topic!r})"
-        environment = {
-            "TXSTORM_SPARK_MASTER": MASTER,
-            "SPARK_HOME": str(spark_home(self.place)),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            STARTER: str(os.getpid()),
-        }
+        environment = {**cluster(self.place), STARTER: str(os.getpid())}
         self.drivers = Drivers(self.place, job, options, engine="spark", module="soak_driver", environment=environment)
         self.commits = Commits(self.drivers.data_dir / "sinks" / "rows")
 
@@ -279,24 +273,18 @@ class Soak:
         return time.time()
 
     def _kill_executor(self, rng: random.Random) -> float | None:
-        return self._kill_one(rng, lambda one, _: "CoarseGrainedExecutorBackend" in one.command)
+        return self._kill_one(rng, is_executor)
 
     def _kill_worker(self, rng: random.Random) -> float | None:
-        """One of Spark's Python processes: forks of their daemon."""
-
-        def is_worker(one: Member, by_pid: dict[int, Member]) -> bool:
-            parent = by_pid.get(one.parent)
-            return parent is not None and all("spark_daemon" in some.command for some in (one, parent))
-
         return self._kill_one(rng, is_worker)
 
-    def _kill_one(self, rng: random.Random, is_it: Callable[[Member, dict[int, Member]], bool]) -> float | None:
+    def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
         """One process of the driver that leads, if there is one that fits within some seconds."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             leader = self._leader()
             family = {one.pid: one for one in members(leader.process.pid)} if leader is not None else {}
-            fitting = [one for one in family.values() if is_it(one, family)]
+            fitting = [one for one in family.values() if fits(one, family)]
             if fitting and rng.choice(sorted(fitting, key=lambda one: one.pid)).kill():
                 return time.time()
             time.sleep(0.2)
@@ -370,12 +358,3 @@ class Soak:
     def _logs(self) -> str:
         logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
         return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)
-
-
-def spark_home(place: Path) -> Path:
-    """Where Spark finds itself and may write: `local-cluster` keeps the work of its executors there."""
-    home = place / "spark"
-    home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        (home / entry.name).symlink_to(entry)
-    return home
