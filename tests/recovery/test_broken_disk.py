@@ -10,8 +10,8 @@ from recovery_cases import HERE, check, committed_versions, content, finish, sta
 
 from txstorm import run
 
-POINTS = ["p1.before", "p5.before", "p6.before", "p7.1.before", "p7.2.before", "p8.before"]
-"""What is synced next is the ledger, a staged file, the ledger, two logs, the ledger."""
+POINTS = ["p1.before", "p5.before", "p6.before", "p7.2.before", "p8.before"]
+"""What is synced next is the ledger, a staged file, the ledger, a log, the ledger."""
 
 
 def go_on(home) -> None:
@@ -26,7 +26,7 @@ def test_syncs_that_fail_end_the_run_and_nothing_is_lost(place):
     status, output = finish(start(HERE / "broken_disk_job.py", place, *POINTS))
     assert status == 0, output
     told = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    assert [one["point"] for one in told] == POINTS, output
+    assert sorted(one["point"] for one in told) == sorted(POINTS), output
     for one in told:
         data_dir = place / one["point"] / "data"
         assert str(data_dir) in one["said"], one
