@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from recovery_cases import HERE, check, committed_versions, environment, eventually
 from servers.family import end_session, members
-from servers.spark import cluster, is_executor
+from servers.spark import cluster, home, hosts, is_executor
 from watched import Diary
 
 from txstorm.state.read import read_sink, read_state
@@ -23,17 +25,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.long, pyte
 class Cluster:
     """A run of the job in processes of its own."""
 
-    def __init__(self, place: Path, txids: int, *troubles: str, **settings: str) -> None:
+    def __init__(self, place: Path, spark: dict[str, str], txids: int, troubles: Iterable[str] = ()) -> None:
         self.data_dir, self.diary, self.txids = place / "data", place / "diary", txids
         self.log = place / "log"
-        dotted = {name.replace("_", "."): value for name, value in settings.items()}
-        job = [HERE.parents[1] / ".venv/bin/python", HERE / "cluster_job.py"]
-        arguments = [self.data_dir, self.diary, str(txids), *troubles]
-        path = environment(**cluster(place, dotted))
-        path["PYTHONPATH"] += f":{HERE.parent}"
+        arguments = [HERE / "cluster_job.py", self.data_dir, self.diary, str(txids), *troubles]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*job, *arguments], env=path, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *arguments],
+                env=environment(**spark),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def __enter__(self) -> Cluster:
@@ -70,7 +73,7 @@ def test_executors_that_are_killed(tmp_path, progress):
     seed = random.randrange(1 << 30)
     progress(f"seed {seed}")
     rng, killed = random.Random(seed), 0
-    with Cluster(tmp_path, 150) as made:
+    with Cluster(tmp_path, cluster(tmp_path), 150) as made:
         eventually(lambda: made.committed() > 0 or made.process.poll() is not None)
         while made.process.poll() is None and killed < 5:
             before = made.committed()
@@ -83,22 +86,26 @@ def test_executors_that_are_killed(tmp_path, progress):
 
 def test_workers_that_die_of_signals_faults_and_memory(tmp_path):
     troubles = [f"{name}:{txid}" for txid, name in enumerate(["kill", "segfault", "memory"] * 4, 5)]
-    with Cluster(tmp_path, 30, *troubles) as made:
+    with Cluster(tmp_path, cluster(tmp_path), 30, troubles) as made:
         made.ended()
     assert len(list(tmp_path.glob("diary-*"))) == len(troubles)  # each was met
 
 
 def test_tasks_that_run_twice_at_once(tmp_path):
     slow = range(6, 26, 4)
-    speculative = {
-        "spark_speculation": "true",
-        "spark_speculation_interval": "50ms",
-        "spark_speculation_multiplier": "1.1",
-        "spark_speculation_quantile": "0.5",
-        "spark_speculation_minTaskRuntime": "100ms",
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.executorEnv.PYTHONPATH": environment()["PYTHONPATH"],
     }
-    with Cluster(tmp_path, 30, *(f"slow:{txid}" for txid in slow), **speculative) as made:
-        told = made.ended()
+    spark = home(tmp_path, settings)
+    with hosts(tmp_path, spark) as url:
+        spark["TXSTORM_SPARK_MASTER"] = url
+        with Cluster(tmp_path, spark, 30, [f"slow:{txid}" for txid in slow]) as made:
+            told = made.ended()
     assert told["replays"] == 0
     notes = Counter(map(tuple, Diary(made.diary).read()))
     twice = {txid for (txid, _, _), count in notes.items() if count > 1}
