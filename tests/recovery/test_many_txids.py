@@ -31,3 +31,12 @@ def entries(data_dir: Path) -> int:
 
 def files(data_dir: Path) -> Counter[str]:
     return Counter(str(path.parent.relative_to(data_dir)) for path in data_dir.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    import sys, time, resource
+    place = Path(sys.argv[1])
+    for until in map(int, sys.argv[2:]):
+        t = time.process_time()
+        go(place, until)
+        print(until, "cpu", round(time.process_time() - t, 1), "entries", entries(place), "files", sum(files(place).values()), dict(files(place)))
