@@ -73,13 +73,11 @@ def test_what_runs_ahead_is_bounded(place, gate):
 def test_what_waits_is_bounded_in_bytes(place, gate):
     """What is being processed when the bound is reached comes on top of it, nothing else."""
     diary = Diary(place / "diary")
-    topology = watched_topology(Endless(), diary, max_spout_pending=5000, max_in_flight_bytes=1, max_pack_txids=1)
-    handle = run(topology, engine="local", data_dir=place / "data")
+    settings = {"max_spout_pending": 500, "max_in_flight_bytes": 1, "max_pack_txids": 1, "max_jobs": 2}
+    handle = run(watched_topology(Endless(), diary, **settings), engine="local", data_dir=place / "data")
     eventually(lambda: files(place))  # the first one waits at the gate
-    eventually(lambda: len(handle.in_flight) == len(diary.of("process")))
-    waiting = len(handle.in_flight)
     time.sleep(0.5)
-    assert len(handle.in_flight) == len(diary.of("process")) == waiting < 5000
+    assert len(diary.of("process")) <= 3  # the one that is too much, and what ran beside it
     gate.opened.set()
     eventually(lambda: handle.committed > 20)
     handle.stop()
