@@ -1,4 +1,4 @@
-"""Many transactions: ledger, files and what a start reads do not grow with their number."""
+"""Many transactions: entries of the ledger and files, which are what a start reads, do not grow with their number."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
 from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_state
 
-SETTINGS = {"max_spout_pending": 64, "history_retention": 0.001, "max_group_txids": 32}
+SETTINGS = {"max_spout_pending": 64, "max_group_txids": 32, "history_retention": 0.0001}
 
 
 def go(data_dir: Path, until: int) -> None:
-    """Up to a txid; the source has long been read, its transactions are empty but for the first ones."""
+    """Up to a txid; the source has long been read, so its transactions are empty but for the first thirty."""
     spout = MemoryTransactionalSpout([["a", "b", "a"] * 10], "word", take=1)
     builder = TransactionalTopologyBuilder("many", "words", spout)
     builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
@@ -33,10 +36,14 @@ def files(data_dir: Path) -> Counter[str]:
     return Counter(str(path.parent.relative_to(data_dir)) for path in data_dir.rglob("*") if path.is_file())
 
 
-if __name__ == "__main__":
-    import sys, time, resource
-    place = Path(sys.argv[1])
-    for until in map(int, sys.argv[2:]):
-        t = time.process_time()
-        go(place, until)
-        print(until, "cpu", round(time.process_time() - t, 1), "entries", entries(place), "files", sum(files(place).values()), dict(files(place)))
+@pytest.mark.parametrize("txids", [4_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_nothing_that_a_start_reads_grows_with_their_number(txids, place):
+    few, many = place / "few", place / "many"
+    for data_dir, until in ((few, 400), (many, txids)):
+        go(data_dir, until)
+        go(data_dir, until + 1)
+    assert read_state(many, "counts").to_pylist() == read_state(few, "counts").to_pylist()
+    assert entries(many) <= entries(few) + 64
+    for directory, count in files(many).items():
+        # What grows is the history's log, by an entry for thousands of transactions, until it is shortened.
+        assert count <= files(few)[directory] + 12, directory
