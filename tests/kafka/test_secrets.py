@@ -102,5 +102,6 @@ def test_a_good_run_and_failing_ones(kafka_broker, zookeeper_server, tmp_path, m
     client.close()
     found += [(text[:80], text.encode()) for text in texts]
     assert len(found) > 30
+    assert [where for where, content in found if source.encode() in content]  # what is no secret is found
     secrets = (WRONG, OWNERS, kafka_broker.secure["sasl.password"])
     assert [where for where, content in found for secret in secrets if secret.encode() in content] == []
