@@ -36,8 +36,8 @@ def files(data_dir: Path) -> Counter[str]:
     return Counter(str(path.parent.relative_to(data_dir)) for path in data_dir.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("txids", [4_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_nothing_that_a_start_reads_grows_with_their_number(txids, place):
+@pytest.mark.parametrize(("txids", "more"), [(4_000, 12), pytest.param(100_000, 128, marks=pytest.mark.long)])
+def test_nothing_that_a_start_reads_grows_with_their_number(txids, more, place):
     few, many = place / "few", place / "many"
     for data_dir, until in ((few, 400), (many, txids)):
         go(data_dir, until)
@@ -45,5 +45,5 @@ def test_nothing_that_a_start_reads_grows_with_their_number(txids, place):
     assert read_state(many, "counts").to_pylist() == read_state(few, "counts").to_pylist()
     assert entries(many) <= entries(few) + 64
     for directory, count in files(many).items():
-        # What grows is the history's log, by an entry for thousands of transactions, until it is shortened.
-        assert count <= files(few)[directory] + 12, directory
+        # What grows is the history's log, by an entry for some thousand transactions, until it is shortened.
+        assert count <= files(few)[directory] + more, directory
