@@ -68,6 +68,15 @@ def test_named_tests_exist():
     assert missing == []
 
 
+FAULTS = 41
+
+
+def test_every_fault_has_a_test_that_makes_it():
+    rows = re.findall(r"^\| (\d+) \| (.*)", TEXTS[ROOT / "docs" / "fault-matrix.md"], re.MULTILINE)
+    assert sorted(int(number) for number, _ in rows) == list(range(1, FAULTS + 1))
+    assert [number for number, row in rows if not re.search(r"`tests/[\w/]+\.py::test_\w+`", row)] == []
+
+
 def test_named_source_files_exist():
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", TEXTS[ROOT / "ARCHITECTURE.md"]))
     assert len(named) > 20

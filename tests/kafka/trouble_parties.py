@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
+from servers.family import end_session
 
 log = logging.getLogger("trouble.writer")
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,9 @@ class Writer(threading.Thread):
     Every value is another one. What becomes of a transaction while the brokers are away it does not need to know: the
     next producer with its transactional id ends it one way or the other.
     """
+
+    pause = 0.05
+    """Seconds between two transactions, at most."""
 
     def __init__(self, brokers: str, topic: str, partitions: int, rng: random.Random) -> None:
         super().__init__(daemon=True, name="writer")
@@ -57,7 +61,7 @@ class Writer(threading.Thread):
         """The thread's body."""
         producer = None
         try:
-            while not self._ended.wait(self._rng.uniform(0, 0.05)):
+            while not self._ended.wait(self._rng.uniform(0, self.pause)):
                 with self._quiet:
                     producer = self._transaction(producer)
         except BaseException as error:  # noqa: BLE001 - the test tells of it
@@ -137,15 +141,33 @@ class Driver:
 class Drivers:
     """Keeps two drivers running, each standing by for the other.
 
+    Args:
+        place: where their logs are, and the data directory.
+        target: what they run.
+        options: of ``txstorm run``.
+        engine: on which; ``spark`` starts more processes, which end with their driver.
+        module: what is run as ``python -m``, with the arguments of ``txstorm``.
+        environment: variables besides those of this process.
+
     Attributes:
         ended: the exit code of each that has ended, with the end of its log.
     """
 
-    def __init__(self, place: Path, target: str, options: list[str]) -> None:
+    def __init__(
+        self,
+        place: Path,
+        target: str,
+        options: list[str],
+        *,
+        engine: str = "local",
+        module: str = "txstorm",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data_dir = place / "data"
         self.ended: list[tuple[int, str]] = []
         self._place = place
-        self._argv = [sys.executable, "-m", "txstorm", "run", target, "--engine", "local", "--json"]
+        self._environment = dict(environment or {})
+        self._argv = [sys.executable, "-m", module, "run", target, "--engine", engine, "--json"]
         self._argv += ["--data-dir", str(self.data_dir), *options]
         self._running: list[Driver] = []
         self._started = 0
@@ -164,6 +186,7 @@ class Drivers:
                 for number, driver in enumerate(self._running):
                     code = driver.process.poll()
                     if code is not None:
+                        end_session(driver.process.pid)
                         self.ended.append((code, driver.said))
                         self._running[number] = self._new()
 
@@ -174,10 +197,11 @@ class Drivers:
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [*self._argv, *(options or ("--standby",))],
-                env={**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault},
+                env={**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that what it starts can be told from everything else
             )
         return Driver(process, log, fault)
 
@@ -203,6 +227,8 @@ class Drivers:
             code = last.process.wait(seconds)
         finally:
             last.process.kill()
+            last.process.wait()
+            end_session(last.process.pid)
         assert code == 0, last.said
         return last.said
 
@@ -216,6 +242,7 @@ class Drivers:
         for driver in self._running:
             driver.signal(signal.SIGKILL)
             code = driver.process.wait()
+            end_session(driver.process.pid)
             if note:
                 self.ended.append((code, driver.said))
         self._running = []

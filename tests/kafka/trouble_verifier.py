@@ -105,11 +105,11 @@ def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, broke
     """
     for partition, offset, value in committed_values(brokers, topic):
         known.values[(id, partition), offset] = value
-    history = sorted(_rows(data_dir / "history"), key=lambda row: row["txid"])
+    history = sorted(table_rows(data_dir / "history"), key=lambda row: row["txid"])
     assert [row["txid"] for row in history] == list(range(1, len(history) + 1)), "txids without gaps, each once"
-    read = _read(history, topic)
-    rows = _rows(data_dir / "sinks" / "rows")
-    _check_rows(rows, read, known)
+    read = read_ranges(history, topic)
+    rows = table_rows(data_dir / "sinks" / "rows")
+    _checktable_rows(rows, read, known)
     passed_over = _check_rest(read, known)
     _check_ends(read, id, known)
     _check_counts(data_dir, rows)
@@ -118,11 +118,11 @@ def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, broke
     return {"txids": len(history), "records": len(rows), "losses told": lost, "records lost": passed_over}
 
 
-def _rows(table: Path) -> list[dict[str, Any]]:
+def table_rows(table: Path) -> list[dict[str, Any]]:
     return list(DeltaTable(table).to_pyarrow_table().to_pylist())
 
 
-def _read(history: Iterable[Mapping[str, Any]], topic: str) -> dict[Place, Read]:
+def read_ranges(history: Iterable[Mapping[str, Any]], topic: str) -> dict[Place, Read]:
     """What the transactions say they read and lost; what one reads of a partition begins where the last one ended."""
     read: dict[Place, Read] = defaultdict(Read)
     before = ""
@@ -146,7 +146,7 @@ def _read(history: Iterable[Mapping[str, Any]], topic: str) -> dict[Place, Read]
     return dict(read)
 
 
-def _check_rows(rows: Iterable[Mapping[str, Any]], read: Mapping[Place, Read], known: Known) -> None:
+def _checktable_rows(rows: Iterable[Mapping[str, Any]], read: Mapping[Place, Read], known: Known) -> None:
     """The rows of each txid are the records of its ranges."""
     expected: Counter[tuple[int, int, int, str]] = Counter()
     by_place: dict[Place, list[tuple[int, str]]] = defaultdict(list)
@@ -209,10 +209,10 @@ def _check_counts(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """The changes of each transaction are what its rows add; from one to the next without gaps; so is the state."""
     added: Counter[tuple[int, str]] = Counter((row["_txid"], row["value"].partition(" ")[0]) for row in rows)
     now: dict[str, int] = {}
-    for change in sorted(_rows(data_dir / "changes" / "counts"), key=lambda row: row["_txid"]):
+    for change in sorted(table_rows(data_dir / "changes" / "counts"), key=lambda row: row["_txid"]):
         word, before = change["word"], (change["_prev"] or {"n": 0})["n"]
         assert before == now.get(word, 0), f"txid {change['_txid']}: {word} was {now.get(word)}, not {before}"
         assert change["n"] - before == added.pop((change["_txid"], word), None), (change, "is not what its rows add")
         now[word] = change["n"]
     assert not added, f"rows that are not counted: {sorted(added)[:10]}"
-    assert {row["word"]: row["n"] for row in _rows(data_dir / "state" / "counts")} == now
+    assert {row["word"]: row["n"] for row in table_rows(data_dir / "state" / "counts")} == now

@@ -7,11 +7,20 @@ import uuid
 from pathlib import Path
 
 
+def sync(handle: int, path: Path) -> None:
+    """``os.fsync`` of an open file; its error says which one."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+
+
 def sync_file(path: Path) -> None:
     """Make the bytes of a file durable, or the creations, renames and removals in a directory."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync(handle, path)
     finally:
         os.close(handle)
 
@@ -23,7 +32,7 @@ def write_durably(path: Path, data: bytes) -> None:
         with made.open("xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno(), made)
         made.replace(path)
     except BaseException:
         made.unlink(missing_ok=True)

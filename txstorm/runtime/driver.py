@@ -68,6 +68,7 @@ class Driver:
             lambda job: self._inbox.put(lambda: self._job_done(job)),
             limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
             monotonic=session.monotonic,
+            full=lambda: monitor.bytes_held > session.settings.max_in_flight_bytes,
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Jobs:
         make_pack: turns attempts into a pack, at submission.
         done: called with a finished job, on a thread of the engine.
         limit: jobs at once; 1 for task-planned spouts, whose txids chain.
+        full: whether what is processed and waits for its turn is too much already; then no job begins. What waits
+            comes before what is queued, so its commits end that.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Jobs:
         done: Callable[[Job], None],
         limit: int,
         monotonic: Callable[[], float],
+        full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine = engine
         self._window = window
@@ -52,6 +55,7 @@ class Jobs:
         self._done = done
         self._limit = limit
         self._monotonic = monotonic
+        self._full = full
         self._queue: deque[TransactionAttempt] = deque()
         self._running: dict[int, Job] = {}
         self._number = 0
@@ -77,7 +81,7 @@ class Jobs:
 
     def submit(self) -> None:
         """Start as many jobs as may run."""
-        while self._queue and len(self._running) < self._limit:
+        while self._queue and len(self._running) < self._limit and not self._full():
             self._submit_one()
 
     def _submit_one(self) -> None:

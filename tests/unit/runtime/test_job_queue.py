@@ -13,8 +13,9 @@ from txstorm.runtime.jobs import Job, Jobs
 
 class Office:
     def __init__(self, *, pending: int = 8, pack: int | None = None, limit: int = 2) -> None:
-        self.engine, self.done, self.clock = PaperEngine(), [], Clock()
-        self.jobs = Jobs(self.engine, Window(pending, pack), self.make, self.done.append, limit, self.clock)
+        self.engine, self.done, self.clock, self.full = PaperEngine(), [], Clock(), False
+        window = Window(pending, pack)
+        self.jobs = Jobs(self.engine, window, self.make, self.done.append, limit, self.clock, lambda: self.full)
 
     @staticmethod
     def make(attempts: list[TransactionAttempt]) -> Pack:
@@ -52,6 +53,16 @@ def test_max_jobs_and_max_pack_txids_are_obeyed(limit: int) -> None:
     office = Office(pack=1, limit=limit)
     office.add(*range(1, 6))
     assert office.packs == [[txid] for txid in range(1, limit + 1)]
+
+
+def test_no_job_begins_while_too_much_waits_for_its_turn() -> None:
+    office = Office(pack=1)
+    office.full = True
+    office.add(1, 2, 3)
+    assert office.packs == []
+    office.full = False
+    office.jobs.submit()
+    assert office.packs == [[1], [2]]
 
 
 def test_a_finished_job_is_told_once() -> None:

@@ -1,0 +1,108 @@
+"""Names that try to be paths: none is taken for a topology, component, table or savepoint, and no reader follows one."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bad_input_cases import Keep, go, topology, unchanged, write_words
+
+from txstorm import KeyedState, SinkTable, TransactionalTopologyBuilder
+from txstorm.api.names import name_fault
+from txstorm.errors import InputError, TxstormError
+from txstorm.runtime.restoring import restore_savepoint
+from txstorm.runtime.savepoints import create_savepoint, delete_savepoint
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_changes, read_sink, read_state
+
+COUNT = 100_000
+PARTS = [
+    "..", ".", "/", "//", "\\", "\0", "%2e", "%2F", "%00", "~", "$HOME", "${PWD}", "\u2025", "\uff0e", "\u2215", "C:",
+    "nul", " ", "\n", "\t", "'", '"', ";", "`id`", "a", "Z", "9", "_", "-", "é", "\u202e", "\ud800", "K", "\u212a", "x" * 64,
+    "_delta_log", "ledger.db", "state", "format.json", "counts", "*", "?", "[a]", "{b}", ":", "|", "&", "#", "=",
+]  # fmt: skip
+
+
+def fuzzed(rng: random.Random) -> str:
+    return "".join(rng.choices(PARTS, k=rng.randint(0, 6)))
+
+
+def test_a_name_that_is_taken_is_one_step_down_whatever_it_is_made_of(tmp_path, progress):
+    seed = random.randrange(1 << 30)
+    progress(f"seed {seed}")
+    rng, taken = random.Random(seed), 0
+    root = os.path.realpath(tmp_path)
+    for _ in range(COUNT):
+        name = fuzzed(rng)
+        if name_fault("table", name) is None:
+            taken += 1
+            assert os.path.dirname(os.path.realpath(os.path.join(root, name))) == root, ascii(name)
+            assert name.isascii() and name.isprintable() and len(name) <= 64, ascii(name)
+    assert COUNT / 100 < taken < COUNT / 2
+
+
+def named(topology_id="words", spout="lines", bolt="keep", state="counts", sink="out") -> None:
+    """Build a topology with these names."""
+
+    class Named(Keep):
+        pass
+
+    Named.state = KeyedState(state, key={"word": str}, value={"n": int})
+    Named.sink = SinkTable(sink, {"line": str})
+    builder = TransactionalTopologyBuilder(topology_id, spout, MemoryTransactionalSpout([["a"]], "line"))
+    builder.set_bolt(bolt, Named()).global_grouping(spout)
+    builder.build_topology()
+
+
+PLACES = ["topology_id", "spout", "bolt", "state", "sink"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_other_name_is_built(place, in_tmp, progress):
+    seed = random.randrange(1 << 30)
+    progress(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(200):
+        name = fuzzed(rng)
+        if name_fault("table", name) is not None:
+            with pytest.raises(TxstormError):
+                named(**{place: name})
+    assert list(in_tmp.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory) -> Path:
+    """Two directories side by side with the same tables; the first one's readers must not see the second's."""
+    home = tmp_path_factory.mktemp("neighbours")
+    source = write_words(home / "words.txt", ["a", "b"])
+    for name in ("mine", "other"):
+        go(topology(source), home / name)
+    return home
+
+
+def refuse() -> None:
+    raise InputError("a savepoint may have this name")
+
+
+READERS: dict[str, Callable[[Path, str], object]] = {
+    "state": read_state,
+    "changes": lambda data_dir, name: read_changes(data_dir, name, 1, 1),
+    "sink": read_sink,
+    "savepoint": lambda data_dir, name: create_savepoint(data_dir, name) if name_fault("", name) else refuse(),
+    "deleted savepoint": delete_savepoint,
+    "restore": lambda data_dir, name: restore_savepoint(data_dir, name, data_dir.parent / "restored"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_reader_follows_a_path(reader, neighbours, progress):
+    seed = random.randrange(1 << 30)
+    progress(f"seed {seed}")
+    rng = random.Random(seed)
+    names = ["../../other/state/counts", "../../other/sinks/lines", str(neighbours / "other/state/counts"), "..", ""]
+    names += [name for name in (fuzzed(rng) for _ in range(50)) if name not in ("counts", "lines")]
+    with unchanged(neighbours):
+        for name in names:
+            with pytest.raises(TxstormError):
+                READERS[reader](neighbours / "mine", name)

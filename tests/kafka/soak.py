@@ -1,0 +1,360 @@
+"""Lets a topology run on real servers and Spark, kills something of it again and again, and has the result verified.
+
+Kafka → soak_job → Delta, with the ledger in ZooKeeper and two drivers, each standing by for the other, on Spark
+clusters of two executors. What is killed when comes from a seed; what the machine does meanwhile does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from servers.family import Member, members
+from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
+from servers.spark import cluster, is_executor, is_worker
+from soak_driver import STARTER
+from soak_verifier import Verifier
+from trouble import EXCUSED, FENCED
+from trouble_parties import WORDS, Drivers, Lease, Writer, wait_until
+from trouble_verifier import committed_values
+
+PARTITIONS = 8
+SESSION = 4.0
+"""Seconds after which ZooKeeper takes the lease of a driver that is gone away from it."""
+PATIENCE = 600.0
+"""Seconds in which something must be committed after a fault; on a busy machine Spark takes minutes to start."""
+LAST = 1800.0
+"""Seconds for reading the rest, at the end."""
+KINDS = {"worker": 5, "executor": 4, "driver": 2, "broker": 2, "zookeeper": 2}
+"""What is killed, and how often in proportion."""
+
+Say = Callable[[str], None]
+
+
+class SoakFailed(Exception):
+    """The topology did not go on."""
+
+
+class Producer(Writer):
+    """Writes so many records a second, in transactions, one of twenty aborted; each word has a partition of its own."""
+
+    pause = 0.1
+    rate = 1000
+
+    def _write(self, producer: Any) -> None:
+        aborted = self._rng.random() < 0.05
+        producer.begin_transaction()
+        for _ in range(round(self.rate * self.pause / 2)):
+            self.written += 1
+            word = self._rng.randrange(len(WORDS))
+            name = "aborted" if aborted else WORDS[word]
+            producer.produce(self._topic, f"{name} {self.written}", partition=word % self.partitions)
+        if aborted:
+            producer.flush(5)
+            producer.abort_transaction(10)
+        else:
+            producer.commit_transaction(10)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of the table that every transaction with records changes: when it was made, and of what."""
+
+    at: float
+    planned: float
+    last: int
+    rows: int
+
+
+class Commits(threading.Thread):
+    """Follows the log of a Delta table.
+
+    Attributes:
+        seen: the commits with rows, in order.
+    """
+
+    def __init__(self, table: Path) -> None:
+        super().__init__(daemon=True, name="commits")
+        self.seen: list[Commit] = []
+        self._log = table / "_delta_log"
+        self._next = 0
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """The thread's body."""
+        while not self._over.wait(0.02):
+            self.look()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._over.set()
+        if self.is_alive():
+            self.join()
+
+    def look(self) -> None:
+        """Read what is new."""
+        while (path := self._log / f"{self._next:020d}.json").exists():
+            self._next += 1
+            actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            [own] = [action["commitInfo"].get("txstorm", {}) for action in actions if "commitInfo" in action]
+            if own.get("kind") == "commit":
+                stats = [json.loads(action["add"]["stats"]) for action in actions if "add" in action]
+                rows = sum(one["numRecords"] for one in stats)
+                planned = own["txids"][-1]["stamp"] / 1e6
+                self.seen.append(Commit(path.stat().st_mtime, planned, own["last"], rows))
+
+    @property
+    def records(self) -> int:
+        """How many rows were committed so far."""
+        return sum(one.rows for one in list(self.seen))
+
+    def next_after(self, moment: float, *, planned: bool = False) -> Commit | None:
+        """The first commit made after that time; if `planned`, the first of a transaction that was planned after it."""
+        for one in list(self.seen):
+            if one.at > moment and (not planned or one.planned > moment):
+                return one
+        return None
+
+
+@dataclass
+class Faults:
+    """What was done, and how long it took until things went on.
+
+    Attributes:
+        count: by kind.
+        next: seconds from each kill to the next commit.
+        fresh: seconds from each kill to the first commit of a transaction that was planned after it.
+    """
+
+    count: Counter[str] = field(default_factory=Counter)
+    next: list[float] = field(default_factory=list)
+    fresh: list[float] = field(default_factory=list)
+
+    def add(self, kind: str, next: float, fresh: float) -> None:
+        """One more."""
+        self.count[kind] += 1
+        self.next.append(next)
+        self.fresh.append(fresh)
+
+
+def percentile(values: list[float], share: float) -> float | None:
+    """The smallest of the values that is not below so large a share of them; None when there are none."""
+    return round(sorted(values)[max(0, -int(-share * len(values) // 1) - 1)], 3) if values else None
+
+
+@dataclass
+class Soak:
+    """One soak, from the start of the servers to the verdict.
+
+    Attributes:
+        place: an empty directory for everything.
+        seed: what is killed, and when, comes from it.
+        say: told how it goes.
+        rate: records a second, aborted ones among them.
+        rest: seconds without a fault after each, at most.
+    """
+
+    place: Path
+    seed: int
+    say: Say
+    rate: int = 3500
+    rest: float = 3.0
+    faults: Faults = field(default_factory=Faults)
+
+    def run(self, minutes: float) -> dict[str, Any]:
+        """The report: see `scripts/soak --help`."""
+        self.say("starting Kafka, ZooKeeper and two drivers on Spark")
+        with start_kafka(self.place / "kafka") as kafka, start_zookeeper(self.place / "zookeeper") as zookeeper:
+            self._set_up(kafka, zookeeper)
+            try:
+                self._torment(minutes * 60)
+                self.say("no more faults: reading the rest")
+                self.writer.end()
+                self.drivers.finish(LAST)
+            finally:
+                self.close()
+            self.commits.look()
+            self.say("verifying")
+            verifier = Verifier(self.drivers.data_dir, self.topic, committed_values(kafka.bootstrap, self.topic))
+            verifier.verify()
+        return self._report(minutes, verifier)
+
+    def _set_up(self, kafka: Kafka, zookeeper: ZooKeeper) -> None:
+        self.kafka, self.zookeeper, self.rng = kafka, zookeeper, random.Random(self.seed)
+        self.topic = kafka.make_topic(partitions=PARTITIONS)
+        self.writer = Producer(kafka.bootstrap, self.topic, PARTITIONS, random.Random(self.rng.random()))
+        self.writer.rate = self.rate
+        self.lease = Lease(zookeeper.hosts, "/soak")
+        options = ["--ledger", f"zookeeper:{zookeeper.hosts}/soak", "--set", f"zookeeper_session_timeout={SESSION}"]
+        options += ["--set", "zookeeper_connect_timeout=60", "--set", "zookeeper_patience=120"]
+        job = f"soak_job:topology({kafka.bootstrap!r}, {self.topic!r})"
+        environment = {**cluster(self.place), STARTER: str(os.getpid())}
+        self.drivers = Drivers(self.place, job, options, engine="spark", module="soak_driver", environment=environment)
+        self.commits = Commits(self.drivers.data_dir / "sinks" / "rows")
+
+    def close(self) -> None:
+        """Leave nothing behind but files, and servers that run."""
+        self.drivers.close()
+        self.commits.end()
+        if self.writer.is_alive():
+            with suppress(AssertionError):
+                self.writer.end()
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    def _torment(self, seconds: float) -> None:
+        began = time.time()
+        self.drivers.start()
+        self.writer.start()
+        self.commits.start()
+        self._recovery(began)
+        self.say(f"the first commit, after {time.time() - began:.1f} s; faults begin")
+        began = time.monotonic()
+        with self._progress(began), ThreadPoolExecutor(2) as threads:
+            while time.monotonic() < began + seconds:
+                made = [(kind, threads.submit(self._strike, kind, self._own())) for kind in self._draw()]
+                for kind, future in made:
+                    self._await(kind, future)
+                time.sleep(self.rng.uniform(0, self.rest))
+
+    def _own(self) -> random.Random:
+        return random.Random(self.rng.random())
+
+    def _draw(self) -> list[str]:
+        """What is next: one kind, in one of five cases two at once."""
+        chosen = {self.rng.choices([*KINDS], [*KINDS.values()])[0] for _ in range(1 + (self.rng.random() < 0.2))}
+        return sorted(chosen)
+
+    def _strike(self, kind: str, rng: random.Random) -> float | None:
+        strike: Callable[[random.Random], float | None] = getattr(self, f"_kill_{kind}")
+        return strike(rng)
+
+    def _await(self, kind: str, struck: Future[float | None]) -> None:
+        at = struck.result()
+        if at is not None:  # there was something to kill
+            self.faults.add(kind, *self._recovery(at))
+
+    def _recovery(self, since: float) -> tuple[float, float]:
+        """Seconds to the next commit, and to that of a transaction planned since then."""
+
+        def gone_on() -> bool:
+            self._check_parties()
+            return self.commits.next_after(since, planned=True) is not None
+
+        try:
+            wait_until(gone_on, "a commit", PATIENCE)
+        except AssertionError as error:
+            raise SoakFailed(f"{error}\n{self._logs()}") from None
+        first, fresh = self.commits.next_after(since), self.commits.next_after(since, planned=True)
+        assert first is not None
+        assert fresh is not None
+        return first.at - since, fresh.at - since
+
+    def _check_parties(self) -> None:
+        if self.writer.failure is not None:
+            raise SoakFailed(f"the writer has failed: {self.writer.failure!r}")
+
+    def _kill_driver(self, rng: random.Random) -> float | None:
+        leader = self._leader()
+        if leader is None:
+            return None
+        leader.signal(signal.SIGKILL)
+        return time.time()
+
+    def _kill_executor(self, rng: random.Random) -> float | None:
+        return self._kill_one(rng, is_executor)
+
+    def _kill_worker(self, rng: random.Random) -> float | None:
+        return self._kill_one(rng, is_worker)
+
+    def _kill_one(self, rng: random.Random, fits: Callable[[Member, dict[int, Member]], bool]) -> float | None:
+        """One process of the driver that leads, if there is one that fits within some seconds."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            leader = self._leader()
+            family = {one.pid: one for one in members(leader.process.pid)} if leader is not None else {}
+            fitting = [one for one in family.values() if fits(one, family)]
+            if fitting and rng.choice(sorted(fitting, key=lambda one: one.pid)).kill():
+                return time.time()
+            time.sleep(0.2)
+        return None
+
+    def _leader(self) -> Any:
+        found = self.lease.holder()
+        return self.drivers.of(found[0]) if found is not None else None
+
+    def _kill_broker(self, rng: random.Random) -> float:
+        return self._outage(self.kafka, rng)
+
+    def _kill_zookeeper(self, rng: random.Random) -> float:
+        return self._outage(self.zookeeper, rng)
+
+    def _outage(self, server: Kafka | ZooKeeper, rng: random.Random) -> float:
+        server.kill()
+        struck = time.time()
+        time.sleep(rng.uniform(0.2, 2))
+        server.restart()
+        return struck
+
+    # -- what is told -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _progress(self, began: float) -> Iterator[None]:
+        """Say every ten seconds how it goes."""
+        over = threading.Event()
+
+        def tell() -> None:
+            while not over.wait(10):
+                self.say(f"{time.monotonic() - began:6.0f} s  {self._line()}")
+
+        thread = threading.Thread(target=tell, daemon=True, name="progress")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _line(self) -> str:
+        seen, faults = list(self.commits.seen), self.faults
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(faults.count.items()))
+        p50, p99 = (percentile(faults.next, share) for share in (0.5, 0.99))
+        return (
+            f"{faults.count.total()} faults ({kinds}), {self.commits.records:,} of {self.writer.written:,} records, "
+            f"txid {seen[-1].last if seen else 0}, recovery p50 {p50} s, p99 {p99} s"
+        )
+
+    def _report(self, minutes: float, verifier: Verifier) -> dict[str, Any]:
+        codes = [one for one in self.drivers.ended if one[0] not in (-signal.SIGKILL, FENCED)]
+        for code, said in codes:
+            if not any(one in said for one in EXCUSED):
+                verifier.problems.append(f"a driver ended with exit code {code}: {said[-500:]}")
+        return {
+            "minutes": minutes,
+            "seed": self.seed,
+            "faults": {kind: self.faults.count[kind] for kind in KINDS},
+            "records": len(verifier.records.offset),
+            "txids": verifier.txids,
+            "lost": verifier.lost,
+            "twice": verifier.twice,
+            "problems": verifier.problems,
+            "recovery_p50_s": percentile(self.faults.next, 0.5),
+            "recovery_p99_s": percentile(self.faults.next, 0.99),
+            "fresh_p50_s": percentile(self.faults.fresh, 0.5),
+            "fresh_p99_s": percentile(self.faults.fresh, 0.99),
+        }
+
+    def _logs(self) -> str:
+        logs = sorted(self.place.glob("driver-*.log"), key=lambda path: path.stat().st_mtime)[-3:]
+        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)

@@ -1,0 +1,90 @@
+"""The topology of a soak: every record is kept as it is, and taken into three states, whose values depend on its place.
+
+A record is ``"<word> <number>"``; all records of a word are in one partition, so that their order is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
+from txstorm.topology.graph import Topology
+
+COLUMNS = {"word": str, "number": int, "partition": int, "offset": int}
+SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "min_interval": 0.1, "max_spout_pending": 8}
+FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
+
+
+def trail(before: int, numbers: Iterable[int]) -> int:
+    """What `before` becomes when these numbers come after it, in this order and no other."""
+    for number in numbers:
+        before = (before * FACTOR + number + 1) % MODULUS
+    return before
+
+
+class Records(BasicBolt):
+    """Takes the values of records apart."""
+
+    fields = tuple(COLUMNS)
+
+    def execute(self, tuple, collector):
+        word, _, number = tuple["value"].partition(" ")
+        collector.emit(word, int(number), tuple["partition"], tuple["offset"])
+
+
+class KeepTrails(BatchBolt, Committer):
+    """Per word: how many records, and what says in which order they came."""
+
+    trails = KeyedState("trails", key={"word": str}, value={"n": int, "trail": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.came = context, defaultdict(list)
+
+    def execute(self, tuple):
+        self.came[tuple["word"]].append(tuple["number"])
+
+    def finish_batch(self):
+        self.context.state("trails").update_many(self.came, _after)
+
+
+def _after(old: Any, numbers: list[int]) -> dict[str, int]:
+    n, before = (old["n"], old["trail"]) if old is not None else (0, 0)
+    return {"n": n + len(numbers), "trail": trail(before, numbers)}
+
+
+class KeepPlaces(BatchBolt, Committer):
+    """Per partition: how many records, the last one's offset, and the sum of their numbers."""
+
+    places = KeyedState("places", key={"partition": int}, value={"n": int, "last": int, "total": int})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.came = context, defaultdict(list)
+
+    def execute(self, tuple):
+        self.came[tuple["partition"]].append((tuple["offset"], tuple["number"]))
+
+    def finish_batch(self):
+        self.context.state("places").update_many(self.came, _moved)
+
+
+def _moved(old: Any, came: list[tuple[int, int]]) -> dict[str, int]:
+    n, total = (old["n"], old["total"]) if old is not None else (0, 0)
+    return {"n": n + len(came), "last": came[-1][0], "total": total + sum(number for _, number in came)}
+
+
+def topology(brokers: str, source: str, *, opaque: bool = True, rows: int = 4000) -> Topology:
+    """For ``txstorm run "soak_job:topology(…)"``."""
+    kind = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
+    options = {"fields": ("value", "partition", "offset"), "max_batch_rows": rows, "patience": 1.0}
+    builder = TransactionalTopologyBuilder("soak", "lines", kind(source, brokers, **options), 2)
+    builder.set_bolt("records", Records(), 2).local_or_shuffle_grouping("lines")
+    builder.set_bolt("counts", CountByKey("word", table="counts"), 2).fields_grouping("records", ["word"])
+    builder.set_bolt("trails", KeepTrails(), 2).fields_grouping("records", ["word"])
+    builder.set_bolt("places", KeepPlaces(), 2).fields_grouping("records", ["partition"])
+    builder.set_bolt("rows", DeltaSink("rows", COLUMNS)).global_grouping("records")
+    return builder.set_settings(SETTINGS).build_topology()

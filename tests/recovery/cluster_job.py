@@ -1,0 +1,110 @@
+"""The topology for a Spark cluster of real processes: ``cluster_job.py DATA_DIR DIARY TXIDS [TROUBLE...]``.
+
+A trouble is ``NAME:TXID``: at that transaction, the first task that comes along has it, once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from watched import Diary
+
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+
+SLOW = 4.0
+"""Seconds that a slow task takes; its copy does not."""
+
+
+def out_of_memory() -> None:
+    """As the system does when memory runs out: first nothing can be had, then the process is killed."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    try:
+        bytearray(1 << 30)
+    except MemoryError:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+TROUBLES = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: ctypes.string_at(0),
+    "memory": out_of_memory,
+    "slow": lambda: time.sleep(SLOW),
+}
+
+
+class Hampered(BasicBolt):
+    """Passes numbers on; notes ``[txid, task, number]`` of each."""
+
+    fields = ("n",)
+
+    def __init__(self, diary: Diary, troubles: dict[int, str]) -> None:
+        self.diary, self.troubles = diary, troubles
+
+    def prepare(self, context):
+        self.context = context
+
+    def execute(self, tuple, collector):
+        txid = tuple.attempt.txid
+        self.diary.note(txid, self.context.task, tuple["n"])
+        name = self.troubles.get(txid)
+        if name is not None and self._first(txid):
+            TROUBLES[name]()
+        collector.emit(tuple["n"])
+
+    def _first(self, txid: int) -> bool:
+        try:
+            os.close(os.open(f"{self.diary.path}-{txid}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+class Seen(BatchBolt, Committer):
+    """How often each number came."""
+
+    seen = KeyedState("seen", key={"n": int}, value={"times": int})
+
+    def prepare(self, context, collector, attempt):
+        self.state, self.numbers = context.state("seen"), []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
+
+    def finish_batch(self):
+        for number in self.numbers:
+            self.state.update(number, lambda old: (old or 0) + 1)
+
+
+def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
+    """Transaction N has the numbers 4N - 4 to 4N - 1, in two partitions."""
+    numbers = [range(part, 4 * txids, 2) for part in (0, 1)]
+    spout = MemoryTransactionalSpout([list(part) for part in numbers], "n", take=2)
+    builder = TransactionalTopologyBuilder("cluster", "numbers", spout, 2)
+    builder.set_bolt("hampered", Hampered(Diary(diary), troubles), 2).fields_grouping("numbers", ["n"])
+    builder.set_bolt("seen", Seen(), 2).fields_grouping("hampered", ["n"])
+    builder.set_bolt("rows", DeltaSink("rows", {"n": int})).global_grouping("hampered")
+    settings = {"min_interval": 0.1, "max_pack_txids": 2, "retry_backoff": 0.05, "retry_backoff_max": 0.5}
+    return builder.set_settings(settings).build_topology()
+
+
+def main(data_dir: str, diary: str, txids: str, *troubles: str) -> None:
+    """Run to the end."""
+    told = {int(txid): name for name, _, txid in (one.partition(":") for one in troubles)}
+    made = topology(Path(diary), int(txids), told)
+    handle = run(made, engine="spark", data_dir=data_dir, available_now=True)
+    handle.awaitTermination()
+    print(json.dumps({"committed": handle.committed, "replays": handle.progress.replays}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

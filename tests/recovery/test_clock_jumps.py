@@ -1,0 +1,54 @@
+"""A wall clock that jumps, within a run and between runs: nothing is decided by it, and stamps never go back."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from recovery_cases import check, content
+from watched import Diary, Shelf, ShelfSpout, watched_topology
+
+from txstorm import run
+from txstorm.state.history import read_history
+
+NUMBERS = list(range(24))
+TXIDS = len(NUMBERS) // 2
+HOUR = 3600 * 10**9
+
+
+class JumpingClock:
+    """The real time, off by up to an hour to either side, by another amount whenever it is asked."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.real, self.asked = rng, time.time_ns, 0
+
+    def time_ns(self) -> int:
+        self.asked += 1
+        return self.real() + self.rng.randint(-HOUR, HOUR)
+
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+
+@pytest.mark.parametrize("ledger", ["sqlite", "delta"])
+def test_the_clock_jumps_by_up_to_an_hour_whenever_it_is_asked(ledger, place, monkeypatch, progress):
+    seed = random.randrange(1 << 30)
+    progress(f"seed {seed}")
+    shelf = Shelf(place / "shelf.json").write(NUMBERS)
+    named = {"ledger": f"delta:{place / 'ledger'}"} if ledger == "delta" else {}
+    topology = watched_topology(ShelfSpout(shelf), Diary(place / "diary"), max_spout_pending=2)
+    run(topology, engine="local", data_dir=place / "well", available_now=True).awaitTermination()
+    clock = JumpingClock(random.Random(seed))
+    monkeypatch.setattr(time, "time_ns", clock.time_ns)
+    monkeypatch.setattr(time, "time", clock.time)
+    for until in (4, 5, 9, TXIDS):
+        options = {"data_dir": place / "data", "until_txid": until, **named}
+        run(topology, engine="local", **options).awaitTermination()
+    monkeypatch.undo()
+    assert clock.asked > TXIDS
+    stamps = read_history(place / "data")["stamp"].to_pylist()
+    assert stamps == sorted(stamps)
+    assert content(place / "data") == content(place / "well")
+    if ledger == "sqlite":
+        check(place / "data", TXIDS)

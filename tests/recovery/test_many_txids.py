@@ -1,0 +1,49 @@
+"""Many transactions: entries of the ledger and files, which are what a start reads, do not grow with their number."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.read import read_state
+
+SETTINGS = {"max_spout_pending": 64, "max_group_txids": 32, "history_retention": 0.0001}
+
+
+def go(data_dir: Path, until: int) -> None:
+    """Up to a txid; the source has long been read, so its transactions are empty but for the first thirty."""
+    spout = MemoryTransactionalSpout([["a", "b", "a"] * 10], "word", take=1)
+    builder = TransactionalTopologyBuilder("many", "words", spout)
+    builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
+    topology = builder.set_settings(SETTINGS).build_topology()
+    run(topology, engine="local", data_dir=data_dir, until_txid=until).awaitTermination()
+
+
+def entries(data_dir: Path) -> int:
+    with sqlite3.connect(data_dir / "ledger.db") as ledger:
+        [(count,)] = ledger.execute("SELECT count(*) FROM kv")
+    ledger.close()
+    return count
+
+
+def files(data_dir: Path) -> Counter[str]:
+    return Counter(str(path.parent.relative_to(data_dir)) for path in data_dir.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(("txids", "more"), [(4_000, 12), pytest.param(100_000, 128, marks=pytest.mark.long)])
+def test_nothing_that_a_start_reads_grows_with_their_number(txids, more, place):
+    few, many = place / "few", place / "many"
+    for data_dir, until in ((few, 400), (many, txids)):
+        go(data_dir, until)
+        go(data_dir, until + 1)
+    assert read_state(many, "counts").to_pylist() == read_state(few, "counts").to_pylist()
+    assert entries(many) <= entries(few) + 64
+    for directory, count in files(many).items():
+        # What grows is the history's log, by an entry for some thousand transactions, until it is shortened.
+        assert count <= files(few)[directory] + more, directory

@@ -1,0 +1,83 @@
+"""A table that takes its time: what runs ahead of it is bounded, in transactions, in bytes and in files."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from recovery_cases import eventually
+from watched import Diary, Endless, watched_topology
+
+from txstorm import faults, run
+from txstorm.state.staging import STAGED
+
+PENDING = 12
+
+
+class Gate:
+    """Stands before every commit of a table: closed, it lets nothing through; open, each takes a while.
+
+    Attributes:
+        passed: how many commits there were.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.opened, self.passed, self.seconds = threading.Event(), 0, seconds
+        self.original = faults.point
+
+    def __call__(self, name: str) -> None:
+        if name == "p7.1.before":
+            self.opened.wait()
+            time.sleep(self.seconds)
+            self.passed += 1
+        self.original(name)
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    made = Gate(0.05)
+    monkeypatch.setattr(faults, "point", made)
+    yield made
+    made.opened.set()
+
+
+def files(place) -> int:
+    return sum(1 for _ in (place / "data").glob(f"*/*/{STAGED}/*"))
+
+
+def test_what_runs_ahead_is_bounded(place, gate):
+    diary = Diary(place / "diary")
+    topology = watched_topology(Endless(), diary, max_spout_pending=PENDING, max_group_txids=2)
+    handle = run(topology, engine="local", data_dir=place / "data")
+    eventually(lambda: len(handle.in_flight) == PENDING)
+    eventually(lambda: len(diary.of("process")) == PENDING)
+    eventually(lambda: files(place))
+    time.sleep(0.5)  # long enough for hundreds of transactions, if somebody let them
+    assert len(handle.in_flight) == PENDING
+    assert len(diary.of("process")) == PENDING
+    assert files(place) <= 2 * 3  # of the group that waits, and of the next one, a file for each table
+    assert handle.committed == 0
+    gate.opened.set()
+    most = 0
+    while gate.passed < 20:
+        most = max(most, len(handle.in_flight))
+        time.sleep(0.005)
+    processed, committed = len(diary.of("process")), handle.committed
+    handle.stop()
+    assert most <= PENDING
+    assert committed > 0
+    assert processed <= committed + 2 * PENDING  # between the two looks some were committed
+
+
+def test_what_waits_is_bounded_in_bytes(place, gate):
+    """What is being processed when the bound is reached comes on top of it, nothing else."""
+    diary = Diary(place / "diary")
+    settings = {"max_spout_pending": 500, "max_in_flight_bytes": 1, "max_pack_txids": 1, "max_jobs": 2}
+    handle = run(watched_topology(Endless(), diary, **settings), engine="local", data_dir=place / "data")
+    eventually(lambda: files(place))  # the first one waits at the gate
+    time.sleep(0.5)
+    assert len(diary.of("process")) <= 3  # the one that is too much, and what ran beside it
+    gate.opened.set()
+    eventually(lambda: handle.committed > 20)
+    handle.stop()

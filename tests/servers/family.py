@@ -1,0 +1,64 @@
+"""The processes of one session: what a process has started, and what these have, also when it is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process as the system shows it; `started` and `pid` together belong to no other one."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    command: str
+
+    def kill(self) -> bool:
+        """SIGKILL, unless it is gone or its pid is another process's now; whether it was there."""
+        now = member(self.pid)
+        if now is None or now.started != self.started:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+            return True
+        return False
+
+
+def member(pid: int) -> Member | None:
+    """The process with that pid; None when it is gone, or nothing but its exit code is left."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
+        command = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()  # a program's name may hold anything, also ")"
+    if fields[0] in "ZX":
+        return None
+    return Member(pid, int(fields[1]), int(fields[3]), int(fields[19]), command)
+
+
+def members(session: int) -> list[Member]:
+    """The living processes of a session; none where the system does not show processes as files."""
+    if not PROC.is_dir():
+        return []
+    found = [member(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdecimal()]
+    return [one for one in found if one is not None and one.session == session]
+
+
+def end_session(session: int, seconds: float = 20.0) -> None:
+    """SIGKILL to all processes of a session, until none is left; AssertionError after `seconds`."""
+    until = time.monotonic() + seconds
+    while left := members(session):
+        for one in left:
+            one.kill()
+        assert time.monotonic() < until, f"these do not end: {left}"
+        time.sleep(0.02)

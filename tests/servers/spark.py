@@ -1,0 +1,75 @@
+"""A Spark cluster of real processes on this machine: executors that can be killed, each with its Python workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+from servers.cluster import Cluster
+from servers.family import Member
+from servers.process import GuardedProcess, free_ports
+
+QUICK = {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Executors start in half the time; what they compute is Python's work."""
+EXECUTOR = "CoarseGrainedExecutorBackend"
+DAEMON = "spark_daemon"
+
+
+def cluster(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment in which txstorm makes a session with two executors of one core; `place` is a directory.
+
+    `settings` are Spark's. Its home is in `place`: that is where it keeps the work of executors.
+    """
+    return {**home(place, settings), "TXSTORM_SPARK_MASTER": "local-cluster[2,1,1024]"}
+
+
+def home(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment in which Spark has its home, with these settings, in the directory `place`."""
+    made = place / "spark"
+    made.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (made / entry.name).symlink_to(entry)
+    (made / "conf").mkdir()
+    lines = [f"{name} {value}\n" for name, value in {**QUICK, **(settings or {})}.items()]
+    (made / "conf" / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    return {"SPARK_HOME": os.fspath(made), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@contextmanager
+def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """A master, and two workers of one core on hosts of their own; gives the master's URL. `environment`: of `home`.
+
+    The hosts are addresses of the loopback device, as Linux has them without being told.
+    """
+    (port,) = free_ports(1)
+    url = f"spark://127.0.0.1:{port}"
+    calls = [("127.0.0.1", "master.Master", ["--port", str(port)])]
+    for host in ("127.0.0.2", "127.0.0.3"):
+        work = ["--cores", "1", "--memory", "1g", "--work-dir", os.fspath(place / f"work-{host}"), url]
+        calls.append((host, "worker.Worker", work))
+    with ExitStack() as ended:
+        for host, name, arguments in calls:
+            known = [f"{key}={value}" for key, value in {**environment, "SPARK_LOCAL_IP": host}.items()]
+            program = [os.path.join(environment["SPARK_HOME"], "bin", "spark-class"), f"org.apache.spark.deploy.{name}"]
+            command = ["env", *known, *program, "--host", host, "--webui-port", "0", *arguments]
+            server = GuardedProcess(f"Spark {name} on {host}", command, place / f"{host}.log")
+            server.start()
+            ended.callback(server.kill)
+            if name == "master.Master":
+                server.wait_ready(lambda: Cluster.listens(port))
+        yield url
+
+
+def is_executor(one: Member, family: Mapping[int, Member]) -> bool:
+    """Whether a process is an executor."""
+    return EXECUTOR in one.command
+
+
+def is_worker(one: Member, family: Mapping[int, Member]) -> bool:
+    """Whether a process is one in which Python tasks run: a fork of the daemon of its executor."""
+    parent = family.get(one.parent)
+    return parent is not None and DAEMON in one.command and DAEMON in parent.command
