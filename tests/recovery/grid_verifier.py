@@ -60,8 +60,9 @@ def verify(data_dir: Path, *, swept: bool = True) -> Found:
         epochs.update(_epochs(name, entries))
         if swept:
             _check_files(data_dir / name, entries)
-    for name in CHANGED:
-        _check_ranges(name, _log(data_dir / name), history)
+        if name in CHANGED:
+            _check_ranges(name, entries, history)
+    assert not swept or not [*(data_dir / "spill").iterdir(), *(data_dir / "intents").iterdir()], "nothing left over"
     rows: dict[int, list[tuple[int, int, int, str]]] = defaultdict(list)
     for row in _rows(data_dir / "sinks/rows"):
         rows[row["_txid"]].append((row["partition"], row["offset"], row["generation"], row["word"]))

@@ -221,7 +221,7 @@ def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
 def check(data_dir: Path, txids: int, intents: int = 3) -> None:
     """What must hold of every directory whose run has ended cleanly after `txids` transactions."""
     check_tiling(data_dir, txids)
-    _check_ledger(data_dir, txids, intents)
+    check_ledger(data_dir, txids, intents)
     _check_files(data_dir)
 
 
@@ -247,7 +247,8 @@ def check_tiling(data_dir: Path, txids: int) -> None:
     assert stamps == sorted(stamps)
 
 
-def _check_ledger(data_dir: Path, txids: int, intents: int) -> None:
+def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
+    """What the ledger must hold then."""
     with open_books(data_dir) as books:
         assert books.currtx() == txids + 1
         assert books.live_intents() == []

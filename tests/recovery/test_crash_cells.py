@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, QUICK, Cell, expected, word
 from grid_verifier import check_extents, verify
-from recovery_cases import HERE, KILLED, Forks, Standing, check, eventually, finish, open_books, start
+from recovery_cases import HERE, KILLED, Forks, Standing, check_ledger, eventually, finish, open_books, start
 from servers.kafka_reading import committed_records
 from servers.running import Kafka, ZooKeeper
 
@@ -133,7 +133,7 @@ def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) ->
     check_extents(data_dir, batches)
     assert found.epochs == ({1, 2, 3} if cell.point == "amid-sweep" else {1, 2})
     if swept:
-        check(data_dir, len(batches), intents=1)
+        check_ledger(data_dir, len(batches), intents=1)
 
 
 def changes_nothing(hung: Standing, data_dir: Path) -> None:
@@ -201,8 +201,9 @@ def test_grid_with_spark_and_kafka(place: Path, kafka_broker: Kafka, cell: Cell)
     produce(kafka_broker, topic, range(BEFORE.size, after.size))
     status, output = finish(start(*again), PATIENCE)
     assert status == 0, output
-    check_records(kafka_broker, target, data_dir, after.size)
-    check(data_dir, len(verify(data_dir).rows), intents=1)
+    rows = verify(data_dir).rows
+    check_records(kafka_broker, target, rows, after.size)
+    check_ledger(data_dir, len(rows), intents=1)
 
 
 def hang_and_be_killed(first: list[Any], again: list[Any], armed: str, trace: Path) -> None:
@@ -226,9 +227,8 @@ def produce(kafka: Kafka, topic: str, offsets: range) -> None:
     assert producer.flush(30) == 0
 
 
-def check_records(kafka: Kafka, target: str, data_dir: Path, size: int) -> None:
+def check_records(kafka: Kafka, target: str, rows: Mapping[int, list[Any]], size: int) -> None:
     """Every record once in the table, and for a reader of committed records in the other topic, with its txid."""
-    rows = verify(data_dir).rows
     kept = sorted((*place, one) for some in rows.values() for *place, one in some)
     assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(size))
     sent = Counter((record.txid, record.value["word"]) for record in committed_records(kafka.bootstrap, target))
