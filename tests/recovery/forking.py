@@ -31,8 +31,14 @@ FROZEN = -signal.SIGSTOP
 
 
 def serve() -> None:
+    """Answer requests until there are no more; runs that a failed test has left standing end then."""
+    standing: set[int] = set()
     for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), flush=True)
+        pid, status = _answer(json.loads(line))
+        (standing.add if status == FROZEN else standing.discard)(pid)
+        print(json.dumps([pid, status]), flush=True)
+    for pid in standing:
+        os.kill(pid, signal.SIGKILL)
 
 
 def _answer(request: dict[str, Any]) -> tuple[int, int]:

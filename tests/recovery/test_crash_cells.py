@@ -30,7 +30,7 @@ from txstorm.ledger.store import Ledger
 pytestmark = pytest.mark.integration
 
 SESSION = "zookeeper_session_timeout=1.5"
-PATIENCE = 120
+PATIENCE = 600
 
 
 def cells(some: list[Cell]) -> Callable[..., Any]:
