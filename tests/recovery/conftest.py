@@ -6,12 +6,15 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from crash_cells import summary
 from drivers import Drive, Drivers
 from recovery_cases import Content, Forks, content
 
 MEMORY = Path("/dev/shm")
+GRIDS = ("test_whole_grid", "test_grid_on_zookeeper", "test_grid_with_spark_and_kafka")
 
 
 @pytest.fixture
@@ -61,3 +64,15 @@ def drive(drivers: Drivers, place: Path) -> Iterator[Drive]:
     made = Drive(drivers, place)
     yield made
     made.close()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """After a run of the whole crash grid, on whichever parts: which of its cells were right."""
+    reports = [(report, kind) for kind in ("passed", "failed", "error") for report in terminalreporter.getreports(kind)]
+    for grid in GRIDS:
+        outcomes = {
+            report.nodeid.rpartition("[")[2][:-1]: kind for report, kind in reports if f"::{grid}[" in report.nodeid
+        }
+        if outcomes:
+            terminalreporter.section(grid)
+            terminalreporter.write("\n".join(summary({id: kind == "passed" for id, kind in outcomes.items()})) + "\n")

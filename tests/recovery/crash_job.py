@@ -1,25 +1,18 @@
-"""The topology that crash tests kill: run as a script, or forked many times from one process that has it all loaded.
+"""The topology that crash tests kill, as a script; `forking` runs it many times from one process that has it loaded.
 
 ``crash_job.py DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of the input and prints a JSON line.
-``crash_job.py --serve`` reads such argument lists from standard input, one JSON line ``{"argv", "fault", …}`` each, runs
-each in a fork and answers with its exit status, negative for a signal. Loading takes a second, a fork nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import sys
-import time
-import traceback
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import (
     BasicBolt,
     BatchBolt,
@@ -27,7 +20,6 @@ from txstorm import (
     KeyedState,
     MapState,
     TransactionalTopologyBuilder,
-    faults,
     run,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
@@ -203,43 +195,5 @@ def main(argv: list[str]) -> dict[str, Any]:
     return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
 
 
-def serve() -> None:
-    for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            os._exit(_forked(request["argv"], request["fault"], request["log"]))
-        print(_ended(child, request["kill_after"]), flush=True)
-
-
-def _ended(child: int, kill_after: float | None) -> int:
-    """The exit status of `child`; it is killed when it runs longer than `kill_after` seconds."""
-    until = None if kill_after is None else time.monotonic() + kill_after
-    while True:
-        pid, status = os.waitpid(child, 0 if until is None else os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() >= until:
-            os.kill(child, signal.SIGKILL)
-            until = None
-        time.sleep(0.001)
-
-
-def _forked(argv: list[str], fault: str, log: str) -> int:
-    with open(log, "w", encoding="utf-8") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            faults.arm(fault)
-            print(json.dumps(main(argv)), flush=True)
-        except BaseException:  # noqa: BLE001 - the parent reads it
-            traceback.print_exc(file=file)
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--serve"]:
-        serve()
-    else:
-        print(json.dumps(main(sys.argv[1:])))
+    print(json.dumps(main(sys.argv[1:])))

@@ -58,29 +58,71 @@ def finish(child: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str
     return child.returncode, output
 
 
+@dataclass
+class Standing:
+    """A run that stands still."""
+
+    pid: int
+    _log: Path
+    _ask: Callable[[Mapping[str, Any]], tuple[int, int]]
+
+    def wake(self) -> tuple[int, str]:
+        """Let its process go on: exit status and output, once it has ended."""
+        return self._ask({"wake": self.pid})[1], self._log.read_text()
+
+    def kill(self) -> int:
+        """End it as a power cut does; returns its exit status."""
+        return self._ask({"kill": self.pid})[1]
+
+
 class Forks:
-    """One process with everything loaded, forked for every run of the crash job."""
+    """One process with everything loaded, forked for every run of a job (`forking`)."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, JOB, "--serve"],
+            [sys.executable, HERE / "forking.py"],
             env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None) -> tuple[int, str]:
+    def run(
+        self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None, job: str = "crash"
+    ) -> tuple[int, str]:
         """Exit status, negative for a signal, and output of one run."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         log = Path(str(argv[0]) + ".log")
         log.write_text("")  # a child may be killed before it opens it
-        request = {"argv": [str(one) for one in argv], "fault": fault, "log": str(log), "kill_after": kill_after}
+        _, status = self._start(argv, fault, log, job, kill_after=kill_after)
+        return status, log.read_text()
+
+    def stand_still(self, argv: Sequence[Any], fault: str, job: str) -> Standing:
+        """Start a run that stands still at a point: its process is frozen there, or one of its threads hangs."""
+        log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
+        log.write_text("")
+        pid, status = self._start(argv, fault, log, job, trace=str(trace) if ":hang:" in fault else None)
+        assert status == FROZEN, f"{fault} was not reached: {log.read_text()}"
+        return Standing(pid, log, self._ask)
+
+    def _start(
+        self,
+        argv: Sequence[Any],
+        fault: str,
+        log: Path,
+        job: str,
+        kill_after: float | None = None,
+        trace: str | None = None,
+    ) -> tuple[int, int]:
+        request = {"job": job, "argv": [str(one) for one in argv], "fault": fault, "log": str(log)}
+        return self._ask({**request, "kill_after": kill_after, "trace": trace})
+
+    def _ask(self, request: Mapping[str, Any]) -> tuple[int, int]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        status = int(self._process.stdout.readline())
-        return status, log.read_text()
+        pid, status = json.loads(self._process.stdout.readline())
+        return pid, status
 
     def close(self) -> None:
         """End the process."""
@@ -122,7 +164,7 @@ def command(pid: int) -> str:
         return ""
 
 
-KILLED = -signal.SIGKILL
+KILLED, FROZEN = -signal.SIGKILL, -signal.SIGSTOP
 
 
 @dataclass(frozen=True)
@@ -179,7 +221,7 @@ def open_books(data_dir: Path, *, write: bool = False) -> Iterator[Books]:
 def check(data_dir: Path, txids: int, intents: int = 3) -> None:
     """What must hold of every directory whose run has ended cleanly after `txids` transactions."""
     check_tiling(data_dir, txids)
-    _check_ledger(data_dir, txids, intents)
+    check_ledger(data_dir, txids, intents)
     _check_files(data_dir)
 
 
@@ -205,7 +247,8 @@ def check_tiling(data_dir: Path, txids: int) -> None:
     assert stamps == sorted(stamps)
 
 
-def _check_ledger(data_dir: Path, txids: int, intents: int) -> None:
+def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
+    """What the ledger must hold then."""
     with open_books(data_dir) as books:
         assert books.currtx() == txids + 1
         assert books.live_intents() == []

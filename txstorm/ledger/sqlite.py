@@ -12,7 +12,7 @@ from pathlib import Path
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.lease import Clock, FileLease, poll_free, utc_now
 from txstorm.ledger.sqlite_file import BUSY, connect, create_file, entry_crc, translated
-from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
+from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome, pass_deleted
 
 _PATHS = "SELECT path FROM kv"
 _ENTRIES = "SELECT path, value, version FROM kv"
@@ -78,6 +78,7 @@ class SqliteLedger:
             self._lease.check()
             for op in ops:
                 _apply(connection, op)
+                pass_deleted(op)
 
     def acquire(self, owner: str) -> None:
         """Take the lease."""

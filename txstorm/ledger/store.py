@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from txstorm import faults
 from txstorm.errors import ConflictError, InputError
+from txstorm.ledger import names
 
 MAX_VALUE = 256 * 1024
 """Longest value in bytes (ZooKeeper loses the connection at 1 MB); longer ones go through `txstorm.ledger.blobs`."""
@@ -194,6 +196,15 @@ def outcome(op: Op, found: Entry | None) -> Entry | None:
 
 def _worded(version: int) -> str:
     return "no entry" if version == ABSENT else f"version {version}"
+
+
+_DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}
+
+
+def pass_deleted(op: Op) -> None:
+    """Pass the fault point of an entry that `op` removes, if there is one for what it is."""
+    if isinstance(op, Delete) and (point := _DELETED.get(op.path.rpartition("/")[0])):
+        faults.point(point)
 
 
 def child_names(path: str, stored: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import AnswerLost, Create, Node
 from txstorm.errors import ConflictError, DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.lease import Clock, this_process, utc_now
-from txstorm.ledger.store import MAX_COMMIT, Entry, Op, check_ops, checked_path, name_order, op_size
+from txstorm.ledger.store import MAX_COMMIT, Entry, Op, check_ops, checked_path, name_order, op_size, pass_deleted
 from txstorm.ledger.zookeeper_lease import ZooKeeperLease
 from txstorm.ledger.zookeeper_nodes import (
     DIRECTORY,
@@ -213,6 +213,8 @@ class ZooKeeperLedger:
         if self._lease.carry_out(nodes) is not None:
             return False
         faults.point("ledger.written")
+        for op in ops:
+            pass_deleted(op)
         self._remember({**known.maps[0], **after})
         return True
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
+from txstorm import faults
 from txstorm.clients.delta import DataFile, DeltaHandle
 from txstorm.state.intent import Intent
 from txstorm.state.staging import STAGED, epoch_of
@@ -75,6 +76,7 @@ def _found(table: Path) -> list[str]:
 def _removed(table: Path, paths: list[str]) -> list[str]:
     for path in paths:
         (table / path).unlink(missing_ok=True)
+        faults.point("sweep.removed")
     return paths
 
 

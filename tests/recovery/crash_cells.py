@@ -1,0 +1,154 @@
+"""The cells of the crash grid: fault points × kinds of faults × what the source does then × transactions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+POINTS: Mapping[str, tuple[str, int, int]] = {
+    # point → the fault point, which passage of it, and how many transactions are decided then, one at a time
+    "before-p1": ("p1.before", 2, 1),
+    "after-p1": ("p1.after", 2, 1),
+    "before-p2": ("p2.before", 2, 1),
+    "after-p3": ("p3.after", 3, 1),  # two tasks process each transaction
+    "before-p4": ("p4.before", 2, 1),
+    "after-p4": ("p4.after", 2, 1),
+    "before-p5": ("p5.before", 2, 1),
+    "after-p5": ("p5.after", 2, 1),
+    "before-p6": ("p6.before", 2, 1),
+    "after-p6": ("p6.after", 2, 2),
+    **{
+        f"p7-table{table}-{how}": (f"p7.{table}.{point}", 2, 2)
+        for table in (1, 2, 3)
+        for how, point in (("unwritten", "before"), ("unanswered", "written"), ("answered", "after"))
+    },
+    "before-p8": ("p8.before", 2, 2),
+    "after-p8": ("p8.after", 2, 2),
+    "meta-deleted": ("ledger.meta", 1, 2),
+    "intent-deleted": ("ledger.intent", 1, 2),
+    "amid-sweep": ("sweep.removed", 2, 6),
+}
+FAULTS = ("kill", "exception", "hang")
+SOURCES = ("transactional", "same", "grows", "shrinks")
+"""Transactional, or opaque and after the fault with batches as before, with larger ones, or with smaller ones."""
+DEPTHS = (1, 4)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the source gives: of each partition at most `take` of `size` rows a transaction.
+
+    Attributes:
+        generation: stands in every row; where it differs, so do the words.
+    """
+
+    take: int
+    size: int
+    generation: int = 0
+
+
+PARTITIONS = (0, 1)
+BEFORE = Plan(3, 18)
+AFTER = {
+    "transactional": BEFORE,
+    "same": BEFORE,
+    "grows": Plan(5, 26, 1),
+    "shrinks": Plan(2, 18, 1),
+}
+WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra", "blé")
+
+
+def word(partition: int, offset: int, generation: int) -> str:
+    """The word of a row."""
+    return WORDS[(offset * offset + 3 * partition + 5 * generation) % len(WORDS)]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell; `id` is what ``pytest -k`` takes."""
+
+    point: str
+    fault: str
+    source: str
+    depth: int
+
+    @property
+    def id(self) -> str:
+        """``before-p1-kill-grows-4``."""
+        return f"{self.point}-{self.fault}-{self.source}-{self.depth}"
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Where it is in the grid."""
+        return (
+            list(POINTS).index(self.point),
+            FAULTS.index(self.fault),
+            SOURCES.index(self.source),
+            DEPTHS.index(self.depth),
+        )
+
+    @property
+    def decided(self) -> int:
+        """How many transactions are decided when it strikes, when there is one at a time."""
+        return POINTS[self.point][2]
+
+    def armed(self, action: str) -> str:
+        """The value of ``TXSTORM_FAULT``."""
+        name, nth, _ = POINTS[self.point]
+        return f"{name}:{action}:{nth}"
+
+
+ALL = [Cell(*values) for values in product(POINTS, FAULTS, SOURCES, DEPTHS)]
+
+
+def _turn(cell: Cell) -> int:
+    point, fault, source, depth = cell.place
+    return (point + fault - source - 2 * depth) % 4
+
+
+def _quick(cell: Cell) -> bool:
+    """Of each point and fault one cell: the source in turn, and of two cells with the same source both depths."""
+    point, fault, _, depth = cell.place
+    return _turn(cell) == 0 and (point // 4 + fault) % 2 == depth
+
+
+def _end_to_end(cell: Cell) -> bool:
+    """Of each point two cells with different faults."""
+    return _quick(cell) and cell.place[1] != cell.place[0] % 3
+
+
+QUICK = [cell for cell in ALL if _quick(cell)]
+FOURTH = [cell for cell in ALL if _turn(cell) == 0]
+END_TO_END = [cell for cell in ALL if _end_to_end(cell)]
+
+Batches = dict[int, dict[int, tuple[int, int, int]]]
+"""Txid → partition → (first offset, number of rows, generation); partitions that gave nothing are left out."""
+
+
+def expected(source: str, decided: int) -> Batches:
+    """What the transactions must have read when `decided` of them were decided before the source changed."""
+    ends = dict.fromkeys(PARTITIONS, 0)
+    found: Batches = {}
+    while len(found) < decided or any(end < AFTER[source].size for end in ends.values()):
+        txid = len(found) + 1
+        plan = BEFORE if txid <= decided else AFTER[source]
+        counts = {partition: min(plan.take, plan.size - end) for partition, end in ends.items()}
+        assert any(counts.values()), f"{decided} decided, but txid {txid} is beyond the end"
+        found[txid] = {p: (ends[p], count, plan.generation) for p, count in counts.items() if count}
+        ends = {p: end + counts[p] for p, end in ends.items()}
+    return found
+
+
+def summary(outcomes: Mapping[str, bool]) -> list[str]:
+    """Points × faults, with how many of the cells tried were right, of cell id → whether it was."""
+    counts: dict[tuple[str, str], list[bool]] = {}
+    for id, right in outcomes.items():
+        point, fault, *_ = id.rsplit("-", 3)
+        counts.setdefault((point, fault), []).append(right)
+    lines = [f"{'':<20}" + "".join(f"{fault:>12}" for fault in FAULTS)]
+    for point in POINTS:
+        row = [counts.get((point, fault), []) for fault in FAULTS]
+        lines.append(f"{point:<20}" + "".join(f"{f'{sum(one)}/{len(one)}':>12}" for one in row))
+    lines.append(f"{'':<20}{sum(outcomes.values())} of {len(outcomes)} cells")
+    return lines

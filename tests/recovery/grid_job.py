@@ -1,0 +1,140 @@
+"""The topology of the crash grid: rows of a source, kept as they are, counted by word, and summed up: three tables.
+
+``grid_job.py DATA_DIR SOURCE before|after DEPTH`` runs it to the end of what the source holds before or after a fault,
+on threads; with ``--kafka BROKERS TOPIC TARGET`` on Spark, from a topic, and on to another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from crash_cells import AFTER, BEFORE, PARTITIONS, Plan, word
+
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.sinks import DeltaSink, KafkaSink
+from txstorm.spouts import (
+    MemoryTransactionalSpout,
+    OpaqueMemoryTransactionalSpout,
+    OpaqueTransactionalKafkaSpout,
+    TransactionalKafkaSpout,
+)
+
+COLUMNS = {"partition": int, "offset": int, "generation": int, "word": str}
+SETTINGS = {"max_group_txids": 2, "max_pack_txids": 2, "keep_intents": 1}
+
+
+class Rows(BasicBolt):
+    """What all committers get."""
+
+    fields = tuple(COLUMNS)
+
+    def execute(self, tuple, collector):
+        collector.emit(*(tuple[field] for field in COLUMNS))
+
+
+class Records(BasicBolt):
+    """The same of records of a topic; their value is the word."""
+
+    fields = tuple(COLUMNS)
+
+    def execute(self, tuple, collector):
+        collector.emit(tuple["partition"], tuple["offset"], 0, tuple["value"])
+
+
+class Counts(BatchBolt, Committer):
+    """How often each word came."""
+
+    state = KeyedState("counts", key={"word": str}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.words = context.state("counts"), Counter()
+
+    def execute(self, tuple):
+        self.words[tuple["word"]] += 1
+
+    def finish_batch(self):
+        self.counts.update_many(self.words, lambda old, n: (old or 0) + n)
+
+
+class Totals(BatchBolt, Committer):
+    """How many rows came, and which transaction was the last."""
+
+    state = KeyedState("totals", key={}, value={"rows": int, "txid": int})
+
+    def prepare(self, context, collector, attempt):
+        self.totals, self.attempt, self.rows = context.state("totals"), attempt, 0
+
+    def execute(self, tuple):
+        self.rows += 1
+
+    def finish_batch(self):
+        before = self.totals.get((), {"rows": 0})["rows"]
+        self.totals.put((), {"rows": before + self.rows, "txid": self.attempt.txid})
+
+
+def memory(opaque: bool, plan: Plan) -> Any:
+    made = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
+    rows = {
+        partition: [
+            (partition, offset, plan.generation, word(partition, offset, plan.generation))
+            for offset in range(plan.size)
+        ]
+        for partition in PARTITIONS
+    }
+    return made(rows, tuple(COLUMNS), take=plan.take)
+
+
+def kafka(opaque: bool, plan: Plan, brokers: str, topic: str) -> Any:
+    made = OpaqueTransactionalKafkaSpout if opaque else TransactionalKafkaSpout
+    fields = ("partition", "offset", "value")
+    return made(topic, brokers, fields=fields, max_batch_rows=plan.take * len(PARTITIONS))
+
+
+def topology(spout: Any, rows: BasicBolt, kafka: list[str] | None) -> Any:
+    builder = TransactionalTopologyBuilder("grid", "source", spout, 2)
+    builder.set_bolt("placed", rows, 2).local_or_shuffle_grouping("source")
+    builder.set_bolt("counts", Counts(), 2).fields_grouping("placed", ["word"])
+    builder.set_bolt("totals", Totals()).global_grouping("placed")
+    builder.set_bolt("rows", DeltaSink("rows", COLUMNS), 2).shuffle_grouping("placed")
+    if kafka:
+        brokers, _, target = kafka
+        # A driver that dies in the middle of a transaction must not hold up readers for longer than the test lasts.
+        settings = {"transaction.timeout.ms": 10_000}
+        sink = KafkaSink("sent", target, brokers, key="word", settings=settings)
+        builder.set_bolt("sent", sink, 2).local_or_shuffle_grouping("placed")
+    return builder.build_topology()
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("source", choices=AFTER)
+    parser.add_argument("when", choices=("before", "after"))
+    parser.add_argument("depth", type=int)
+    parser.add_argument("--kafka", nargs=3, metavar=("BROKERS", "TOPIC", "TARGET"))
+    parser.add_argument("--engine", choices=("local", "spark"), default="spark")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args(argv)
+    opaque = options.source != "transactional"
+    plan = BEFORE if options.when == "before" else AFTER[options.source]
+    spout = kafka(opaque, plan, *options.kafka[:2]) if options.kafka else memory(opaque, plan)
+    settings = {**SETTINGS, "max_spout_pending": options.depth, **dict(one.split("=", 1) for one in options.set)}
+    handle = run(
+        topology(spout, Records() if options.kafka else Rows(), options.kafka),
+        engine=options.engine if options.kafka else "local",
+        data_dir=options.data_dir,
+        settings=settings,
+        available_now=True,
+    )
+    handle.awaitTermination()
+    now = handle.progress
+    return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1:])))

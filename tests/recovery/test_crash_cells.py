@@ -1,0 +1,238 @@
+"""The crash grid: a fault at every step of a transaction, then one more start; an independent verifier finds it right.
+
+A cell is a point, a kind of fault, what the source does then, and how many transactions are under way (`crash_cells`).
+Its id runs it again: ``pytest -k before-p6-kill-grows-4``.
+
+- *kill*: SIGKILL.
+- *exception*: raised at the point; the run ends with it.
+- *hang*: the thread stops there for ever. With SQLite nobody takes over until the process is ended; with ZooKeeper the
+  whole process is frozen, another one takes over, and then it wakes up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, QUICK, Cell, expected, word
+from grid_verifier import check_extents, verify
+from recovery_cases import HERE, KILLED, Forks, Standing, check_ledger, eventually, finish, open_books, start
+from servers.kafka_reading import committed_records
+from servers.running import Kafka, ZooKeeper
+
+from txstorm.ledger.open import open_ledger
+from txstorm.ledger.store import Ledger
+
+pytestmark = pytest.mark.integration
+
+SESSION = "zookeeper_session_timeout=1.5"
+PATIENCE = 600
+
+
+def cells(some: list[Cell]) -> Callable[..., Any]:
+    return pytest.mark.parametrize("cell", some, ids=[cell.id for cell in some])
+
+
+@cells(QUICK)
+def test_quick_grid(forks: Forks, place: Path, cell: Cell) -> None:
+    on_sqlite(forks, place / "data", cell)
+
+
+@pytest.mark.long
+@cells(ALL)
+def test_whole_grid(forks: Forks, place: Path, cell: Cell) -> None:
+    on_sqlite(forks, place / "data", cell)
+
+
+def on_sqlite(forks: Forks, data_dir: Path, cell: Cell) -> None:
+    before, after = ([data_dir, cell.source, when, cell.depth] for when in ("before", "after"))
+    leave_files(forks, before, cell)
+    if cell.fault == "hang":
+        standing = forks.stand_still(before, cell.armed("hang"), "grid")
+        status, output = forks.run(after, job="grid")
+        assert (status, "HeldError" in output) == (1, True), output
+        assert standing.kill() == KILLED
+    else:
+        struck(forks, before, cell)
+    known = decided(data_dir, cell)
+    ends_well(forks, after)
+    check_cell(data_dir, cell, known)
+
+
+@pytest.mark.long
+@cells(FOURTH)
+def test_grid_on_zookeeper(forks: Forks, place: Path, zookeeper_server: ZooKeeper, cell: Cell) -> None:
+    data_dir = place / "data"
+    ledger = ["--set", f"ledger=zookeeper:{zookeeper_server.new_chroot()}"]
+    before, after = ([data_dir, cell.source, when, cell.depth, *ledger] for when in ("before", "after"))
+    leave_files(forks, before, cell)
+    hung = None
+    if cell.fault == "hang":
+        hung = forks.stand_still([*before, "--set", SESSION], cell.armed("freeze"), "grid")
+    else:
+        struck(forks, [*before, "--set", SESSION], cell)
+    if cell.fault != "exception":
+        wait_free(data_dir)
+    known = decided(data_dir, cell)
+    ends_well(forks, after)
+    check_cell(data_dir, cell, known)
+    assert not (data_dir / "ledger.db").exists()
+    if hung is not None:
+        changes_nothing(hung, data_dir, cell)
+        check_cell(data_dir, cell, known, swept=False)
+
+
+def leave_files(forks: Forks, argv: list[Any], cell: Cell) -> None:
+    """For a sweep to have something to remove: a run that ended before its first decision."""
+    if cell.point == "amid-sweep":
+        status, output = forks.run(argv, "p6.before:raise:1", job="grid")
+        assert status == 1, output
+        assert "injected at p6.before" in output
+
+
+def struck(forks: Forks, argv: list[Any], cell: Cell) -> None:
+    """A run that is killed at the point, or ends with the exception."""
+    kill = cell.fault == "kill"
+    armed = cell.armed("kill" if kill else "raise")
+    status, output = forks.run(argv, armed, job="grid")
+    assert status == (KILLED if kill else 1), f"{armed} was not reached: {output}"
+    assert kill or f"injected at {armed.partition(':')[0]}" in output
+
+
+def wait_free(data_dir: Path) -> None:
+    """Nobody could tell ZooKeeper; its lease ends with the session."""
+    watch = open_ledger(data_dir, create=False, read_only=True)
+    assert watch.wait_free(PATIENCE)
+    watch.close()
+
+
+def decided(data_dir: Path, cell: Cell) -> int:
+    """The last decided transaction, of which recovery may change nothing; one at a time it is known which that is."""
+    with open_books(data_dir) as books:
+        found = max([books.currtx() - 1, *(intent.last for intent in books.intents())])
+    assert cell.depth > 1 or found == cell.decided
+    return found
+
+
+def ends_well(forks: Forks, argv: list[Any]) -> None:
+    status, output = forks.run(argv, job="grid")
+    assert status == 0, output
+
+
+def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) -> None:
+    """What was decided is as it was, all else is as the source is now, after one start for each that was struck."""
+    batches = expected(cell.source, known)
+    found = verify(data_dir, swept=swept)
+    assert found.batches() == batches
+    for rows in found.rows.values():
+        assert all(one == word(*place) for *place, one in rows)
+    check_extents(data_dir, batches)
+    assert found.epochs == ({1, 2, 3} if cell.point == "amid-sweep" else {1, 2})
+    if swept:
+        check_ledger(data_dir, len(batches), intents=1)
+
+
+def changes_nothing(hung: Standing, data_dir: Path, cell: Cell) -> None:
+    """It was taken over while it stood still; now it wakes up, is refused, and leaves files that nothing refers to.
+
+    In its sweep it has committed everything and has nothing to write any more: it ends as if it had not been away.
+    """
+    before = logs(data_dir), ledger_entries(data_dir)
+    status, output = hung.wake()
+    assert (status, "FencedError" in output) == ((0, False) if cell.point == "amid-sweep" else (1, True)), output
+    assert (logs(data_dir), ledger_entries(data_dir)) == before
+
+
+def logs(data_dir: Path) -> dict[str, str]:
+    """Every entry of every log → its digest."""
+    return {
+        str(path.relative_to(data_dir)): hashlib.blake2b(path.read_bytes()).hexdigest()
+        for path in data_dir.glob("**/_delta_log/*.json")
+    }
+
+
+def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
+    """Path → value and version of all that is in the ledger."""
+    ledger = open_ledger(data_dir, create=False, read_only=True)
+    try:
+        return dict(_below(ledger, ""))
+    finally:
+        ledger.close()
+
+
+def _below(ledger: Ledger, path: str) -> list[tuple[str, tuple[bytes, int]]]:
+    found = []
+    for name in ledger.children(path):
+        child = f"{path}/{name}" if path else name
+        entry = ledger.get(child)
+        found += [(child, (entry.value, entry.version))] if entry is not None else []
+        found += _below(ledger, child)
+    return found
+
+
+# --- Spark and Kafka --------------------------------------------------------------------------------------------------
+
+JOB = HERE / "grid_job.py"
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@cells(END_TO_END)
+def test_grid_with_spark_and_kafka(place: Path, kafka_broker: Kafka, cell: Cell) -> None:
+    data_dir, after = place / "data", AFTER[cell.source]
+    topic, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic(partitions=3)
+    produce(kafka_broker, topic, range(BEFORE.size))
+    options = [cell.depth, "--kafka", kafka_broker.bootstrap, topic, target]
+    first, again = ([JOB, data_dir, cell.source, when, *options] for when in ("before", "after"))
+    if cell.point == "amid-sweep":
+        status, output = finish(start(*first, "--engine", "local", fault="p6.before:raise:1"), PATIENCE)
+        assert status == 1, output
+    # In a task it would strike a worker, again and again, and not the driver.
+    armed = cell.armed({"kill": "kill", "exception": "raise", "hang": "hang"}[cell.fault]).replace(
+        "p3.after:3", "p2.after:2"
+    )
+    if cell.fault == "hang":
+        hang_and_be_killed(first, again, armed, place / "trace")
+    else:
+        status, output = finish(start(*first, fault=armed), PATIENCE)
+        assert status == (KILLED if cell.fault == "kill" else 1), output
+        assert cell.fault == "kill" or f"injected at {armed.partition(':')[0]}" in output
+    produce(kafka_broker, topic, range(BEFORE.size, after.size))
+    status, output = finish(start(*again), PATIENCE)
+    assert status == 0, output
+    rows = verify(data_dir).rows
+    check_records(kafka_broker, target, rows, after.size)
+    check_ledger(data_dir, len(rows), intents=1)
+
+
+def hang_and_be_killed(first: list[Any], again: list[Any], armed: str, trace: Path) -> None:
+    point, _, nth = armed.split(":")
+    child = start(*first, fault=armed, TXSTORM_FAULT_TRACE=str(trace))
+    eventually(lambda: trace.exists() and trace.read_text().split("\n").count(point) >= int(nth))
+    status, output = finish(start(*again), PATIENCE)
+    assert (status, "HeldError" in output) == (1, True), output
+    child.kill()
+    status, output = finish(child)
+    assert status == KILLED, output
+
+
+def produce(kafka: Kafka, topic: str, offsets: range) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    for partition in PARTITIONS:
+        for offset in offsets:
+            producer.produce(topic, word(partition, offset, 0), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def check_records(kafka: Kafka, target: str, rows: Mapping[int, list[Any]], size: int) -> None:
+    """Every record once in the table, and for a reader of committed records in the other topic, with its txid."""
+    kept = sorted((*place, one) for some in rows.values() for *place, one in some)
+    assert kept == sorted((p, offset, 0, word(p, offset, 0)) for p in PARTITIONS for offset in range(size))
+    sent = Counter((record.txid, record.value["word"]) for record in committed_records(kafka.bootstrap, target))
+    assert sent == Counter((txid, one) for txid, some in rows.items() for *_, one in some)

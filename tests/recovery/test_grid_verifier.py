@@ -1,0 +1,141 @@
+"""The verifier of the crash grid sees what it is there to see."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from crash_cells import expected
+from grid_verifier import verify
+from recovery_cases import Forks
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def undamaged(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data_dir = tmp_path_factory.mktemp("undamaged") / "data"
+    status, output = forks.run([data_dir, "same", "before", 1], job="grid")
+    assert status == 0, output
+    return data_dir
+
+
+def commits(table: Path) -> list[Path]:
+    """The log entries that publish a group, oldest first."""
+    entries = sorted((table / "_delta_log").glob("*.json"))
+    return [entry for entry in entries if '"kind":"commit"' in entry.read_text().replace(" ", "")]
+
+
+def logged(entry: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the actions of a log entry."""
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        change(action)
+    entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+def rewritten(table: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change the rows of the last group, and what the log says of their file's size."""
+
+    def change_file(action: dict[str, Any]) -> None:
+        if "add" in action:
+            path = table / action["add"]["path"]
+            pq.write_table(change(pq.ParquetFile(path).read()), path)
+            action["add"]["size"] = path.stat().st_size
+
+    logged(commits(table)[-1], change_file)
+
+
+def more(column: str) -> Callable[[pa.Table], pa.Table]:
+    """Adds one to every value of a column."""
+    return lambda rows: rows.set_column(rows.column_names.index(column), column, pc.add(rows[column], 1))
+
+
+def lose_a_commit(data_dir: Path) -> None:
+    sorted((data_dir / "sinks/rows/_delta_log").glob("*.json"))[-1].unlink()
+
+
+def leave_a_file(data_dir: Path) -> None:
+    file = next((data_dir / "changes/counts/_txstorm/staged").glob("*.parquet"))
+    shutil.copy(file, file.with_name(f"2-{file.name}"))
+
+
+def cut_a_file(data_dir: Path) -> None:
+    file = next((data_dir / "changes/totals/_txstorm/staged").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def publish_another_attempt(data_dir: Path) -> None:
+    def change(action: dict[str, Any]) -> None:
+        if "commitInfo" in action:
+            action["commitInfo"]["txstorm"]["txids"][-1]["attempt"] += 1
+
+    logged(commits(data_dir / "changes/counts")[2], change)
+
+
+def let_an_older_one_write(data_dir: Path) -> None:
+    def change(action: dict[str, Any]) -> None:
+        if action.get("txn", {}).get("appId", "").endswith("/epoch"):
+            action["txn"]["version"] += 1
+
+    logged(commits(data_dir / "changes/totals")[2], change)
+
+
+def write_rows_twice(data_dir: Path) -> None:
+    rewritten(data_dir / "sinks/rows", lambda rows: pa.concat_tables([rows, rows]))
+
+
+def lose_rows(data_dir: Path) -> None:
+    rewritten(data_dir / "sinks/rows", lambda rows: rows.slice(0, rows.num_rows - 1))
+
+
+def skip_an_offset(data_dir: Path) -> None:
+    rewritten(data_dir / "sinks/rows", more("offset"))
+
+
+def count_too_much(data_dir: Path) -> None:
+    rewritten(data_dir / "changes/counts", more("n"))
+
+
+def sum_too_much(data_dir: Path) -> None:
+    rewritten(data_dir / "changes/totals", more("rows"))
+
+
+DAMAGES = [
+    *(lose_a_commit, leave_a_file, cut_a_file, publish_another_attempt, let_an_older_one_write),
+    *(write_rows_twice, lose_rows, skip_an_offset, count_too_much, sum_too_much),
+]
+
+
+def test_what_an_undisturbed_run_leaves_is_right(undamaged: Path) -> None:
+    found = verify(undamaged)
+    assert found.batches() == expected("same", 0)
+    assert found.epochs == {1}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=[damage.__name__ for damage in DAMAGES])
+def test_damage_is_found(undamaged: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    data_dir = shutil.copytree(undamaged, tmp_path / "data")
+    damage(data_dir)
+    with pytest.raises(AssertionError):
+        verify(data_dir)
+
+
+def test_a_transaction_of_two_attempts_is_found(undamaged: Path, tmp_path: Path) -> None:
+    """As if some rows of an opaque batch had stayed from the attempt before it."""
+    data_dir = shutil.copytree(undamaged, tmp_path / "data")
+
+    def mixed(rows: pa.Table) -> pa.Table:
+        other = pa.array([1] + [0] * (rows.num_rows - 1), pa.int64())
+        return rows.set_column(rows.column_names.index("generation"), "generation", other)
+
+    rewritten(data_dir / "sinks/rows", mixed)
+    with pytest.raises(AssertionError, match="rows of two attempts"):
+        verify(data_dir).batches()
