@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from programs import close_loaded
 
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
@@ -55,6 +56,13 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs() -> Iterator[None]:
+    """Ends the process that programs of tests are forked from."""
+    yield
+    close_loaded()
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])

@@ -7,8 +7,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
+from programs import Program, loaded
 
 log = logging.getLogger("trouble.writer")
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,8 +118,7 @@ class Writer(threading.Thread):
 class Driver:
     """One ``txstorm run``."""
 
-    process: subprocess.Popen[bytes]
-    log: Path
+    process: Program
     fault: str
 
     def signal(self, number: int) -> None:
@@ -131,7 +129,7 @@ class Driver:
     @property
     def said(self) -> str:
         """The end of what it wrote."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+        return "\n".join(self.process.printed.splitlines()[-12:])
 
 
 class Drivers:
@@ -145,7 +143,7 @@ class Drivers:
         self.data_dir = place / "data"
         self.ended: list[tuple[int, str]] = []
         self._place = place
-        self._argv = [sys.executable, "-m", "txstorm", "run", target, "--engine", "local", "--json"]
+        self._argv = ["run", target, "--engine", "local", "--json"]
         self._argv += ["--data-dir", str(self.data_dir), *options]
         self._running: list[Driver] = []
         self._started = 0
@@ -171,15 +169,9 @@ class Drivers:
         self._started += 1
         log = self._place / f"driver-{self._started}.log"
         path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")])
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [*self._argv, *(options or ("--standby",))],
-                env={**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-        return Driver(process, log, fault)
+        environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault}
+        command = ["-m", "txstorm", *self._argv, *(options or ("--standby",))]
+        return Driver(loaded().start(*command, env=environment, output=log, merged=True), fault)
 
     def of(self, pid: int) -> Driver | None:
         """The one with that pid, if it is running."""
