@@ -22,6 +22,14 @@ hypothesis.settings.load_profile("txstorm")
 pytest_plugins = ["servers.fixtures"]
 
 ROOT = Path(__file__).resolve().parent.parent
+CLASSES = ROOT / ".cache" / "spark.jsa"
+if CLASSES.exists():
+    # Sessions of all tests, also those of their programs, load the classes that `scripts/jars` archived. Without
+    # messages: an archive that does not fit is passed over.
+    os.environ.setdefault(
+        "SPARK_SUBMIT_OPTS",
+        f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    )
 
 
 def delta_jars() -> str:
