@@ -197,6 +197,18 @@ def test_what_user_code_prints_comes_before_the_last_line(txstorm, project):
     assert last(out)["committed_txid"] == 1
 
 
+def test_what_was_printed_comes_before_the_error(project):
+    (project / "bad.py").write_text("print('hello')\nraise ValueError('oh')\n", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONUNBUFFERED", None)
+    command = [sys.executable, "-m", "txstorm", "describe", "bad"]
+    done = subprocess.run(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[0]) == (2, "hello")
+    assert "oh" in done.stdout
+
+
 # --- what is needed for it --------------------------------------------------------------------------------------------
 
 WITHOUT = """
