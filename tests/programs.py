@@ -261,6 +261,10 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # Those there are know what kind of files the loaded process has: whether one can seek in them.
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

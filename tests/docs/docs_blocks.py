@@ -102,7 +102,7 @@ def difference(expected: str, got: str, *, varies: bool) -> str | None:
     """What to show when `got` is not what the text says, else None."""
     pattern = "\n".join(_pattern(line, varies=varies) for line in _lines(expected))
     # A line of its own that is … stands for any number of lines, also none.
-    pattern = re.sub(r"(?:^|\n)ANYLINES(?=\n|$)", lambda _: r"(?:\n?.*)*?", pattern)
+    pattern = re.sub(r"(?:^|\n)ANYLINES(?=\n|$)", lambda _: r"(?:(?:\A|\n).*)*?", pattern)
     if re.fullmatch(pattern, "\n".join(_normal(line, varies=varies) for line in _lines(got))):
         return None
     return f"expected\n{expected}\n--- got\n{got[:SHOWN]}{'…' * (len(got) > SHOWN)}"
