@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from txstorm.clients.seal import check_seal
+
 BATCH_ROWS = 1 << 16
 """Rows that are read at once where not all are wanted at once."""
 _PARQUET = ds.ParquetFileFormat(
@@ -110,10 +112,12 @@ class Selected:
         return int(pc.sum(self._actions["num_records"]).as_py() or 0)
 
     def _dataset(self, actions: pa.Table) -> ds.Dataset:
-        uris = [str(self._table / unquote(path)) for path in actions["path"].to_pylist()]
-        if not uris:
+        files = [self._table / unquote(path) for path in actions["path"].to_pylist()]
+        if not files:
             return ds.dataset(self._schema.empty_table())
-        return ds.dataset(uris, schema=self._schema, format=_PARQUET)
+        for file in files:
+            check_seal(file)
+        return ds.dataset([str(file) for file in files], schema=self._schema, format=_PARQUET)
 
 
 def _above(actions: pa.Table, low: Bound | None) -> pa.Table:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.seal import sealed
 from txstorm.ledger.durable import sync_file
 from txstorm.state.intent import CHANGES, STATE
 from txstorm.state.owner import key_names_of
@@ -76,7 +77,8 @@ def written(table: Path, rows: pa.Table, epoch: int, now: int) -> Iterator[DataF
     """
     for start in range(0, rows.num_rows, FILE_ROWS):
         part = rows.slice(start, FILE_ROWS)
-        path, data = f"{STAGED}/{compact_name(epoch, unique())}", encoded(part)
+        data = encoded(part)
+        path = f"{STAGED}/{compact_name(epoch, sealed(unique(), data))}"
         write_new(table / path, data)
         yield DataFile(path, len(data), now, json.dumps(_stats(part)))
 

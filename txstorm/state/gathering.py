@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.clients.delta import DataFile
+from txstorm.clients.seal import sealed
 from txstorm.state.exchange import Exchange
 from txstorm.state.schema import TXID
 from txstorm.state.staging import STAGED, compact_name, encoded, txid_stats, unique, write_new
@@ -92,9 +93,9 @@ class Gathering:
         rows = self._table.handle.read(paths=paths)
         # The rows of a txid are in one file, and keep their order in it.
         rows = rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
-        path = f"{STAGED}/{compact_name(self._epoch, unique())}"
-        self.written.add(path)
         data = encoded(rows)
+        path = f"{STAGED}/{compact_name(self._epoch, sealed(unique(), data))}"
+        self.written.add(path)
         write_new(self._table.path / path, data)
         self._adds.append(DataFile(path, len(data), self._now, txid_stats(rows)))
         self._removes += paths

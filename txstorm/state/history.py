@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
+from txstorm.clients.seal import sealed
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
 from txstorm.ledger.durable import sync_file
 from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
@@ -105,7 +106,7 @@ def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) -> bool:
     first, last = rows[0]["txid"], rows[-1]["txid"]
     data = encoded(history_table(rows))
-    path = f"{STAGED}/{StagedName(0, last, rows[-1]['attempt'], HISTORY, 'all').text(unique())}"
+    path = f"{STAGED}/{StagedName(0, last, rows[-1]['attempt'], HISTORY, 'all').text(sealed(unique(), data))}"
     write_new(handle.path / path, data)
     modified = int((handle.path / path).stat().st_mtime * 1000)
     file = DataFile(path, len(data), modified, json.dumps({"numRecords": len(rows)}))

@@ -45,7 +45,7 @@ class Parts:
     def rows(self) -> Iterator[pa.Table]:
         """All rows, piece by piece."""
         for one in self.files:
-            with pq.ParquetFile(self.table / one.path) as file:
+            with pq.ParquetFile(self.table / one.path, page_checksum_verification=True) as file:
                 for batch in file.iter_batches(ROWS_AT_ONCE):
                     yield pa.Table.from_batches([batch])
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta_log import paths_of
+from txstorm.clients.seal import check_seal
 from txstorm.errors import TableCorrupt
 from txstorm.state.intent import MAP, UNKNOWN, Intent, IntentTable, encode_schema
 from txstorm.state.salvage import Found, Published, outside_folders
@@ -99,6 +100,7 @@ def _table(ref: TableRef, data_dir: Path, files: Sequence[Path], previous: int) 
 def _read(ref: TableRef, data_dir: Path, file: Path) -> tuple[Staged, pa.Schema]:
     data = file.read_bytes()
     try:
+        check_seal(file)
         rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as cause:
         msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta import Commit, DataFile
+from txstorm.clients.seal import check_seal
 from txstorm.errors import (
     BlockedError,
     ConflictError,
@@ -185,7 +186,7 @@ class _Files:
     def txids(self, path: str) -> tuple[int, int]:
         """From the file's footer, where that says so."""
         with _Reading(self._table, path):
-            return _txids(pq.ParquetFile(self._table.path / path))
+            return _txids(self._file(path))
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
         """Written below the table, durably."""
@@ -195,8 +196,13 @@ class _Files:
     def _rows(self, path: str, txid: int) -> pa.Table:
         with _Reading(self._table, path):
             schema = self._table.handle.schema
-            kept = pq.ParquetFile(self._table.path / path).read().filter(pc.field(TXID.name) <= txid)
+            kept = self._file(path).read().filter(pc.field(TXID.name) <= txid)
             return kept.select(schema.names).cast(schema)
+
+    def _file(self, path: str) -> pq.ParquetFile:
+        file = self._table.path / path
+        check_seal(file)
+        return pq.ParquetFile(file, page_checksum_verification=True)
 
 
 def _txids(file: pq.ParquetFile) -> tuple[int, int]:

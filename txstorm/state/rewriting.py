@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from txstorm.api.keys import KEY_GROUPS
 from txstorm.clients.delta import DataFile, DeltaHandle
 from txstorm.clients.delta_files import Bound
+from txstorm.clients.seal import sealed
 from txstorm.state.expiry import alive, ttl_of
 from txstorm.state.schema import KEY_GROUP, OP, REMOVED, STAMP, TXID
 from txstorm.state.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
@@ -92,9 +93,9 @@ class Rewriting:
             (self._table.path / path).unlink(missing_ok=True)
 
     def _write(self, rows: pa.Table) -> DataFile:
-        path = f"{STAGED}/{compact_name(self._epoch, unique())}"
-        self.written.add(path)
         data = encoded(rows)
+        path = f"{STAGED}/{compact_name(self._epoch, sealed(unique(), data))}"
+        self.written.add(path)
         write_new(self._table.path / path, data)
         return DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name))
 

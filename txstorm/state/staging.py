@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from txstorm import faults
 from txstorm.clients.delta import DataFile
+from txstorm.clients.seal import sealed
 from txstorm.errors import TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.staged import Staged as Staged
@@ -27,7 +28,7 @@ _REPEATED = ("_txid", "_op")
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a staged file says: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.parquet``."""
+    """What a staged file's name says: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
 
     epoch: int
     txid: int
@@ -36,12 +37,12 @@ class StagedName:
     task: str
 
     def text(self, unique: str) -> str:
-        """The file's name; `unique` is a uuid without hyphens."""
+        """The file's name; `unique` is what `txstorm.clients.seal.sealed` makes of a uuid without hyphens."""
         return f"{self.epoch}-{self.txid}-{self.attempt}-{self.component}-{self.task}-{unique}.parquet"
 
 
 def compact_name(epoch: int, unique: str) -> str:
-    """The name of a file of a compaction."""
+    """The name of a file of a compaction; `unique` as for `StagedName.text`."""
     return f"{epoch}-compact-{unique}.parquet"
 
 
@@ -65,8 +66,8 @@ def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], st
     """
     faults.point("p5.staged.before")
     txids = rows["_txid"].to_numpy()
-    path = f"{STAGED}/{name.text(unique())}"
     data = encoded(rows)
+    path = f"{STAGED}/{name.text(sealed(unique(), data))}"
     write_new(table / path, data)
     faults.point("p5.staged.after")
     return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), int(txids.min()), int(txids.max()))

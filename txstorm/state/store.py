@@ -278,6 +278,7 @@ class StateStore:
             work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000))
             if work is not None and all(until is None or clock() < until for _ in work.steps()):
                 done += [name] * self.upkept(work)
+        self._works.clear()  # upkeep has ended: what is not in its place now is swept
         return done
 
     def due(self) -> str | None:

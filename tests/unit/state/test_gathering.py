@@ -1,6 +1,7 @@
 """Small files of a table become few larger ones: same rows, in the same order, and no reader reads them again."""
 
 import json
+from pathlib import Path
 
 import pytest
 from store_cases import commit, open_store
@@ -10,6 +11,7 @@ from txstorm import faults
 from txstorm.clients.delta import DeltaHandle
 from txstorm.errors import FencedError
 from txstorm.state.read import read_changes, read_sink, read_state
+from txstorm.state.recovery import table_ref
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +95,15 @@ def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, 
     list(work.steps())
     assert store.upkept(work)
     assert store.sweep([]) == []  # the old files are those of versions that are kept
+
+
+def test_what_a_clean_end_comes_before_is_swept(tmp_path, store):
+    for uri in ("changes/counts", "state/counts"):
+        list(store.upkeep(uri, 1).steps())
+    written = [*store.kept_files(table_ref("changes/counts"), []), *store.kept_files(table_ref("state/counts"), [])]
+    assert len(written) > 2
+    store.compact(0.0)  # no time is left for another one
+    assert sorted(path.rpartition("/")[2] for path in store.sweep([])) == sorted(Path(one).name for one in written)
 
 
 def test_it_is_due_after_so_many_commits(tmp_path, store):
