@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from life_job import Total
 from watched import Diary, Trouble
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.api.state import SinkTable
+from txstorm.clients.delta import DeltaHandle
+from txstorm.state.expiry import moment
 from txstorm.state.read import read_changes, read_sink, read_state, rows_json
 
 TTL = timedelta(milliseconds=40)
@@ -67,25 +70,60 @@ class Keep(BatchBolt, Committer):
 
 class Merged(Keep):
     exact = replace(Keep.exact, layout="merge")
+    lately = replace(Keep.lately, layout="merge")
+
+
+class Telling(Keep):
+    """Tells the bolts behind it what it was told, by a field that is no key, and to one of them directly."""
+
+    streams = {"default": ("n", "name"), "first": ("n",)}
+
+    def prepare(self, context, collector, attempt):
+        super().prepare(context, collector, attempt)
+        self.collector = collector
+
+    def finish_batch(self):
+        super().finish_batch()
+        for (name, _), ns in self.numbers.items():
+            self.collector.emit(ns[0], stream="first")
+            for n in ns:
+                self.collector.emit(n, None if n % 4 == 0 else name)
+
+
+class Pass(BatchBolt):
+    """Behind a committer: passes on what comes, with its place among what came to the task."""
+
+    fields = ("n", "place")
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector, self.numbers = context, collector, []
+
+    def execute(self, tuple):
+        self.numbers.append(tuple["n"])
+
+    def finish_batch(self):
+        for place, n in enumerate(self.numbers):
+            self.collector.emit(n, f"{self.context.task}/{place}")
+
+
+class Heard(BatchBolt, Committer):
+    """The last one: what it hears, in the order in which it does."""
+
+    heard = SinkTable("heard", {"n": int, "place": str})
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.rows = context, []
+
+    def execute(self, tuple):
+        self.rows.append((tuple["n"], tuple["place"]))
+
+    def finish_batch(self):
+        for row in self.rows:
+            self.context.sink("heard").append(*row)
 
 
 class SparkWritten(Keep):
     seen = replace(Keep.seen, writer="spark")
-
-
-class Total(BatchBolt, Committer):
-    """The sum of all; not grouped by its key."""
-
-    total = KeyedState("total", key={}, value={"n": int})
-
-    def prepare(self, context, collector, attempt):
-        self.context, self.sum = context, 0
-
-    def execute(self, tuple):
-        self.sum += tuple["n"]
-
-    def finish_batch(self):
-        self.context.state("total").update((), lambda old: (old or 0) + self.sum)
 
 
 def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **settings: Any) -> Any:
@@ -93,6 +131,10 @@ def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **se
     builder.set_bolt("key", key or Key(), 2).shuffle_grouping("numbers")
     builder.set_committer_bolt("keep", keep or Keep(), 3).fields_grouping("key", ["name", "part"])
     builder.set_committer_bolt("total", Total()).global_grouping("key")
+    if isinstance(keep, Telling):
+        behind = builder.set_bolt("pass", Pass(), 2).shuffle_grouping("key").shuffle_grouping("keep")
+        behind.all_grouping("keep", "first")
+        builder.set_committer_bolt("heard", Heard()).global_grouping("pass")
     wanted = {"max_spout_pending": 6, "max_pack_txids": 3, "retry_backoff": 0.01, **settings}
     return builder.build_topology().with_settings(wanted)
 
@@ -103,6 +145,15 @@ def tables(data_dir: Path, last: int) -> dict[str, Any]:
     cuts = [rows_json(read_state(data_dir, name, txid)) for name in ("seen", "total") for txid in range(last + 1)]
     sink = sorted(map(repr, read_sink(data_dir, "log").to_pylist()))
     return {**changes, "cuts": cuts, "exact": rows_json(read_state(data_dir, "exact")), "log": sink}
+
+
+def over(data_dir: Path) -> list[Any]:
+    """The stamps of rows of `Merged.lately` that some version of its table shows though their time to live is over."""
+    table = data_dir / "state/lately"
+    commits = (one for one in DeltaHandle.open(table).history() if one.info["kind"] == "commit")
+    ends = {one.version: moment(one.info["txids"][-1]["stamp"]) - TTL for one in commits}
+    stamps = {version: DeltaHandle.open(table, version).read(["_stamp"])["_stamp"].to_pylist() for version in ends}
+    return [stamp for version, end in ends.items() for stamp in stamps[version] if stamp <= end]
 
 
 def _changes(data_dir: Path, name: str, last: int) -> list[str]:

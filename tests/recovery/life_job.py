@@ -89,7 +89,7 @@ class Count(BatchBolt, Committer):
 
 
 class Total(BatchBolt, Committer):
-    """The sum, which has one row."""
+    """The sum of all: one row, so it is grouped by no key."""
 
     total = KeyedState("total", key={}, value={"n": int})
 

@@ -9,9 +9,10 @@ import signal
 import threading
 from itertools import cycle
 
+import large_net
 import pytest
 from crash_job import SPOUTS, TXIDS
-from large_net import Keep, Key, Merged, SparkWritten, tables, topology
+from large_net import Keep, Key, Merged, SparkWritten, Telling, over, tables, topology
 from recovery_cases import KILLED, check, check_tiling, content, eventually
 from test_lost_ledger import lose, one_published
 from watched import Diary, Shelf, ShelfSpout
@@ -26,7 +27,7 @@ from txstorm.runtime.replay_range import Span
 from txstorm.runtime.replay_records import Recording
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.ranges import table_ranges
-from txstorm.state.read import read_state
+from txstorm.state.read import read_sink, read_state
 from txstorm.state.staging import STAGED
 
 LARGE = {"large_commit_rows": 8}
@@ -71,6 +72,46 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
     check(place / "large", len(takes))
     alone = {one.last for one in table_ranges(place / "large")["changes/total"] if len(one.txids) == 1}
     assert {txid for txid, take in enumerate(takes, 1) if take > 3 * LARGE["large_commit_rows"]} <= alone
+    if keep is Merged:
+        assert over(place / "large") == over(place / "driver") == []
+
+
+def test_bolts_behind_it_get_what_they_would_from_the_driver(place, progress):
+    """The same rows in the same order, between those of the processing phase, on either side of the bound."""
+    seed = random.randrange(1, 10**6)
+    progress(f"seed {seed}")
+    numbers, takes = sizes(seed)
+    source = ShelfSpout(shelf(place, numbers, takes))
+    for name, settings in (("driver", DRIVER), ("large", LARGE)):
+        ran(source, place / name, keep=Telling(), until=len(takes), **settings)
+    assert tables(place / "large", len(takes)) == tables(place / "driver", len(takes))
+    heard = {name: read_sink(place / name, "heard").to_pylist() for name in ("driver", "large")}
+    assert heard["large"] == heard["driver"]
+    assert {row["_txid"] for row in heard["large"]} == {txid for txid, take in enumerate(takes, 1) if take}
+    if max(takes) >= 30:
+        assert {task for by_task in staged_by(place / "large").values() for task in by_task} >= {"0", "1", "2"}
+    assert not list((place / "large").rglob("*.arrow"))
+
+
+def test_a_bolt_behind_it_that_fails_takes_the_large_commit_back(place):
+    source = ShelfSpout(shelf(place, list(range(80)), [40, 40]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_net.Pass, "finish_batch", failing_once(place / "failed", large_net.Pass.finish_batch))
+        handle = ran(source, place / "large", keep=Telling(), until=2, on_error="retry(3)", **LARGE)
+    assert handle.progress.replays >= 1
+    ran(source, place / "driver", keep=Telling(), until=2, **DRIVER)
+    assert tables(place / "large", 2) == tables(place / "driver", 2)
+    assert read_sink(place / "large", "heard").equals(read_sink(place / "driver", "heard"))
+
+
+def failing_once(note, finish):
+    def finish_batch(bolt):
+        if not note.exists():
+            note.touch()
+            raise ConnectionError("behind it")
+        finish(bolt)
+
+    return finish_batch
 
 
 def test_what_has_a_time_to_live_is_as_the_driver_makes_it_at_the_same_stamps(place):
@@ -117,14 +158,16 @@ def test_its_ledger_is_lost_while_one_table_holds_it(forks, undisturbed, place, 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("keep", [Keep, pytest.param(SparkWritten, marks=pytest.mark.long)])
+@pytest.mark.parametrize("keep", [Telling, pytest.param(SparkWritten, marks=pytest.mark.long)])
 def test_on_spark(spark, place, keep):
-    """Also where Spark publishes one of the tables, out of the files of several tasks."""
+    """With bolts behind it, or where Spark publishes one of the tables, out of the files of several tasks."""
     numbers, takes = [n * 7 for n in range(90)], [40, 2, 48]
     source = ShelfSpout(shelf(place, numbers, takes))
-    ran(source, place / "driver", until=3, **DRIVER)
+    ran(source, place / "driver", keep=keep() if keep is Telling else None, until=3, **DRIVER)
     ran(source, place / "large", engine=SparkEngine(spark), keep=keep(), until=3, **LARGE)
     assert tables(place / "large", 3) == tables(place / "driver", 3)
+    if keep is Telling:
+        assert read_sink(place / "large", "heard").equals(read_sink(place / "driver", "heard"))
     assert {txid: len(tasks) for txid, tasks in staged_by(place / "large").items()} == {1: 3, 2: 1, 3: 3}
     check_tiling(place / "large", 3)
 

@@ -153,11 +153,31 @@ class CollectionHandle(Protocol):
     def append_batch(self, batch: Any) -> None:
         """Append the rows of a `pyarrow.RecordBatch` or `Table` that has the key, order and value columns."""
 
-    def scan(self, key: Any, start: Any = None, end: Any = None) -> list[tuple[Any, ...]]:
-        """The rows of `key` from place `start` to `end`, in order."""
+    def scan(
+        self, key: Any, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """The rows of `key` from place `start` to `end`, in order; with `reverse` from the last one back.
 
-    def scan_many(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> dict[Any, list[tuple[Any, ...]]]:
-        """``{key: rows}`` of those `keys` that have rows from place `start` to `end`."""
+        With a `limit` (at least 1) only so many, those that come first; what is behind them is not read.
+        """
+
+    def scan_many(
+        self,
+        keys: Iterable[Any],
+        start: Any = None,
+        end: Any = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> dict[Any, list[tuple[Any, ...]]]:
+        """``{key: rows}`` of those `keys` that have rows from place `start` to `end`; each as `scan` gives them."""
+
+    def scan_table(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> pa.Table:
+        """The rows of `keys` from place `start` to `end`, by key as given, each in order, as an Arrow table.
+
+        It has the columns that `append_batch` takes: key, order, values. Rows that are on disk become columns as a
+        whole, without a Python object for each.
+        """
 
     def remove(self, key: Any, start: Any = None, end: Any = None) -> int:
         """Remove the rows of `key` from place `start` to `end`; returns how many there were."""

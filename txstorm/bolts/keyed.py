@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
-from txstorm.api.state import DELTALAKE, KeyedState, StateHandle
+from txstorm.api.state import CHANGES, DELTALAKE, KeyedState, StateHandle
 from txstorm.bolts.aggregate import stacked
 
 Columns = str | Sequence[str] | Mapping[str, Any]
@@ -49,11 +50,21 @@ class CountByKey(_Folded):
         key: the field or fields that make up the key: strings, or a mapping field → type.
         table: names the state.
         count: the state's value column, an int.
-        writer: who publishes, as for `txstorm.api.state.KeyedState`.
+        ttl, layout, writer: of the state, as for `txstorm.api.state.KeyedState`. With a `ttl` a key that does not come
+            for that long begins at 0 again.
     """
 
-    def __init__(self, key: Columns, table: str, *, count: str = "n", writer: str = DELTALAKE) -> None:
-        super().__init__(KeyedState(table, key=_typed(key, str), value={count: int}, writer=writer), "count")
+    def __init__(
+        self,
+        key: Columns,
+        table: str,
+        *,
+        count: str = "n",
+        ttl: timedelta | None = None,
+        layout: str = CHANGES,
+        writer: str = DELTALAKE,
+    ) -> None:
+        super().__init__(KeyedState(table, _typed(key, str), {count: int}, ttl, layout, writer), "count")
 
 
 class SumByKey(_Folded):
@@ -67,11 +78,20 @@ class SumByKey(_Folded):
         key: as for `CountByKey`.
         value: the field or fields that are added up: of type int, or a mapping field → type.
         table: names the state; its value columns have the names of the fields.
-        writer: as for `CountByKey`.
+        ttl, layout, writer: as for `CountByKey`.
     """
 
-    def __init__(self, key: Columns, value: Columns, table: str, *, writer: str = DELTALAKE) -> None:
-        super().__init__(KeyedState(table, key=_typed(key, str), value=_typed(value, int), writer=writer), "sum")
+    def __init__(
+        self,
+        key: Columns,
+        value: Columns,
+        table: str,
+        *,
+        ttl: timedelta | None = None,
+        layout: str = CHANGES,
+        writer: str = DELTALAKE,
+    ) -> None:
+        super().__init__(KeyedState(table, _typed(key, str), _typed(value, int), ttl, layout, writer), "sum")
 
 
 def _typed(columns: Columns, kind: type) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -22,7 +23,7 @@ _PARQUET = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
 
-Bound = tuple[str, int]
+Bound = tuple[str, int | datetime]
 
 
 @dataclass(frozen=True)

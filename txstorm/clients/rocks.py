@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
+from threading import Condition
 from typing import cast
 
 from rocksdict import (
@@ -44,6 +45,9 @@ class KeyStore:
     def __init__(self, path: Path, store: Rdict) -> None:
         self.path = path
         self._store = store
+        self._idle = Condition()
+        self._users = 0
+        self._closed = False
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub calls it a method
 
@@ -67,16 +71,21 @@ class KeyStore:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each of `keys`, None where there is none; one look-up for all."""
-        with self._trying("be read"):
+        with self._using("be read"):
             return list(self._store[list(keys)] or ())
 
-    def scan(self, first: bytes, before: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
-        """Keys and values from key `first` up to `before`, which is not included, in order; `most` of them at most."""
+    def scan(
+        self, first: bytes, before: bytes, most: int | None = None, *, backwards: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Keys and values from key `first` up to `before`, which is not included, in order, or `backwards`.
+
+        `most` of them at most, those that come first.
+        """
         options = ReadOptions()
         options.set_iterate_upper_bound(before)
-        with self._trying("be read"):
-            found = cast("Iterable[tuple[bytes, bytes]]", self._store.items(from_key=first, read_opt=options))
-            return list(islice(found, most))
+        with self._using("be read"):
+            # Without a name for the iterator: one that is left over would keep a closed store open.
+            return list(islice(self._items(options, first, backwards=backwards), most))
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Set and delete keys: all of that, or nothing."""
@@ -85,18 +94,46 @@ class KeyStore:
             batch[key] = value
         for key in deletes:
             del batch[key]
-        with self._trying("be written"):
+        with self._using("be written"):
             self._store.write(batch, self._unlogged)
 
     def sync(self) -> None:
         """Make durable what was written so far."""
-        with self._trying("be written"):
+        with self._using("be written"):
             self._store.flush()
 
     def close(self) -> None:
-        """Let go of it, if that was not done already; what was not made durable may be lost."""
+        """Let go of it, if that was not done already; what was not made durable may be lost.
+
+        Waits for the threads that are just reading or writing: RocksDB would refuse to close, and stay open for good.
+        From then on every call but this one raises `KeyStoreError`.
+        """
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: not self._users)
         with self._trying("be closed"), suppress(DbClosedError):
             self._store.close()
+
+    def _items(self, options: ReadOptions, first: bytes, *, backwards: bool) -> Iterable[tuple[bytes, bytes]]:
+        start = None if backwards else first
+        found = self._store.items(backwards=backwards, from_key=start, read_opt=options)
+        items = cast("Iterable[tuple[bytes, bytes]]", found)
+        # Not by set_iterate_lower_bound: rocksdict 0.3 takes that as the upper one.
+        return takewhile(lambda item: item[0] >= first, items) if backwards else items
+
+    @contextmanager
+    def _using(self, what: str) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise _failed(self.path, what, ValueError("it is closed"))
+            self._users += 1
+        try:
+            with self._trying(what):
+                yield
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -61,10 +61,11 @@ class CommitRun:
         cargo: the input of the committers.
         resources: their tables.
         begins: told (component, task) before any of its code runs.
-        elsewhere: committers that a job has let finish; nothing is behind them.
+        elsewhere: committers that a job has let finish → what they have sent to those behind them, in its order.
 
     Attributes:
         resources: their tables.
+        send: hands the rows of an edge from a source task to a target task.
         begins: as given; whose turn it is may change between `execute` and `run`.
         letters: what was left out, where the policy says so.
     """
@@ -77,12 +78,13 @@ class CommitRun:
         resources: Resources,
         observe: Observe | None = None,
         begins: Callable[[str, int], None] = lambda component, task: None,
-        elsewhere: Collection[str] = (),
+        elsewhere: Mapping[str, Sequence[Cargo]] | None = None,
     ) -> None:
         self._program = program
         self._observe = observe
-        self._elsewhere = elsewhere
+        self._elsewhere = elsewhere or {}
         self.begins = begins
+        self.send: Callable[[Edge, int, int, pa.RecordBatch], None] = self._deliver
         self._at = At()
         self._level = len(program.stages)
         self._salvage = Salvage(txid_input.divert) if txid_input.divert else None
@@ -124,9 +126,12 @@ class CommitRun:
     def run(self) -> None:
         """Run the commit phase, or what `execute` left of it; raises `CommitFailed` when user code raises."""
         for name in self._program.commit:
-            if name not in self._elsewhere:
-                for task in range(self._program.components[name].parallelism):
-                    self.run_task(name, task)
+            if name in self._elsewhere:
+                for one in self._elsewhere[name]:
+                    self._arrive(one)
+                continue
+            for task in range(self._program.components[name].parallelism):
+                self.run_task(name, task)
 
     @property
     def letters(self) -> list[pa.RecordBatch]:
@@ -150,9 +155,12 @@ class CommitRun:
         if self._observe is not None:
             self._observe(spec.id, task, self._input.attempt, sent.emitted)
         for edge, target, batch in sent.routed:
-            self._arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, task, batch))
+            self.send(edge, task, target, batch)
         self.counts[spec.id] = self.counts.get(spec.id, 0) + sent.collector.count
         self.reported += [f"{spec.id}[{task}]: {error!r}" for error in sent.collector.errors]
+
+    def _deliver(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        self._arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, source, batch))
 
     def _work(self, spec: ComponentSpec, task: int) -> Work[_Sent]:
         def finish(run: BoltRun) -> _Sent:

@@ -148,6 +148,7 @@ class ShareDone:
     Attributes:
         staged: table → its file, durable.
         counts: component → tuples emitted.
+        sent: what it has emitted for bolts behind it, in files, in its order.
         reported: errors reported without failing the batch.
         error: set when its code raised, or broke a rule of the state.
         refused: set when a file could not be read or written: number, text and file of the `OSError`.
@@ -157,6 +158,7 @@ class ShareDone:
     task: int
     staged: Mapping[str, Staged] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    sent: Sequence[Cargo] = ()
     reported: Sequence[str] = ()
     error: ErrorRow | None = None
     refused: tuple[int, str, str] | None = None

@@ -7,13 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from txstorm.api.state import KeyedState
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.commit import CommitFailed, CommitRun
 from txstorm.engine.port import CommitShare, ErrorRow, LargeCommit, ShareDone
 from txstorm.engine.program import Program
+from txstorm.engine.task import spill
 from txstorm.errors import TxstormError
+from txstorm.plan.stages import Edge
 from txstorm.state.declared import Declaration
 from txstorm.state.given import GivenRows
 from txstorm.state.group import Resources, Tables
@@ -43,10 +47,17 @@ def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     attempt = work.input.attempt
     rows = _Rows(program, work, share)
     run = CommitRun(program, work.input, share.cargo, Resources(attempt.txid, rows.tables))
+    sent: list[Cargo] = []
+
+    def send(edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        cargo = Cargo(Kind.DATA, *attempt, edge.index, source, target, len(sent), batch)
+        sent.append(spill(cargo, _spilled(program)))
+
+    run.send = send
     with seldom_collected():
         run.run_task(share.component, share.task)
         staged = rows.staged(StagedName(work.epoch, *attempt, share.component, str(share.task)))
-    return ShareDone(share.component, share.task, staged, run.counts, run.reported)
+    return ShareDone(share.component, share.task, staged, run.counts, sent, run.reported)
 
 
 class _Rows:
@@ -60,7 +71,7 @@ class _Rows:
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         for table in (one.table for one in self._declared):
             if isinstance(table, KeyedState):
-                given = GivenRows(table, _spilled(program, share.given[table.name]), where)
+                given = GivenRows(table, _spilled(program) / share.given[table.name], where)
                 states[table.name] = share.component, StateGroup(table, given)
             else:
                 sinks[table.name] = share.component, SinkGroup(table)
@@ -91,9 +102,9 @@ class _Rows:
         return sink.rows(self._txid, self._txid)
 
 
-def _spilled(program: Program, file: str) -> Path:
+def _spilled(program: Program) -> Path:
     assert program.spill_dir is not None
-    return Path(program.spill_dir, file)
+    return Path(program.spill_dir)
 
 
 def as_cargo(work: LargeCommit, number: int, done: ShareDone) -> Cargo:
@@ -109,4 +120,6 @@ def of_cargo(cargo: Cargo) -> ShareDone:
     staged = {uri: Staged.from_json(one) for uri, one in found["staged"].items()}
     error = ErrorRow(**found["error"]) if found["error"] else None
     refused = tuple(found["refused"]) if found["refused"] else None
-    return ShareDone(found["component"], found["task"], staged, found["counts"], found["reported"], error, refused)
+    sent = [Cargo(**{**one, "kind": Kind(one["kind"])}) for one in found["sent"]]
+    place = found["component"], found["task"]
+    return ShareDone(*place, staged, found["counts"], sent, found["reported"], error, refused)

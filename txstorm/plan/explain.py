@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from txstorm.api.maps import MapState
 from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.state import SPARK, CollectionState, KeyedState, SinkTable
-from txstorm.plan.large import spread_tables
+from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
+from txstorm.plan.large import obstacles
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
 from txstorm.topology.view import kind_word, plural, printable
@@ -75,8 +75,20 @@ def _commit(plan: Plan) -> Branch:
 def _step(plan: Plan, place: int, name: str) -> Branch:
     component = plan.topology.component(name)
     inputs = [Branch(f"from {_source(edge)} by {printable(edge.grouping)}") for edge in plan.in_edges(name)]
-    large = [Branch("large commits: as a job, by key")] if name in spread_tables(plan) else []
+    large = [_large(plan, name)] if component.kind == "committer" else []
     return Branch(f"{place}. {_headline(component)}", [*inputs, *_tables(plan.topology, name), *large])
+
+
+def _large(plan: Plan, name: str) -> Branch:
+    """Whether a job can commit its large transactions, and what is in the way of that."""
+    reasons = obstacles(plan, name)
+    if reasons:
+        return Branch("large commits: in the driver, not as a job", [Branch(one) for one in reasons])
+    settings = plan.topology.settings
+    if settings.large_commit_rows is None and settings.large_commit_bytes is None:
+        switched_off = Branch("large_commit_rows and large_commit_bytes are none")
+        return Branch("large commits: in the driver, not as a job", [switched_off])
+    return Branch("large commits: as a job, by key")
 
 
 def _tables(topology: Topology, name: str) -> list[Branch]:
@@ -96,7 +108,8 @@ def _columns(state: KeyedState) -> str:
     order = f", in the order of {printable(', '.join(state.order))}" if isinstance(state, CollectionState) else ""
     ttl = "" if state.ttl is None else f", gone after {state.ttl}"
     keys = f"by {printable(', '.join(state.key)) or 'no key'}{order}{ttl}"
-    return f"state/{state.name}, changes/{state.name}, {keys}{_writer(state)}"
+    tables = f"state/{state.name}" if state.layout == MERGE else f"state/{state.name}, changes/{state.name}"
+    return f"{tables}, {keys}{_writer(state)}"
 
 
 def _writer(table: KeyedState | SinkTable) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from txstorm.api.state import KeyedState, SinkTable
-from txstorm.plan.stages import Plan
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
+from txstorm.plan.stages import Edge, Plan
+from txstorm.topology.view import printable
 
 Tables = tuple[KeyedState | SinkTable, ...]
 
@@ -15,25 +16,58 @@ def spread_tables(plan: Plan) -> Mapping[str, Tables]:
 
     All they receive comes from the processing phase, grouped by exactly the key of each of their states, so that a key
     is in the input of one task only and known before `finish_batch`. Their other tables are sinks, whose rows have no
-    key; nothing follows behind them in the commit phase, and nothing they do has an effect elsewhere.
+    key; nothing they do has an effect elsewhere. What they emit for bolts behind them goes back to the driver.
     """
-    return {name: _tables(plan, name) for name in plan.commit if _can(plan, name)}
+    committers = (name for name in plan.commit if plan.topology.component(name).kind == "committer")
+    return {name: _tables(plan, name) for name in committers if not obstacles(plan, name)}
 
 
-def _can(plan: Plan, name: str) -> bool:
-    topology, component = plan.topology, plan.topology.component(name)
-    states, edges = topology.states.get(name, ()), plan.in_edges(name)
-    keys = {tuple(one.key) for one in states}
-    return (
-        component.kind == "committer"
-        and not component.external
-        and name not in topology.maps
-        and name not in topology.outlets
-        and all(type(one) is KeyedState for one in states)
-        and len(keys) == 1
-        and all(one.boundary and one.grouping.kind == "fields" and {one.grouping.fields} == keys for one in edges)
-        and not plan.out_edges(name)
-    )
+def obstacles(plan: Plan, committer: str) -> list[str]:
+    """Why the driver commits the large transactions of a committer itself, one reason a line; none when a job can."""
+    return [*_of_its_tables(plan, committer), *_of_its_edges(plan, committer)]
+
+
+def _of_its_tables(plan: Plan, name: str) -> Iterator[str]:
+    topology = plan.topology
+    if topology.component(name).external:
+        yield "it has effects of its own (external)"
+    for kind, elsewhere in (("map", topology.maps), ("outlet", topology.outlets)):
+        for one in elsewhere.get(name, ()):
+            yield f"{kind} {one.name} is reached through a connection of the driver"
+    states = topology.states.get(name, ())
+    for state in states:
+        if isinstance(state, CollectionState):
+            yield f"state {state.name} holds collections, and what a scan reads is not bounded by the input"
+        elif not state.key:
+            yield f"state {state.name} has one row, so there is nothing to divide"
+    if not states:
+        yield "it has no keyed state"
+    elif len(_keys(states)) > 1:
+        keys = " and ".join(f"{state.name} by {_names(tuple(state.key))}" for state in states)
+        yield f"its states have different keys: {keys}"
+
+
+def _of_its_edges(plan: Plan, name: str) -> Iterator[str]:
+    keys = _keys(plan.topology.states.get(name, ()))
+    for edge in plan.in_edges(name):
+        if not edge.boundary:
+            yield f"what it gets from {printable(edge.source)} is made in the commit phase"
+        elif len(keys) == 1 and not _divides(edge, *keys):
+            (key,) = keys
+            expected = f", not by fields {_names(key)}" if key else ""
+            yield f"what it gets from {printable(edge.source)} is grouped by {printable(edge.grouping)}{expected}"
+
+
+def _divides(edge: Edge, key: tuple[str, ...]) -> bool:
+    return edge.grouping.kind == "fields" and edge.grouping.fields == key
+
+
+def _keys(states: Sequence[KeyedState]) -> set[tuple[str, ...]]:
+    return {tuple(state.key) for state in states}
+
+
+def _names(key: tuple[str, ...]) -> str:
+    return printable(", ".join(key)) or "no key"
 
 
 def _tables(plan: Plan, name: str) -> Tables:

@@ -6,13 +6,14 @@ P5 is one thread's work and the rest another's: while a group is published, comm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.engine.cargo import Cargo
 from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.collector import Observe
 from txstorm.engine.commit import CommitFailed, CommitRun
@@ -207,7 +208,7 @@ class Committer:
         try:
             self._commit_spout(ready, turn)
             spread = self._large.run(ready, turn)
-            run = run or self._run(ready, resources, turn, spread.staged)
+            run = run or self._run(ready, resources, turn, spread.sent)
             run.begins = turn.begins
             run.run()
         finally:
@@ -225,7 +226,9 @@ class Committer:
         reported = (*ready.processed.reported, *spread.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
 
-    def _run(self, ready: Ready, resources: Resources, turn: Turn, elsewhere: Collection[str] = ()) -> CommitRun:
+    def _run(
+        self, ready: Ready, resources: Resources, turn: Turn, elsewhere: Mapping[str, Sequence[Cargo]] | None = None
+    ) -> CommitRun:
         cargo = ready.processed.cargo
         return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, elsewhere)
 

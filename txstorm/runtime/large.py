@@ -38,11 +38,13 @@ class Spread:
 
     Attributes:
         staged: the committers it has let finish → table → the files of its rows.
+        sent: the same committers → what they have emitted for bolts behind them.
         counts: component → tuples they emitted.
         reported: what they reported.
     """
 
     staged: Mapping[str, Mapping[str, Sequence[Staged]]] = field(default_factory=dict)
+    sent: Mapping[str, Sequence[Cargo]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     reported: list[str] = field(default_factory=list)
 
@@ -115,7 +117,10 @@ class LargeCommits:
         turn.begins(components[0], 0)
         log.info("txid %s: %s commit in %s tasks", attempt, ", ".join(components), len(shares))
         answers = self._answers(work)
-        spread = Spread({name: _files(answers, name) for name in components})
+        spread = Spread(
+            {name: _files(answers, name) for name in components},
+            {name: [sent for one in answers if one.component == name for sent in one.sent] for name in components},
+        )
         for one in answers:
             spread.counts.update(one.counts)
             spread.reported += one.reported

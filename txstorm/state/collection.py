@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
@@ -20,9 +21,10 @@ from txstorm.state.columns import Column, python_values, shown
 from txstorm.state.ended import Bulk, Ended, newest
 from txstorm.state.form import Arrays, Key, KeyForm, Value
 from txstorm.state.handle import RowGroup, StateGroup
-from txstorm.state.ordered import OrderedRows, Owner, Place, Span, over
+from txstorm.state.ordered import OrderedRows, Owner, Place, Span, filled, over
 from txstorm.state.placed import PlacedIndex
-from txstorm.state.schema import PLACE, SEQUENCE, order_field
+from txstorm.state.placedcolumns import Columns, placed_columns
+from txstorm.state.schema import PLACE, SEQUENCE, STAMP, order_field
 from txstorm.state.writes import TaskWrites
 
 COUNT_BITS = 24
@@ -74,15 +76,36 @@ class TaskCollection(TaskWrites):
         values = list(zip(*map(python_values, arrays[width + 1 :]), strict=True))
         self._append(owners, orders, arrays[: width + 1], values, arrays[width + 1 :])
 
-    def scan(self, key: Key, start: Any = None, end: Any = None) -> list[tuple[Any, ...]]:
-        """The rows of `key` from place `start` to `end`, in order."""
-        (rows,) = self._there([key], self._span(start, end)).values()
+    def scan(
+        self, key: Key, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """The rows of `key` from place `start` to `end`, in order, or from the last one back; `limit` at most."""
+        (rows,) = self._there([key], self._span(start, end, limit, reverse=reverse)).values()
         return self._public(rows)
 
-    def scan_many(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> dict[Key, list[tuple[Any, ...]]]:
-        """``{key: rows}`` of those `keys` that have rows from place `start` to `end`."""
-        found = self._there(keys, self._span(start, end))
+    def scan_many(
+        self,
+        keys: Iterable[Key],
+        start: Any = None,
+        end: Any = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> dict[Key, list[tuple[Any, ...]]]:
+        """``{key: rows}`` of those `keys` that have rows from place `start` to `end`; each as `scan` gives them."""
+        found = self._there(keys, self._span(start, end, limit, reverse=reverse))
         return {self._group.public(owner): self._public(rows) for owner, rows in found.items() if rows}
+
+    def scan_table(self, keys: Iterable[Key], start: Any = None, end: Any = None) -> pa.Table:
+        """The rows of `keys` from place `start` to `end` as a table with the columns that `append_batch` takes."""
+        self._check_active()
+        group, span = self._group, self._span(start, end)
+        owners = self._owners(keys)
+        found = group.columns(owners, span, self._txid)
+        if self.wrote:
+            self._spread()
+            found = found.over([self._rows.scan(owner, span) for owner in owners], group.values)
+        return group.table(owners, found)
 
     def remove(self, key: Key, start: Any = None, end: Any = None) -> int:
         """Remove the rows of `key` from place `start` to `end`; returns how many there were."""
@@ -117,21 +140,32 @@ class TaskCollection(TaskWrites):
     def _there(self, keys: Iterable[Key], span: Span) -> dict[Owner, list[tuple[Place, Value]]]:
         """What the task sees of `keys` in `span`, by collection."""
         self._check_active()
-        owners = list(dict.fromkeys(self._group.tuples(self._group.owners.canonical(keys, self._where))))
-        found = self._group.scan(owners, span, self._txid)
+        owners = self._owners(keys)
         if not self.wrote:
-            return dict(zip(owners, found, strict=True))
+            return dict(zip(owners, self._group.scan(owners, span, self._txid), strict=True))
         self._spread()
-        return {owner: _seen(rows, self._rows.scan(owner, span)) for owner, rows in zip(owners, found, strict=True)}
 
-    def _span(self, start: Any, end: Any) -> Span:
+        def read(some: Sequence[Owner], part: Span) -> list[list[tuple[Place, Value]]]:
+            return self._group.scan(some, part, self._txid)
+
+        def settle(owner: Owner, rows: list[tuple[Place, Value]], part: Span) -> list[tuple[Place, Value]]:
+            return _seen(rows, self._rows.scan(owner, part), backwards=part.backwards)
+
+        return dict(zip(owners, filled(read, settle, owners, span), strict=True))
+
+    def _owners(self, keys: Iterable[Key]) -> list[Owner]:
+        return list(dict.fromkeys(self._group.tuples(self._group.owners.canonical(keys, self._where))))
+
+    def _span(self, start: Any, end: Any, limit: int | None = None, *, reverse: bool = False) -> Span:
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise self._error(f"expected a limit that is an int above 0, or None, got {shown(limit)}")
         order = self._group.order
         given, ends = (start, end), self._group.ends
         first, last = order.canonical(given, lambda i: f"{('start', 'end')[i]} of a range ({self._where})")
-        span = Span(ends.start if first is None else first, ends.end if last is None else last)
-        if span.start > span.end:
+        lowest, highest = ends[0] if first is None else first, ends[1] if last is None else last
+        if lowest > highest:
             raise self._error(f"expected a range with start <= end, got {shown(start)} to {shown(end)}")
-        return span
+        return Span.of(lowest, highest, limit, backwards=reverse)
 
     def _public(self, rows: Sequence[tuple[Place, Value]]) -> list[tuple[Any, ...]]:
         values = self._group.values.tuples([value for _, value in rows])
@@ -178,17 +212,49 @@ class CollectionGroup(RowGroup[TaskCollection]):
         return owner[0] if len(self.owners.columns) == 1 else owner
 
     def scan(self, owners: Sequence[Owner], span: Span, txid: int) -> list[list[tuple[Place, Value]]]:
-        """Places and values of the rows of each of `owners` in `span` before `txid`, the next one to end; in order.
+        """Places and values of the rows of each of `owners` in `span` before `txid`, the next one to end; in its order.
 
         Raises:
             StateError: a row is ahead of `txid`.
         """
-        overlay = self._overlay  # first, as in `before`
+        overlay = self._ordered  # first, as in `before`
+
+        def settle(owner: Owner, rows: list[tuple[Place, Stored]], part: Span) -> list[tuple[Place, Value]]:
+            found: list[tuple[Place, Stored | Gone]] = [*rows]
+            if overlay:
+                found = over(found, overlay.scan(owner, part), backwards=part.backwards)
+            return self._as_of(found, txid)
+
+        return filled(self._placed.scan, settle, owners, span)
+
+    def columns(self, owners: Sequence[Owner], span: Span, txid: int) -> Columns:
+        """What `scan` gives of a `span` that wants all, column by column."""
+        overlay = self._ordered
+        found = self._placed.columns(owners, span)
+        if found is None or self._index.last_txid >= txid:  # then some may be ahead, and have a value before
+            return placed_columns(self.scan(owners, span, txid), self.values)
+        later = [[(place, row[0]) for place, row in overlay.scan(owner, span)] for owner in owners]
+        return self._living(found.over(later, self.values), txid)
+
+    def table(self, owners: Sequence[Owner], rows: Columns) -> pa.Table:
+        """`rows` of `owners` with the columns that users see."""
+        numbers, kind = pa.array(rows.owners), self.order.field.type
+        keys = [array.take(numbers) for array in self.owners.arrays([self.public(owner) for owner in owners])]
+        columns = [*keys, pa.array(rows.orders).cast(kind), *rows.values[: len(self.values.columns)]]
+        return pa.table(columns, names=[*self.owners.names, self.order.name, *self.values.names])
+
+    def _living(self, rows: Columns, txid: int) -> Columns:
+        """As `alive`."""
+        if self.state.ttl is None:
+            return rows
+        over = pa.scalar(self._stamps[txid] - self.state.ttl, STAMP.type)
+        return rows.taken(pc.greater(rows.values[-1], over).to_numpy(zero_copy_only=False))
+
+    @property
+    def _ordered(self) -> OrderedRows[Stored | Gone]:
+        overlay = self._overlay
         assert isinstance(overlay, OrderedRows)
-        found = self._placed.scan(owners, span)
-        if overlay:
-            found = [over(rows, overlay.scan(owner, span)) for owner, rows in zip(owners, found, strict=True)]
-        return [self._as_of(rows, txid) for rows in found]
+        return overlay
 
     def _as_of(self, rows: Sequence[tuple[Place, Stored | Gone]], txid: int) -> list[tuple[Place, Value]]:
         if self._index.last_txid >= txid:
@@ -221,14 +287,16 @@ def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
     return CollectionGroup(state, index) if isinstance(state, CollectionState) else StateGroup(state, index)
 
 
-def _seen(rows: list[tuple[Place, Value]], own: list[tuple[Place, Value | None]]) -> list[tuple[Place, Value]]:
+def _seen(
+    rows: list[tuple[Place, Value]], own: list[tuple[Place, Value | None]], *, backwards: bool
+) -> list[tuple[Place, Value]]:
     """`rows` with what the task itself has written over them."""
-    merged: list[tuple[Place, Value | None]] = over([*rows], own)
+    merged: list[tuple[Place, Value | None]] = over([*rows], own, backwards=backwards)
     return [(place, value) for place, value in merged if value is not None]
 
 
-def _ends(kind: pa.DataType) -> Span:
+def _ends(kind: pa.DataType) -> tuple[Any, Any]:
     if pa.types.is_timestamp(kind):
-        return Span(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+        return datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     highest = (1 << (kind.bit_width - 1)) - 1
-    return Span(-highest - 1, highest)
+    return -highest - 1, highest

@@ -29,6 +29,11 @@ def moment(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
+def over_at(micros: int, ttl: timedelta) -> datetime:
+    """The stamp up to which rows are over at the stamp `micros` of a txid."""
+    return moment(micros) - ttl
+
+
 def check_ttl(state: KeyedState) -> None:
     """Raise `StateError` for a time to live that is none."""
     ttl = state.ttl

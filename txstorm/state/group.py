@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Protocol, TypeVar
@@ -78,10 +79,20 @@ class Member:
         path: its directory; `ref`: what it is.
         rows: what is not published yet.
         applied: the last txid whose rows have entered the index, or were not there.
+
+    Args:
+        last: the last published txid.
+        is_due: whether a group that ends with a stamp touches the table even without rows.
     """
 
     def __init__(
-        self, component: str, path: Path, ref: TableRef, rows: States | SinkGroup | MapGroup, last: int
+        self,
+        component: str,
+        path: Path,
+        ref: TableRef,
+        rows: States | SinkGroup | MapGroup,
+        last: int,
+        is_due: Callable[[int], bool] = lambda stamp: False,
     ) -> None:
         self.component = component
         self.path = path
@@ -91,24 +102,28 @@ class Member:
         self._group = rows
         self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = Lasts(last)
+        self._is_due = is_due
         self._staged: dict[str, int] = {}
         self._expected: dict[int, StagedName] = {}
         self._parts: dict[int, Parts] = {}
         self._lock = RLock()
 
     def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
-        """What writes the rows of `txids`, which follow each other, to a staged file; None when there are none."""
+        """What writes the rows of `txids`, which follow each other, to a staged file; None when there is no need."""
         first, last = txids[0], txids[-1]
         with self._lock:
             parts = self._parts.get(last.txid)
-        if parts is not None:  # a large commit is a group of its own
-            return self._staged_elsewhere(parts, first.txid, last.txid) if parts.files else None
+        if parts is not None and parts.files:  # a large commit is a group of its own
+            return self._staged_elsewhere(parts, first.txid, last.txid)
         rows: pa.Table | None = self._take(first.txid, last.txid)
         if rows is None or not rows.num_rows:
-            return None
+            if not self._is_due(last.stamp):
+                return None
+            assert isinstance(self._group, StateGroup)
+            rows = self._group.schema.empty_table()
         with self._lock:
             previous = self._lasts.before(first.txid)
-        return lambda: self._stage(rows, previous, last, epoch)
+        return partial(self._stage, rows, previous, last, epoch)
 
     def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
         staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))

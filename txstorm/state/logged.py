@@ -331,9 +331,9 @@ class LoggedTable(ABC):
         }
         label = f"txstorm txids {first} to {intent.last}"
         apps = {self._txid_app: intent.last, self._epoch_app: epoch}
-        stamp = intent.txids[-1].stamp // 1000
+        stamp = intent.txids[-1].stamp
         adds, removes = self.published_files(table, epoch, stamp)
-        return Commit(apps, info, adds, removes, stamp, label)
+        return Commit(apps, info, adds, removes, stamp // 1000, label)
 
     def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
         info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}

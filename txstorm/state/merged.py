@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 from txstorm import faults
 from txstorm.clients.delta import DataFile, DeltaHandle
 from txstorm.errors import StateError
+from txstorm.state.expiry import over_at, ttl_of
 from txstorm.state.owner import key_names_of
-from txstorm.state.rewriting import Rewriting, counted
+from txstorm.state.rewriting import Rewriting, counted, group_counts
+from txstorm.state.schema import STAMP
 from txstorm.state.staging import Staged, checked_bytes
 
 FILE_ROWS = 65_536
@@ -30,15 +32,19 @@ def merged_files(
     """The files that come into `table`, and those that leave it, when the `staged` change rows are published.
 
     Called in P7, again after every failure: what an earlier call wrote is then referred to by nothing, and swept.
-    `stamp`: milliseconds since 1970 that the files are marked with. Passes the fault point ``merge.staged``.
+    `stamp`: of the group's last txid, UTC microseconds. Passes the fault point ``merge.staged``.
 
     Raises:
         TableCorrupt: the staged rows, or a file of the table, are missing or damaged.
         OSError: the disk is full.
     """
     later = pa.concat_tables(pq.read_table(pa.BufferReader(checked_bytes(table.path, one))) for one in staged)
-    files = Rewriting(table, key_names_of(table.properties), epoch, stamp, FILE_ROWS)
-    for span in files.spans(counted(later)):
+    ttl, counts = ttl_of(table.properties), counted(later)
+    over = None if ttl is None else over_at(stamp, ttl)
+    if over is not None:
+        counts += group_counts(table, high=(STAMP.name, over))
+    files = Rewriting(table, key_names_of(table.properties), epoch, stamp // 1000, FILE_ROWS, over)
+    for span in files.spans(counts):
         files.rewrite(span, later)
     faults.point("merge.staged")
     return files.adds, [file for file in table.files() if file.path in files.removes]

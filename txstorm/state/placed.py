@@ -7,23 +7,30 @@ from typing import Any, Protocol, cast
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.cache import Cache, Gone, Stored
-from txstorm.state.form import Key
+from txstorm.state.form import Key, Value
 from txstorm.state.index import DiskRows, KeyIndex, StateIndex
-from txstorm.state.ordered import OrderedRows, Owner, Place, Span, over
+from txstorm.state.ordered import OrderedRows, Owner, Place, Span, filled, over
+from txstorm.state.placedcolumns import Columns
 
 
 class PlacedRows(DiskRows, Protocol):
     """Rows of collections on disk, as `txstorm.state.rowstore.RowStore`."""
 
     def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of `owners` in `span`, in order."""
+        """Places and rows of each of `owners` in `span`, in its order."""
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns:
+        """The same column by column."""
 
 
 class PlacedIndex(KeyIndex, Protocol):
     """The published rows of collections."""
 
     def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of `owners` in `span`, in order."""
+        """Places and rows of each of `owners` in `span`, in its order."""
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns | None:
+        """The same column by column, where they are on disk; None where they are rows in memory."""
 
 
 class PlacedCache:
@@ -42,7 +49,7 @@ class PlacedCache:
         return list(map(self._rows.get, keys))
 
     def scan(self, owner: Owner, span: Span) -> list[tuple[Place, Stored]]:
-        """Places and rows of `owner` in `span`, in order; `complete` is to be asked after this."""
+        """Places and rows of `owner` in `span`, in its order; `complete` is to be asked after this."""
         return self._rows.scan(owner, span)
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
@@ -82,7 +89,7 @@ class CollectionIndex(StateIndex):
         return OrderedRows(rows)
 
     def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of `owners` in `span`, in order.
+        """Places and rows of each of `owners` in `span`, in its order.
 
         Raises:
             TxstormError: the disk cannot be read, nor be filled again from the tables.
@@ -91,10 +98,33 @@ class CollectionIndex(StateIndex):
         found = [cache.scan(owner, span) for owner in owners]
         if cache.complete:
             return found
-        pending, writing = (cast("OrderedRows[Stored | Gone]", rows) for rows in self._behind)
-        waiting = [(writing.scan(owner, span), pending.scan(owner, span)) for owner in owners]
-        read = self._read(lambda disk: cast("PlacedRows", disk).scan(owners, span))
-        return [_there(rows, *later) for rows, later in zip(read, waiting, strict=True)]
+        pending, writing = self._waiting  # before the disk: what leaves these is there
+
+        def read(some: Sequence[Owner], part: Span) -> list[list[tuple[Place, Stored]]]:
+            return self._read(lambda disk: cast("PlacedRows", disk).scan(some, part))
+
+        def settle(owner: Owner, rows: list[tuple[Place, Stored]], part: Span) -> list[tuple[Place, Stored]]:
+            return _there(rows, writing.scan(owner, part), pending.scan(owner, part), backwards=part.backwards)
+
+        return filled(read, settle, owners, span)
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns | None:
+        """The rows of each of `owners` in `span`, which wants all, column by column; None where they are in memory.
+
+        Raises:
+            TxstormError: as `scan`.
+        """
+        if self._cache.complete:
+            return None
+        pending, writing = self._waiting
+        found = self._read(lambda disk: cast("PlacedRows", disk).columns(owners, span))
+        for later in (writing, pending):
+            found = found.over([_values(later.scan(owner, span)) for owner in owners], self._values)
+        return found
+
+    @property
+    def _waiting(self) -> tuple[OrderedRows[Stored | Gone], OrderedRows[Stored | Gone]]:
+        return cast("tuple[OrderedRows[Stored | Gone], OrderedRows[Stored | Gone]]", self._behind)
 
 
 def state_index(state: KeyedState, *arguments: Any) -> StateIndex:
@@ -102,8 +132,15 @@ def state_index(state: KeyedState, *arguments: Any) -> StateIndex:
     return (CollectionIndex if isinstance(state, CollectionState) else StateIndex)(state, *arguments)
 
 
-def _there(rows: Sequence[Any], writing: Sequence[Any], pending: Sequence[Any]) -> list[tuple[Place, Stored]]:
+def _there(
+    rows: Sequence[Any], writing: Sequence[Any], pending: Sequence[Any], *, backwards: bool
+) -> list[tuple[Place, Stored]]:
     """The rows on disk with those on their way to it over them, without removed ones."""
     if not writing and not pending:
         return list(rows)
-    return [(place, row) for place, row in over(list(rows), [*writing, *pending]) if row[0] is not None]
+    merged = over(list(rows), [*writing, *pending], backwards=backwards)
+    return [(place, row) for place, row in merged if row[0] is not None]
+
+
+def _values(rows: Sequence[tuple[Place, Stored | Gone]]) -> list[tuple[Place, Value | None]]:
+    return [(place, row[0]) for place, row in rows]

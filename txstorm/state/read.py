@@ -96,7 +96,7 @@ def read_state(
     shown, stamp = [*parts.keys, *parts.values], [] if parts.ttl is None else [STAMP.name]
     rows = parts.base.read()
     if parts.changes is None:
-        rows = in_order(rows, parts.keys).select(shown).combine_chunks()
+        rows = in_order(rows, parts.keys).select([*shown, *stamp]).combine_chunks()
     else:
         later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
         rows = folded(rows, later, parts.keys, [*shown, *stamp])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from txstorm.clients.delta_log import paths_of
 from txstorm.clients.seal import check_seal
 from txstorm.errors import TableCorrupt
-from txstorm.state.intent import MAP, UNKNOWN, Intent, IntentTable, encode_schema
+from txstorm.state.intent import MAP, STATE, UNKNOWN, Intent, IntentTable, encode_schema
 from txstorm.state.salvage import Found, Published, outside_folders
 from txstorm.state.staging import STAGED, Staged, digest, txid_stats
 from txstorm.state.table import TableRef
@@ -29,7 +29,9 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
     if found.last <= found.recorded:  # it was completed
         return None
     published = found.groups[found.last]
-    files = {one.uri: _logged(data_dir, found, one) for one in published}
+    files = {one.uri: _held(data_dir, found, one) for one in published}
+    if not all(files.values()):  # of the layout merge: these files leave with their intent, so it was completed
+        return None
     prefix = "-".join(next(iter(files.values()))[0].name.split("-")[:3]) + "-"
     held = [
         _table(found.tables[one.uri].ref, data_dir, files[one.uri], one.first - 1)  # a range begins after the last one
@@ -41,6 +43,16 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
     epoch = int(prefix.partition("-")[0])
     records = published[0].records
     return Intent(found.topology, found.incarnation, found.timeline, epoch, records, (*held, *waiting))
+
+
+def _held(data_dir: Path, found: Found, one: Published) -> list[Path]:
+    """The staged files of what a table holds; none where no log refers to them and they are not needed any more."""
+    if found.tables[one.uri].ref.kind != STATE:
+        return _logged(data_dir, found, one)
+    last = one.records[-1]
+    wanted = [str(last.txid), str(last.attempt_id)]
+    files = (data_dir / one.uri / STAGED).glob("*.parquet")
+    return _of_each_task(data_dir / one.uri, [file for file in files if file.name.split("-")[1:3] == wanted])
 
 
 def _logged(data_dir: Path, found: Found, one: Published) -> list[Path]:
@@ -55,17 +67,22 @@ def _logged(data_dir: Path, found: Found, one: Published) -> list[Path]:
 
 def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> Iterable[IntentTable]:
     for uri, table in found.tables.items():
-        if uri not in published and (files := _staged_files(data_dir / uri, prefix)):
+        if uri not in published and (files := _begun(data_dir / uri, prefix)):
             yield _table(table.ref, data_dir, files, table.last_txid())
     for ref in outside_folders(data_dir):
-        if files := _staged_files(data_dir / ref.uri, prefix):
+        if files := _begun(data_dir / ref.uri, prefix):
             yield _table(ref, data_dir, files, _outside_txid(data_dir / ref.uri, found))
 
 
-def _staged_files(table: Path, prefix: str) -> list[Path]:
+def _begun(table: Path, prefix: str) -> list[Path]:
+    """The staged files whose names begin so."""
+    return _of_each_task(table, (table / STAGED).glob(f"{prefix}*.parquet"))
+
+
+def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
     """The file of each task, one that is there twice counted once: Spark may have run it again."""
     files: dict[str, list[Path]] = {}
-    for file in sorted((table / STAGED).glob(f"{prefix}*.parquet")):
+    for file in sorted(found):
         files.setdefault(file.name.rpartition("-")[0], []).append(file)
     for same in files.values():
         if len({digest(file.read_bytes()) for file in same}) > 1:
@@ -105,7 +122,8 @@ def _read(ref: TableRef, data_dir: Path, file: Path) -> tuple[Staged, pa.Schema]
     except (pa.ArrowException, OSError) as cause:
         msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"
         raise TableCorrupt(msg) from cause
-    txids = pc.min_max(rows["_txid"]).as_py()
+    named = int(file.name.split("-")[1])  # of a file without rows
+    txids = pc.min_max(rows["_txid"]).as_py() if rows.num_rows else {"min": named, "max": named}
     path = str(file.relative_to(data_dir / ref.uri))
     staged = Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])
     return staged, rows.schema.remove_metadata() if ref.kind != MAP else rows.schema

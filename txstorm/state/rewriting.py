@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 from itertools import pairwise
 
 import numpy as np
@@ -56,6 +56,8 @@ class Rewriting:
         epoch: of the coordinator.
         now: milliseconds since 1970.
         file_rows: of a file at most; by default `FILE_ROWS`.
+        over: where keys have a time to live, rows with this stamp or a lower one are gone; without it those that were
+            when the newest change was made.
 
     Attributes:
         written: paths of files that this has written, or is about to write, relative to the table.
@@ -63,14 +65,20 @@ class Rewriting:
     """
 
     def __init__(
-        self, table: DeltaHandle, keys: Sequence[str], epoch: int, now: int, file_rows: int | None = None
+        self,
+        table: DeltaHandle,
+        keys: Sequence[str],
+        epoch: int,
+        now: int,
+        file_rows: int | None = None,
+        over: datetime | None = None,
     ) -> None:
         self.written: set[str] = set()
         self.adds: list[DataFile] = []
         self.removes: set[str] = set()
         self._table, self._keys, self._epoch, self._now = table, list(keys), epoch, now
         self._most = file_rows or FILE_ROWS
-        self._ttl = ttl_of(table.properties)
+        self._ttl, self._over = ttl_of(table.properties), over
 
     def spans(self, counts: Counts) -> list[Span]:
         """The ranges that have changed, in their order, each as large as a file, about; `counts`: change rows."""
@@ -82,7 +90,7 @@ class Rewriting:
     def rewrite(self, span: Span, later: pa.Table) -> None:
         """Write the files of `span`, with those of the change rows `later` that are of it over them."""
         base = self._table.read(paths=span.paths, within=(KEY_GROUP.name, span.first, span.last))
-        rows = folded(base, _between(later, span), self._keys, self._ttl)
+        rows = self._there(base, _between(later, span))
         rows = rows.take(pa.array(np.argsort(rows[KEY_GROUP.name].to_numpy(), kind="stable")))
         self.adds += [self._write(part) for part in self._parts(rows)]
         self.removes.update(span.paths)
@@ -91,6 +99,16 @@ class Rewriting:
         """Remove what was written: there is no use for it."""
         for path in self.written:
             (self._table.path / path).unlink(missing_ok=True)
+
+    def _there(self, base: pa.Table, later: pa.Table) -> pa.Table:
+        """The rows of `base` with the `later` changes over them, without those that are gone.
+
+        A row whose time to live is over when a change is made is gone for every later transaction.
+        """
+        rows = folded(base, later, self._keys)
+        if self._over is not None:
+            return rows.filter(pc.greater(rows[STAMP.name], pa.scalar(self._over, STAMP.type)))
+        return alive(rows, self._ttl, pc.max(later[STAMP.name]).as_py()) if self._ttl is not None else rows
 
     def _write(self, rows: pa.Table) -> DataFile:
         data = encoded(rows)
@@ -154,11 +172,8 @@ def counted(rows: pa.Table) -> Counts:
     return np.bincount(rows[KEY_GROUP.name].to_numpy(), minlength=KEY_GROUPS)
 
 
-def folded(base: pa.Table, later: pa.Table, keys: list[str], ttl: timedelta | None = None) -> pa.Table:
-    """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order.
-
-    Rows whose time to live is over when the newest change was made are gone: they are for every later transaction.
-    """
+def folded(base: pa.Table, later: pa.Table, keys: list[str]) -> pa.Table:
+    """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order."""
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
@@ -168,8 +183,7 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], ttl: timedelta | No
         numbers = groups["_row_max"].combine_chunks()
     else:
         numbers = numbers[-1:]
-    rows = rows.take(numbers.filter(pc.invert(ops.take(numbers))))
-    return alive(rows, ttl, pc.max(later[STAMP.name]).as_py()) if ttl is not None else rows
+    return rows.take(numbers.filter(pc.invert(ops.take(numbers))))
 
 
 def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:

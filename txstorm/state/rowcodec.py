@@ -23,6 +23,7 @@ from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.columns import python_values
 from txstorm.state.form import KeyForm, Value, ValueForm
 from txstorm.state.ordered import Owner, Place, Span
+from txstorm.state.placedcolumns import Columns
 from txstorm.state.schema import PLACE
 
 FORMAT = 1
@@ -65,9 +66,14 @@ def place_bytes(place: Place) -> bytes:
 
 def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
     """The places at the end of `placed_bytes`; `order` is the type of the order column."""
-    words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
-    orders, numbers = words.view(np.int64).reshape(-1, PLACE).T
+    orders, numbers = _place_words(keys)
     return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
+
+
+def _place_words(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """Of the places at the end of `placed_bytes`: their orders, as 64 bits, and their numbers."""
+    words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
+    return words.view(np.int64).reshape(-1, PLACE).T
 
 
 def _canonical_parts(column: pa.Array) -> Sequence[pa.Array]:
@@ -196,6 +202,25 @@ class RowCodec:
             for value, txid, old, gone in zip(values, record["txid"].tolist(), before, absent, strict=True)
         ]
 
+    def columns(self, owners: npt.NDArray[np.int64], found: Sequence[tuple[bytes, bytes]]) -> Columns:
+        """Keys and rows of collections as columns, of the values alone; `owners`: the number of each row's collection.
+
+        What is as long as its values is taken as a whole, without an object for any of them.
+        """
+        rows = [row for _, row in found]
+        width, data = self._record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
+        record = np.frombuffer(b"".join([row[:width] for row in rows]), self._record)
+        nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
+        ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
+        start = np.concatenate([[0], ends[:-1]])[: len(rows)] + width
+        arrays = []
+        for i, slot in enumerate(self._slots[: len(self._values.stored)]):
+            arrays.append(slot.array(data, record[slot.name], start, nulls[:, i]))
+            if slot.is_long:
+                start = start + record[slot.name]
+        orders, numbers = _place_words([key for key, _ in found])
+        return Columns(owners, orders, numbers, arrays)
+
 
 class _Slot:
     """Where one value of a row is: in the record, or behind it, with its size in the record."""
@@ -241,6 +266,38 @@ class _Slot:
             return values
         return [None if null else value for null, value in zip(nulls.tolist(), values, strict=True)]
 
+    def array(
+        self,
+        data: npt.NDArray[np.uint8],
+        stored: npt.NDArray[Any],
+        start: npt.NDArray[Any],
+        nulls: npt.NDArray[np.bool_],
+    ) -> pa.Array:
+        """The values as an array; `start` is where the contents of this slot begin in `data`, for every row."""
+        if self.is_long:
+            return self._long_array(data, stored, start, nulls)
+        if pa.types.is_boolean(self._kind):
+            return pa.array(stored.astype(bool), mask=nulls)
+        content = pa.py_buffer(np.ascontiguousarray(stored))
+        return pa.Array.from_buffers(self._kind, len(stored), [_validity(nulls), content])
+
+    def _long_array(
+        self,
+        data: npt.NDArray[np.uint8],
+        sizes: npt.NDArray[Any],
+        start: npt.NDArray[Any],
+        nulls: npt.NDArray[np.bool_],
+    ) -> pa.Array:
+        if pa.types.is_string(self._kind) or pa.types.is_binary(self._kind):
+            offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            content = data[np.repeat(start - offsets[:-1], sizes) + np.arange(offsets[-1])]
+            wide = pa.large_string() if pa.types.is_string(self._kind) else pa.large_binary()
+            buffers = [_validity(nulls), pa.py_buffer(offsets), pa.py_buffer(content)]
+            return pa.Array.from_buffers(wide, len(sizes), buffers).cast(self._kind)
+        parts = [data[begin:end] for begin, end in zip(start.tolist(), (start + sizes).tolist(), strict=True)]
+        arrays = [pa.ipc.read_record_batch(pa.py_buffer(part), self._schema())[0] for part in parts]
+        return pa.concat_arrays(arrays) if arrays else pa.array([], self._kind)
+
     def _present(self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any]) -> list[Any]:
         if not self.is_long:
             data = pa.py_buffer(np.ascontiguousarray(stored))
@@ -260,6 +317,10 @@ class _Slot:
 
     def _schema(self) -> pa.Schema:
         return pa.schema([pa.field("value", self._kind)])
+
+
+def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
 
 
 def _plain_type(kind: pa.DataType) -> Any:

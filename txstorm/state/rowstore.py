@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from txstorm.api.state import KeyedState
@@ -24,6 +25,7 @@ from txstorm.errors import HeldError
 from txstorm.state.cache import Gone, Stored
 from txstorm.state.form import Key
 from txstorm.state.ordered import Owner, Place, Span
+from txstorm.state.placedcolumns import Columns
 from txstorm.state.rowcodec import FORMAT, RowCodec
 from txstorm.state.schema import OP, REMOVED, UPDATED, changes_schema
 
@@ -98,10 +100,16 @@ class RowStore:
             self._put_part(table.slice(start, _CHUNK))
 
     def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of the collections `owners` in `span`, in order; raises `KeyStoreError`."""
-        found = [self._store.scan(first, last + b"\0") for first, last in self._codec.ranges(owners, span)]
+        """Places and rows of each of the collections `owners` in `span`, in its order; raises `KeyStoreError`."""
+        found = self._scanned(owners, span)
         rows = iter(self._decoded([row for part in found for row in part]))
         return [list(islice(rows, len(part))) for part in found]
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns:
+        """The same column by column; raises `KeyStoreError`."""
+        found = self._scanned(owners, span)
+        of = np.repeat(np.arange(len(found)), [len(part) for part in found])
+        return self._codec.columns(of, [row for part in found for row in part])
 
     def expire(self, upto: datetime, most: int) -> None:
         """Look at the next `most` rows and forget those with a stamp up to `upto`; raises `KeyStoreError`.
@@ -141,6 +149,13 @@ class RowStore:
         except KeyStoreError as error:
             log.warning("%s", error)
         remove_store(self.path)
+
+    def _scanned(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[bytes, bytes]]]:
+        scan, ranges = self._store.scan, self._codec.ranges(owners, span)
+        return [
+            scan(first, last + b"\0", span.most, backwards=span.backwards) if first <= last else []
+            for first, last in ranges
+        ]
 
     def _decoded(self, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[Place, Stored]]:
         if not found:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -59,27 +60,30 @@ def unique() -> str:
 
 
 def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], str] = unique) -> Staged:
-    """Write `rows` (with ``_txid``, at least one) durably below `table`, under a name nobody else uses.
+    """Write `rows` (with ``_txid``, maybe none) durably below `table`, under a name nobody else uses.
 
     Called in P5; nothing refers to the file until an intent does. Passes the fault points ``p5.staged.before``
     and ``p5.staged.after``.
     """
     faults.point("p5.staged.before")
-    txids = rows["_txid"].to_numpy()
+    txids = rows["_txid"].to_numpy() if rows.num_rows else [name.txid]
     data = encoded(rows)
     path = f"{STAGED}/{name.text(sealed(unique(), data))}"
     write_new(table / path, data)
     faults.point("p5.staged.after")
-    return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), int(txids.min()), int(txids.max()))
+    first, last = int(np.min(txids)), int(np.max(txids))
+    return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), first, last)
 
 
 def txid_stats(rows: pa.Table) -> str:
-    """Delta's statistics of a file with `rows` (with ``_txid``, at least one), as JSON."""
+    """Delta's statistics of a file with `rows` (with ``_txid``), as JSON."""
     return column_stats(rows, "_txid")
 
 
 def column_stats(rows: pa.Table, column: str) -> str:
-    """Delta's statistics of a file with `rows` (at least one), of one column of whole numbers, as JSON."""
+    """Delta's statistics of a file with `rows`, of one column of whole numbers, as JSON."""
+    if not rows.num_rows:
+        return json.dumps({"numRecords": 0})
     numbers = rows[column].to_numpy()
     stats = {
         "numRecords": rows.num_rows,

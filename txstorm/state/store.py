@@ -18,6 +18,7 @@ from txstorm.errors import TableCorrupt
 from txstorm.state.collection import state_group
 from txstorm.state.compact import Compaction, Growth
 from txstorm.state.declared import Declaration, declarations, letters_declaration
+from txstorm.state.expiring import Expiring
 from txstorm.state.gathering import Gathering, are_many, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, States, Tables
@@ -376,7 +377,8 @@ class StateStore:
         if not one.merged:
             since = published.handle.row_count((TXID.name, kept.last_txid()))
             self._growths[state.name] = Growth(kept.handle.row_count(), since)
-        member = Member(one.component, published.path, published.ref, group, published.last_txid())
+        due = [Expiring(kept).is_due] if one.merged and state.ttl is not None else []
+        member = Member(one.component, published.path, published.ref, group, published.last_txid(), *due)
         self._members[published.ref.uri] = member
         return group
 

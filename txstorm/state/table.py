@@ -140,6 +140,8 @@ class DeltaTableState(LoggedTable):
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
         """The staged files; of a state of the layout ``merge`` files that are written here with its rows over theirs.
 
+        `stamp`: of the last txid, UTC microseconds.
+
         Raises:
             TableCorrupt: the staged file is gone or has another size, or a file to be written again is damaged.
             OSError: the disk is full.

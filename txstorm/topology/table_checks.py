@@ -133,9 +133,10 @@ def _layout_faults(where: str, state: KeyedState) -> Iterator[str]:
     if state.layout != MERGE:
         return
     if isinstance(state, CollectionState):
-        yield f"{where}: a collection cannot have the layout {MERGE!r}: it keeps changes; leave the layout out"
-    elif state.ttl is not None:
-        yield f"{where}: a ttl and the layout {MERGE!r} exclude each other: commits write the files of their keys only"
+        yield (
+            f"{where}: a collection cannot have the layout {MERGE!r}: each append would write all rows of its key "
+            "again; leave the layout out"
+        )
     if state.writer == SPARK:
         yield f"{where}: writer {SPARK!r} and the layout {MERGE!r} exclude each other: Spark appends; leave one out"
 

@@ -1,5 +1,6 @@
 """Committers in one line: the tables they declare, and what is in them after a run."""
 
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,13 @@ import pytest
 
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.state import KeyedState
 from txstorm.bolts import CountBy, CountByKey, SumByKey
 from txstorm.errors import EmitError, StateError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.testing import TopologyTestDriver
+
+HOUR = timedelta(hours=1)
 
 
 def built(bolt: BatchBolt, fields: str, rows: list[Any], grouping: list[str], tasks: int = 2) -> Any:
@@ -77,6 +82,38 @@ def test_keys_of_another_type_fail_the_topology(tmp_path: Path):
 def test_a_bad_table_name_is_a_fault_of_the_topology():
     with pytest.raises(TopologyError, match="no/name"):
         built(CountByKey("word", "no/name"), "word", [], ["word"])
+
+
+@pytest.mark.parametrize(
+    "bolt", [CountByKey("word", "table", ttl=HOUR), SumByKey("word", "n", "table", ttl=HOUR, layout="merge")]
+)
+def test_a_key_that_does_not_come_for_its_time_to_live_begins_anew(bolt):
+    rows = [("a", 1), ("b", 1), ("a", 1), ("a", 1)]
+    spout = MemoryTransactionalSpout([rows], ["word", "n"], take=1)
+    builder = TransactionalTopologyBuilder("t", "rows", spout)
+    builder.set_bolt("keep", bolt, 2).fields_grouping("rows", ["word"])
+    with TopologyTestDriver(builder.build_topology()) as driver:
+        found = []
+        for minutes in (40, 10, 80, 0):  # from here to the next transaction, which is planned when this one is done
+            driver.advance(60 * minutes)
+            driver.commit()
+            found.append([tuple(row.values()) for row in driver.state("table").to_pylist()])
+    assert found == [[("a", 1)], [("a", 1), ("b", 1)], [("a", 2), ("b", 1)], [("a", 1)]]
+
+
+@pytest.mark.parametrize("make", [CountByKey, lambda key, table, **of: SumByKey(key, "n", table, **of)])
+def test_their_states_are_declared_and_checked_as_any(make, tmp_path):
+    of = {"ttl": HOUR, "layout": "changes", "writer": "spark"}
+    assert make("word", "table", **of).state == KeyedState("table", {"word": str}, {"n": int}, **of)
+    for wrong, message in (
+        ({"ttl": 3600}, "ttl is a timedelta"),
+        ({"layout": "wide"}, "expected the layout changes or"),
+    ):
+        with pytest.raises(TopologyError, match=rf"component 'keep', state 'table'.*{message}"):
+            built(make("word", "table", **wrong), "word n", [], ["word"])
+    merged = built(make("word", "table", layout="merge"), "word n", [("a", 1), ("a", 1)], ["word"])
+    assert result(merged, tmp_path) == [("a", 2)]
+    assert not (tmp_path / "data/changes/table").exists()
 
 
 def test_partial_counts_and_sums_equal_plain_counts(tmp_path: Path):

@@ -34,12 +34,17 @@ reaches the driver, in files beyond spill_bytes
 └─ A → C by shuffle: 1 task
 commit phase: finishes one txid after the other, in the driver, in this order
 ├─ 1. B: committer, 1 task
-│  └─ from A by shuffle
+│  ├─ from A by shuffle
+│  └─ large commits: in the driver, not as a job
+│     └─ it has no keyed state
 ├─ 2. C: batch bolt, 1 task
 │  ├─ from A by shuffle
 │  └─ from B by shuffle
 └─ 3. D: committer, 1 task
-   └─ from C by shuffle"""
+   ├─ from C by shuffle
+   └─ large commits: in the driver, not as a job
+      ├─ it has no keyed state
+      └─ what it gets from C is made in the commit phase"""
 
 BRANCHES = """\
 plan of topology branches
@@ -61,7 +66,9 @@ reaches the driver, in files beyond spill_bytes
 commit phase: finishes one txid after the other, in the driver, in this order
 └─ 1. faults: committer, 1 task
    ├─ from far/errors by global
-   └─ from meet/errors by global"""
+   ├─ from meet/errors by global
+   └─ large commits: in the driver, not as a job
+      └─ it has no keyed state"""
 
 ALONE = """\
 plan of topology t
@@ -95,6 +102,20 @@ def test_tables_that_spark_publishes_are_named():
     made = builder()
     made.set_bolt("sink", DeltaSink("out", {"word": str}, writer="spark")).shuffle_grouping("s")
     made.set_bolt("counts", CountByKey("word", "counts", writer="spark")).global_grouping("s")
-    lines = explain(made.build_topology()).splitlines()
-    assert lines[-1].endswith("state counts: state/counts, changes/counts, by word, published with Spark")
-    assert "sink out: sinks/out, published with Spark" in "\n".join(lines)
+    lines = explain(made.build_topology())
+    assert "state counts: state/counts, changes/counts, by word, published with Spark" in lines
+    assert "sink out: sinks/out, published with Spark" in lines
+
+
+def test_a_state_of_the_layout_merge_has_one_table():
+    made = builder()
+    made.set_bolt("counts", CountByKey("word", "counts", layout="merge")).global_grouping("s")
+    assert "state counts: state/counts, by word" in explain(made.build_topology())
+
+
+def test_large_commits_that_are_switched_off():
+    topology = word_count().with_settings({"large_commit_rows": None})
+    assert explain(topology) == WORD_COUNT
+    *_, verdict, reason = explain(topology.with_settings({"large_commit_bytes": "none"})).splitlines()
+    assert verdict.endswith("large commits: in the driver, not as a job")
+    assert reason.endswith("large_commit_rows and large_commit_bytes are none")

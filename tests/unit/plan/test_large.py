@@ -1,14 +1,16 @@
 """Which committers can commit a large transaction as a job."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from plan_samples import Batch, Each, Keep, builder, source_diagram, word_count
 
 from txstorm import MemoryBackend
 from txstorm.api.maps import MapState
+from txstorm.api.outlets import OUTLET_METHODS, Outlet
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
-from txstorm.plan.large import spread_tables
+from txstorm.plan.large import obstacles, spread_tables
 from txstorm.plan.stages import compile_plan
 
 COUNTS, LOG = Keep.tables
@@ -17,6 +19,7 @@ OTHER = replace(COUNTS, name="other")
 
 
 def spread(tables, group=lambda bolt: bolt.fields_grouping("s", ["word"]), *, more=None, external=False):
+    """The tables of the committers that a job can do, and what is in the way of the others."""
     made = builder()
     made.set_bolt("each", Each()).shuffle_grouping("s")
     bolt = Batch()
@@ -24,7 +27,10 @@ def spread(tables, group=lambda bolt: bolt.fields_grouping("s", ["word"]), *, mo
     group(made.set_committer_bolt("keep", bolt, 2, external=external))
     if more is not None:
         more(made)
-    return spread_tables(compile_plan(made.build_topology()))
+    plan = compile_plan(made.build_topology())
+    found = spread_tables(plan)
+    assert ("keep" in found) is not bool(obstacles(plan, "keep"))
+    return found or obstacles(plan, "keep")
 
 
 def test_grouped_by_the_key_of_all_states():
@@ -34,40 +40,59 @@ def test_grouped_by_the_key_of_all_states():
 
 
 @pytest.mark.parametrize(
-    "tables",
+    ("tables", "reasons"),
     [
-        (LOG,),
-        (PAIR,),
-        (COUNTS, PAIR),
-        (KeyedState("one", {}, {"n": int}),),
-        (CollectionState("rows", {"word": str}, {"n": int}, order={"at": int}),),
-        (replace(COUNTS, key={"other": str}),),
+        ((LOG,), ["it has no keyed state"]),
+        ((PAIR,), ["what it gets from s is grouped by fields word, not by fields word, why"]),
+        ((COUNTS, PAIR), ["its states have different keys: counts by word and pair by word, why"]),
+        (
+            (KeyedState("one", {}, {"n": int}),),
+            ["state one has one row, so there is nothing to divide", "what it gets from s is grouped by fields word"],
+        ),
+        (
+            (CollectionState("rows", {"word": str}, {"n": int}, order={"at": int}),),
+            ["state rows holds collections, and what a scan reads is not bounded by the input"],
+        ),
+        (
+            (replace(COUNTS, key={"other": str}),),
+            ["what it gets from s is grouped by fields word, not by fields other"],
+        ),
     ],
 )
-def test_other_tables(tables):
-    assert spread(tables) == {}
+def test_other_tables(tables, reasons):
+    assert spread(tables) == reasons
 
 
-@pytest.mark.parametrize("kind", ["shuffle_grouping", "global_grouping", "all_grouping"])
+@pytest.mark.parametrize("kind", ["shuffle", "global", "all"])
 def test_other_groupings(kind):
-    assert spread((COUNTS,), lambda bolt: getattr(bolt, kind)("s")) == {}
-    assert spread((COUNTS,), lambda bolt: getattr(bolt.fields_grouping("s", ["word"]), kind)("each")) == {}
+    reason = "what it gets from {} is grouped by " + kind + ", not by fields word"
+    grouping = f"{kind}_grouping"
+    assert spread((COUNTS,), lambda bolt: getattr(bolt, grouping)("s")) == [reason.format("s")]
+    both = spread((COUNTS,), lambda bolt: getattr(bolt.fields_grouping("s", ["word"]), grouping)("each"))
+    assert both == [reason.format("each")]
 
 
 def test_effects_elsewhere():
-    assert spread((COUNTS,), external=True) == {}
-    assert spread((COUNTS, MapState("map", MemoryBackend()))) == {}
+    assert spread((COUNTS,), external=True) == ["it has effects of its own (external)"]
+    writer = SimpleNamespace(**dict.fromkeys(OUTLET_METHODS, print))
+    stores = (MapState("own", MemoryBackend()), Outlet("out", {"word": str}, writer))
+    elsewhere = "is reached through a connection of the driver"
+    assert spread((COUNTS, *stores)) == [f"map own {elsewhere}", f"outlet out {elsewhere}"]
 
 
 def test_what_is_behind_or_before_another_one_in_the_commit_phase():
-    assert spread_tables(compile_plan(source_diagram())) == {}
+    plan = compile_plan(source_diagram())
+    assert spread_tables(plan) == {}
+    assert obstacles(plan, "D") == ["it has no keyed state", "what it gets from C is made in the commit phase"]
 
     def behind(made):
         last = Batch()
         last.tables = (OTHER,)
-        made.set_committer_bolt("last", last).fields_grouping("keep", ["word"])
+        made.set_committer_bolt("last", last).fields_grouping("keep", ["word"]).fields_grouping(
+            "keep", ["why"], "errors"
+        )
 
-    assert spread((COUNTS,), more=behind) == {}
+    assert spread((COUNTS,), more=behind) == {"keep": (COUNTS,)}
 
 
 def test_a_sink_of_its_own_beside_it_changes_nothing():

@@ -95,7 +95,15 @@ def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
     part = {user: [row for row in rows if at <= row[0] <= at + 4] for user, rows in events.items()}
     assert handle.scan_many(USERS, at, at + 4) == {user: rows for user, rows in part.items() if rows}
     assert handle.scan("ann", None, at) == [row for row in events.get("ann", []) if row[0] <= at]
-    assert resources.collection("count", 0, "recent").scan(()) == recent
+    for limit, reverse in ((1, True), (3, False), (3, True), (99, True)):
+        wanted = {user: rows[::-1][:limit] if reverse else rows[:limit] for user, rows in part.items() if rows}
+        assert handle.scan_many(USERS, at, at + 4, limit=limit, reverse=reverse) == wanted
+    rows = [{"user": user, "at": at, "kind": kind, "n": n} for user in part for at, kind, n in part[user]]
+    assert handle.scan_table(part, at, at + 4).to_pylist() == rows
+    handle = resources.collection("count", 0, "recent")
+    assert handle.scan(()) == recent
+    assert handle.scan((), limit=2, reverse=True) == recent[::-1][:2]
+    assert handle.scan_table([()]).to_pylist() == [{"at": at, "n": n} for at, n in recent]
 
 
 def opened(data_dir: Path, bounds: Bounds = FEW, **arguments: Any) -> StateStore:

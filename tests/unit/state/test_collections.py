@@ -1,5 +1,6 @@
 """Collections per key: appended, scanned in order over a range, removed by range, under the rules of all states."""
 
+import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import pairwise
@@ -22,6 +23,7 @@ from txstorm.state.ordered import Span
 from txstorm.state.placed import CollectionIndex
 from txstorm.state.rowcodec import RowCodec
 from txstorm.state.rowstore import RowStores, belonging
+from txstorm.state.schema import changes_schema
 
 VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
 LISTS = CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": pa.list_(pa.int64())})
@@ -97,6 +99,95 @@ def test_ranges_include_both_ends(bench, start, end, expected):
     assert handle.remove("a", start, end) == len(expected)
     assert [at for at, _, _ in handle.scan("a")] == [at for at in (-9, -1, 0, 3, 8) if at not in expected]
     assert len(handle.scan("b")) == 18
+
+
+@pytest.mark.parametrize(("limit", "reverse"), [(1, False), (1, True), (3, True), (4, False), (9, True)])
+def test_a_limit_counts_the_rows_that_are_there(bench, limit, reverse):
+    """Behind those that are removed, in this txid or earlier ones, and with those that come between."""
+    made = bench(EVENTS)
+    made.commit(1, lambda h: h.append_many([("a", at, "k", at) for at in range(40)]))
+    made.commit(2, lambda h: [h.remove("a", 2, 9), h.remove("a", 30, 38), h.append("a", 5, "again", 5)])
+    handle = made.open(3)
+    handle.append_many([("a", 20, "own", 20), ("a", 99, "own", 99)])
+    handle.remove("a", 39, 39)
+    handle.remove("a", 0, 0)
+    places = sorted([1, 5, *range(10, 30), 20], reverse=reverse)
+    assert [at for at, *_ in handle.scan("a", None, 98, limit=limit, reverse=reverse)] == places[:limit]
+    assert handle.scan("a", reverse=True) == handle.scan("a")[::-1]
+    twenty = [(20, "k", 20), (20, "own", 20)]
+    assert handle.scan("a", 20, limit=2) == twenty
+    assert handle.scan("a", None, 20, limit=2, reverse=True) == twenty[::-1]
+    assert handle.scan_many("ab", limit=1, reverse=True) == {"a": [(99, "own", 99)]}
+    assert handle.remove("a") == 24
+
+
+class Plain:
+    """A model: every row that is there, and the columns of a table of them."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def scan(self, key, start, end, limit=None, reverse=False):
+        there = [row for row in self.rows.get(key, []) if start <= row[0] <= end]
+        return there[::-1][:limit] if reverse else there[:limit]
+
+
+@pytest.mark.parametrize("run", range(2))
+def test_any_reads_and_writes_show_what_a_plain_model_shows(bench, run):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    draw, plain, made = random.Random(f"{seed}/{run}"), Plain(), bench(VISITS)
+    keys = [("ann", 1), ("ann", 2), (None, 1)]
+    for txid in range(1, 9):
+        handle = made.open(txid)
+        for _ in range(12):
+            key, day = draw.choice(keys), draw.randrange(-20, 20)
+            start, end = (AT + timedelta(day), AT + timedelta(day + draw.randrange(12)))
+            if draw.random() < 0.25:
+                gone = plain.scan(key, start, end)
+                plain.rows[key] = [row for row in plain.rows.get(key, []) if row not in gone]
+                assert handle.remove(key, start, end) == len(gone)
+            else:
+                rows = [(AT + timedelta(draw.randrange(-20, 20)), draw.choice([None, 10 * txid])) for _ in range(5)]
+                handle.append_many([(key, *row) for row in rows])
+                plain.rows[key] = sorted([*plain.rows.get(key, []), *rows], key=lambda row: row[0])
+            limit, reverse = draw.choice([None, 1, 2, 5, 50]), draw.random() < 0.5
+            assert handle.scan(key, start, end, limit=limit, reverse=reverse) == plain.scan(
+                key, start, end, limit, reverse
+            )
+            found = handle.scan_table(keys, start, end)
+            expected = [(*key, at, n) for key in keys for at, n in plain.scan(key, start, end)]
+            assert list(zip(*(column.to_pylist() for column in found), strict=True)) == expected
+        made.commit(txid, lambda h: None)
+
+
+def test_a_table_has_the_columns_that_are_appended(bench):
+    """Of every type, with nulls; it can be appended elsewhere as it is."""
+    kinds = {"s": str, "i": int, "f": float, "t": bool, "y": bytes, "d": date, "m": Decimal, "w": pa.int16(),
+             "l": pa.list_(pa.int64()), "r": pa.struct([("x", pa.string())]), "g": pa.float32(), "at2": datetime}  # fmt: skip
+    wide = CollectionState("wide", key={"k": str, "n": int}, order={"at": pa.int32()}, value=kinds)
+    full = ("ä", -1, 0.5, True, b"\0", date(1905, 1, 1), Decimal("1.5"), -7, [1, 2], {"x": "y"}, 0.25, AT)
+    rows = [(("a", i % 2), 5 - i, *full[:j], None, *full[j + 1 :]) for i, j in enumerate(range(len(full)))]
+    rows += [(("a", 7), 1, *full), (("a", 7), 0, "", 0, -0.0, False, b"x" * 300, *full[5:])]
+    made = bench(wide)
+    made.commit(1, lambda h: h.append_many(rows))
+    keys = [("a", 7), ("a", 1), ("b", 0), ("a", 0), ("a", 7)]
+    for read in (lambda h: None, lambda h: [h.append(("a", 1), 0, *full), h.remove(("a", 0), -3)]):
+        handle = made.open(2)
+        read(handle)
+        table = handle.scan_table(keys, -4, 4)
+        found = handle.scan_many(keys, -4, 4)
+        expected = [(*key, *row) for key in dict.fromkeys(keys) for row in found.get(key, [])]
+        assert list(zip(*(column.to_pylist() for column in table), strict=True)) == expected
+        assert table.schema.equals(
+            pa.schema([(name, changes_schema(wide).field(name).type) for name in table.schema.names])
+        )
+        assert table.column_names == ["k", "n", "at", *kinds]
+    other = Bench(wide)
+    other.commit(1, lambda h: h.append_batch(table))
+    assert other.open(2).scan_table(keys).equals(table)
+    assert other.open(2).scan_table([("x", 0)]).num_rows == 0
+    assert other.open(2).scan_table([]).column_names == table.column_names
 
 
 def test_times_are_ordered_as_moments(bench):
@@ -186,7 +277,7 @@ def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
     pairs = list(zip(codec.keys(keys), keys, strict=True))
     assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
     for owner, at, number in keys:
-        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), Span(at, at))
+        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), Span.of(at, at))
         (found,) = codec.keys([(owner, at, number)])
         assert first <= found <= last
         assert (first[:-16], first[-16:-8]) == (found[:-16], found[-16:-8])
@@ -217,13 +308,23 @@ def test_a_scan_reads_the_rows_of_its_range_and_appending_reads_nothing(tmp_path
     read = []
     for name in ("get", "scan"):
         method = getattr(KeyStore, name)
-        monkeypatch.setattr(KeyStore, name, lambda *a, method=method: read.append(method(*a)) or read[-1])
+        monkeypatch.setattr(KeyStore, name, lambda *a, method=method, **k: read.append(method(*a, **k)) or read[-1])
     made = Bench(EVENTS, tmp_path, Bounds(kept_from=100, behind=100, seconds=1e9))
     for txid in range(1, 11):
         made.commit(txid, lambda h, txid=txid: h.append_many([(f"u{i}", txid, "k", i) for i in range(200)]))
     assert read == []
     assert made.open(11).scan("u7", 4, 6) == [(at, "k", 7) for at in (4, 5, 6)]
     assert [len(one) for one in read] == [3]
+    read.clear()
+    assert made.open(11).scan("u7", limit=2, reverse=True) == [(10, "k", 7), (9, "k", 7)]
+    assert [len(one) for one in read] == [2]
+    made.open(11).remove("u7", 9, 10)
+    read.clear()
+    assert made.open(11).scan("u7", limit=2, reverse=True) == [(8, "k", 7), (7, "k", 7)]
+    assert [len(one) for one in read] == [2, 4]  # on behind the two that are removed, four at once
+    read.clear()
+    assert made.open(11).scan_table(["u7", "u8"], 4, 6)["at"].to_pylist() == [4, 5, 6] * 2
+    assert [len(one) for one in read] == [3, 3]
 
 
 def test_rows_wait_for_the_disk_and_are_found_meanwhile(tmp_path):
@@ -263,6 +364,18 @@ MISUSE = {
     "no row at all": (lambda h: h.append_many([5]), r"expected rows \(key, at, n\), got 5"),
     "the wrong way round": (lambda h: h.scan(("a", 1), AT, AT - timedelta(1)), "expected a range with start <= end"),
     "removed the wrong way round": (lambda h: h.remove(("a", 1), AT, AT - timedelta(1)), "a range with start <= end"),
+    "a limit of nothing": (
+        lambda h: h.scan(("a", 1), limit=0),
+        "expected a limit that is an int above 0, or None, got",
+    ),
+    "a limit that is no number": (
+        lambda h: h.scan_many([("a", 1)], limit="5"),
+        "expected a limit that is an int .*got .*5",
+    ),
+    "a table the wrong way round": (
+        lambda h: h.scan_table([("a", 1)], AT, AT - timedelta(1)),
+        "range with start <= end",
+    ),
     "a start of another type": (lambda h: h.scan(("a", 1), "now"), "start of a range .*expected datetime, got str"),
     "a naive end": (lambda h: h.remove(("a", 1), None, AT.replace(tzinfo=None)), "end of a range .*time zone"),
     "a key of another type": (lambda h: h.scan_many([("a", 1.5)]), "key column 'shop', .*expected int, got float"),
@@ -303,6 +416,7 @@ def test_a_handle_works_in_finish_batch_only():
         lambda: handle.append_batch(pa.table({})),
         lambda: handle.scan("a"),
         lambda: handle.scan_many([]),
+        lambda: handle.scan_table([]),
         lambda: handle.remove("a"),
     ):
         with pytest.raises(StateError, match="used outside finish_batch"):

@@ -14,10 +14,11 @@ from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.state.index import Bounds
 from txstorm.state.ranges import table_ranges
 from txstorm.state.read import read_changes, read_state
+from txstorm.state.rebuilt import unfinished_group
 from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
 from txstorm.state.salvage import find_tables
 from txstorm.state.sql import views
-from txstorm.state.table import Owner
+from txstorm.state.table import Owner, TableRef
 
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
 
@@ -224,6 +225,35 @@ def test_another_layout_is_refused_with_the_ways_out(tmp_path, first, second):
         open_store(tmp_path, states=declared[second])
     assert sorted(tmp_path.rglob("*")) == before
     assert read(tmp_path) == {"a": 1}
+
+
+@pytest.mark.parametrize("held", [1, 2, 3])
+@pytest.mark.parametrize("last", [{"a": 1, "c": 1}, {"a": None, "b": None}])
+def test_a_group_that_some_tables_hold_is_made_again_without_its_intent(tmp_path, held, last):
+    """Also when the table of the layout holds it, whose log names other files than those that were staged."""
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1, "b": 1})
+    group = store.group(2)
+    add(group, 2, last)
+    intent = intent_of(group, [record(2)])
+    for number, table in enumerate(intent.tables, 1):
+        if number == held:
+            store.tables[TableRef(table.kind, table.name)].publish(number, table, intent, 1)
+    found = unfinished_group(tmp_path, find_tables(tmp_path))
+    assert {table.uri: table for table in found.tables} == {table.uri: table for table in intent.tables}
+    assert replace(found, tables=()) == replace(intent, tables=())
+    raise_epochs(tmp_path, store.last_txids(), Owner(TOPOLOGY, INCARNATION), 2)
+    roll_forward(tmp_path, found, 2)
+    assert plain(tmp_path) == read(tmp_path) == counted({"a": 1, "b": 1}, last)
+    assert [table.last_txid() for table in find_tables(tmp_path).tables.values()] == [2, 2, 2]
+    assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
+
+
+def test_a_group_whose_staged_rows_are_gone_was_completed(tmp_path):
+    store = opened(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    store.forget(2)
+    assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
 
 
 def test_what_the_tables_tell_of_a_lost_ledger(tmp_path):

@@ -1,0 +1,183 @@
+"""The layout merge where keys have a time to live: what is gone is in no version from the txid on in which it goes."""
+
+import random
+from datetime import timedelta
+
+import pytest
+from deltalake import DeltaTable
+from keyed_cases import SECOND, begun, publish, read, stamped
+from store_cases import INCARNATION, TOPOLOGY, intent_of, open_store
+
+from txstorm import faults
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.clients.delta import DeltaHandle
+from txstorm.state.read import read_sink
+from txstorm.state.rebuilt import unfinished_group
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.salvage import find_tables
+from txstorm.state.sql import views
+from txstorm.state.table import Owner, TableRef
+
+TTL = 10 * SECOND
+LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
+LOG = SinkTable("log", {"n": int})
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    faults.arm("")
+
+
+def opened(data_dir, **changes):
+    return open_store(data_dir, **{"states": {"count": [LIVE]}, "sinks": {"count": [LOG]}, **changes})
+
+
+def plain(data_dir, version=None):
+    """What a reader sees that knows Delta tables only."""
+    rows = (
+        DeltaTable(str(data_dir / "state/live"), version=version).to_pyarrow_table().select(["user", "n"]).to_pylist()
+    )
+    return {row["user"]: row["n"] for row in rows}
+
+
+def ends(data_dir):
+    """Version of the table → the last txid of its group."""
+    history = DeltaHandle.open(data_dir / "state/live").history()
+    return {entry.version: entry.info["last"] for entry in history if entry.info.get("kind") == "commit"}
+
+
+def play(group, txid, stamp, puts):
+    resources = begun(group, txid, stamp)
+    live = resources.state("count", 0, "live")
+    for user, n in puts.items():
+        if n is None:
+            live.remove(user)
+        else:
+            live.put(user, n)
+    resources.sink("count", 0, "log").append(txid)
+    group.end_txid(txid)
+
+
+def committed(store, stamps, *plan, epoch=1):
+    """One group; `stamps` are those of its txids."""
+    group = store.group(min(stamps))
+    for (txid, stamp), puts in zip(stamps.items(), plan, strict=True):
+        play(group, txid, stamp, puts)
+    publish(store, group, stamps, epoch)
+
+
+def test_every_version_has_the_keys_that_are_there_at_its_stamp(tmp_path, monkeypatch):
+    """With many small files, groups of several txids, removals, txids that write nothing, and restarts."""
+    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 6)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    store, txid, stamp, kept, expected, stamp_of = opened(tmp_path, create=True), 0, 0, {}, {}, {}
+    for epoch in range(1, 20):
+        stamps, plan = {}, []
+        for _ in range(draw.randrange(1, 4)):
+            txid, stamp = txid + 1, stamp + draw.choice([0, 1, 3 * SECOND, 6 * SECOND])
+            puts = {f"u{draw.randrange(40)}": draw.choice([1, 2, None]) for _ in range(draw.choice([0, 0, 3, 6]))}
+            stamps[txid], plan = stamp, [*plan, puts]
+            kept |= {user: (n, stamp) for user, n in puts.items()}
+        committed(store, stamps, *plan, epoch=epoch)
+        kept = {user: (n, at) for user, (n, at) in kept.items() if n is not None and at + TTL > stamp}
+        stamp_of[txid], expected[txid] = stamp, {user: n for user, (n, _) in kept.items()}
+        assert plain(tmp_path) == expected[txid]
+        if draw.random() < 0.3:
+            store.close()
+            store = opened(tmp_path, committed=txid, epoch=None)
+        store.raise_epoch(epoch + 1)
+    for version, last in ends(tmp_path).items():
+        assert plain(tmp_path, version) == expected[last]
+        assert read(tmp_path, "live", last, stamp_of[last]) == [
+            {"user": user, "n": n} for user, n in sorted(expected[last].items())
+        ]
+    store.close()
+
+
+def test_a_txid_makes_a_version_if_it_writes_or_keys_go_in_it(tmp_path):
+    store = opened(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    committed(store, {2: 5 * SECOND}, {"b": 1})
+    committed(store, {3: TTL - 1}, {})
+    committed(store, {4: TTL}, {})  # a goes
+    committed(store, {5: TTL + 1}, {})
+    committed(store, {6: 15 * SECOND, 7: 15 * SECOND}, {}, {})  # b goes
+    committed(store, {8: 99 * SECOND}, {})
+    assert [plain(tmp_path, version) for version in sorted(ends(tmp_path))] == [
+        {"a": 1},
+        {"a": 1, "b": 1},
+        {"b": 1},
+        {},
+    ]
+    assert sorted(ends(tmp_path).values()) == [1, 2, 4, 7]
+    (view, *_) = views(tmp_path, 5, 8)
+    assert view.query.endswith("VERSION AS OF 4")
+
+
+def test_only_files_with_keys_that_go_or_change_are_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 8)
+    store = opened(tmp_path, create=True)
+    committed(store, {1: 0}, {"u7": 1})
+    committed(store, {2: SECOND}, {f"u{i}": 1 for i in range(60) if i != 7})
+    before = {file.path for file in DeltaHandle.open(tmp_path / "state/live").files()}
+    committed(store, {3: TTL}, {})
+    after = {file.path for file in DeltaHandle.open(tmp_path / "state/live").files()}
+    assert 0 < len(before - after) <= 3 < len(before)
+    assert plain(tmp_path) == {f"u{i}": 1 for i in range(60) if i != 7}
+
+
+@pytest.mark.parametrize("point", ["p7.1.before", "merge.staged", "p7.1.written", "p7.1.after"])
+@pytest.mark.parametrize("puts", [{}, {"b": 2}])
+def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts):
+    """Also later: the stamp counts that was decided, no clock does."""
+    store = opened(tmp_path, create=True)
+    committed(store, {1: 0, 2: SECOND}, {"a": 1, "c": 1}, {"c": 2})
+    recorded = store.last_txids()
+    group = store.group(3)
+    play(group, 3, TTL, puts)
+    intent = intent_of(group, [stamped(3, TTL)])
+    assert [table.uri for table in intent.tables] == ["state/live", "sinks/log"]
+    faults.arm(f"{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        store.publish(intent, 1)
+    faults.arm("")
+    check_tables(tmp_path, recorded, INCARNATION, [intent])
+    raise_epochs(tmp_path, recorded, Owner(TOPOLOGY, INCARNATION), 2)
+    assert roll_forward(tmp_path, intent, 2) == roll_forward(tmp_path, intent, 2)
+    assert plain(tmp_path) == {"c": 2, **puts}
+    again = opened(tmp_path, epoch=3, committed=3, recorded=[*recorded])
+    committed(again, {4: TTL + SECOND}, {}, epoch=3)
+    assert plain(tmp_path) == puts
+    again.close()
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_group_in_which_keys_only_go_is_made_again_without_its_intent(tmp_path, held):
+    store = opened(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    intent = intent_of(group, [stamped(2, TTL)])
+    table = intent.tables[held]
+    store.tables[TableRef(table.kind, table.name)].publish(held + 1, table, intent, 1)
+    found = unfinished_group(tmp_path, find_tables(tmp_path))
+    assert {one.uri: one for one in found.tables} == {one.uri: one for one in intent.tables}
+    roll_forward(tmp_path, found, 1)
+    assert (plain(tmp_path), read_sink(tmp_path, "log")["n"].to_pylist()) == ({}, [1, 2])
+
+
+def test_an_attempt_that_fails_takes_no_key_with_it(tmp_path):
+    """It comes again with an earlier stamp, as another coordinator may plan it."""
+    store = opened(tmp_path, create=True)
+    committed(store, {1: 0}, {"a": 1})
+    group = store.group(2)
+    play(group, 2, TTL, {})
+    assert [table.uri for table in group.stage([stamped(2, TTL)], 1)] == ["state/live", "sinks/log"]
+    group.drop_from(2)
+    play(group, 2, SECOND, {})
+    publish(store, group, {2: SECOND})
+    assert (plain(tmp_path), list(ends(tmp_path).values())) == ({"a": 1}, [1])
+    store.close()
