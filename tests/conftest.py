@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from programs import close_loaded
 
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
@@ -21,6 +22,14 @@ hypothesis.settings.load_profile("txstorm")
 pytest_plugins = ["servers.fixtures"]
 
 ROOT = Path(__file__).resolve().parent.parent
+CLASSES = ROOT / ".cache" / "spark.jsa"
+if CLASSES.exists():
+    # Sessions of all tests, also those of their programs, load the classes that `scripts/jars` archived. Without
+    # messages: an archive that does not fit is passed over.
+    os.environ.setdefault(
+        "SPARK_SUBMIT_OPTS",
+        f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    )
 
 
 def delta_jars() -> str:
@@ -55,6 +64,13 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs() -> Iterator[None]:
+    """Ends the process that programs of tests are forked from."""
+    yield
+    close_loaded()
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])

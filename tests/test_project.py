@@ -141,11 +141,12 @@ def test_wheel_holds_the_package_alone(wheel: Path):
 
 
 @pytest.fixture(scope="module")
-def empty_environment(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bin` of an environment where `pip install .` was all that happened."""
+def empty_environment(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bin` of an environment where `pip install` of the wheel was all that happened."""
     home = tmp_path_factory.mktemp("venv")
-    venv.create(home, with_pip=True)
-    run(home / "bin" / "python", "-m", "pip", "install", "-c", "constraints.txt", ".", cwd=source)
+    venv.create(home)
+    install = ["--python", home / "bin" / "python", "install", "--no-compile", "-c", "constraints.txt", wheel]
+    run(sys.executable, "-m", "pip", *install, cwd=source)
     return home / "bin"
 
 

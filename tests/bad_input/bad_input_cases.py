@@ -136,6 +136,6 @@ def logs(data_dir: Path) -> list[Path]:
 def environment(**changes: str) -> Mapping[str, str]:
     """For child processes: they find what the tests find."""
     root = str(Path(__file__).resolve().parents[2])
-    here = str(Path(__file__).resolve().parent)
-    path = os.pathsep.join([root, here, os.environ.get("PYTHONPATH", "")])
+    here = Path(__file__).resolve().parent
+    path = os.pathsep.join([root, str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, **changes}

@@ -12,7 +12,7 @@ from txstorm.errors import TxstormError
 from txstorm.state.read import read_sink, read_state
 
 SEEDS = range(1000)
-QUICK, USUAL = 30, 100
+QUICK, USUAL = 30, 60
 WORDS = [f"w{i % 7}" for i in range(30)]
 MORE = [*WORDS, "w1", "new"]
 BASES = {"stopped": len(WORDS), "decided": 7, "short": 3}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from bad_input_cases import environment, listing, run_words, topology, write_words
 from bad_topologies import CASES
+from programs import loaded
 
 import txstorm
 from txstorm.cli.main import execute
@@ -196,8 +197,7 @@ def test_another_process_holds_the_directory(in_tmp):
     data_dir = run_words(in_tmp)
     ledger = open_ledger(data_dir, create=False)
     ledger.acquire("somebody")
-    command = [sys.executable, "-m", "txstorm", *run("--data-dir", "data", "--json")]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    done = loaded().run("-m", "txstorm", *run("--data-dir", "data", "--json"), env=environment())
     ledger.close()
     assert done.returncode == 3, done.stderr
     about = json.loads(done.stdout.splitlines()[-1])["error"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import Keep, Says, environment, go, refused, run_words, topology, unchanged, write_words
+from programs import loaded
 
 from txstorm import KeyedState, faults
 from txstorm.errors import BlockedError, DataDirectoryError, HeldError, StateError, TxstormError
@@ -141,8 +142,7 @@ def test_a_decided_transaction_is_published_before_a_changed_declaration_is_refu
 
 def as_nobody(*arguments):
     """Run this file's `main` without any rights; returns what it printed: the error's class and message."""
-    command = [sys.executable, __file__, *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    done = loaded().run(__file__, *arguments, env=environment())
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 

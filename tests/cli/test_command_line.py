@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Program, loaded
 
 from txstorm.runtime.reading import committed_txid
 
@@ -67,31 +68,22 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Program]
 
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
     """Starts ``txstorm`` in the project, where Python does not look for modules by itself (``-P``)."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def popen(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "txstorm", *arguments],
-            cwd=project,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def begin(*arguments: str, **environment: str) -> Program:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        started.append(loaded().start("-P", "-m", "txstorm", *arguments, cwd=project, env=environment))
+        return started[-1]
 
-    yield popen
+    yield begin
     for process in started:
         process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -132,9 +124,11 @@ def counts(txstorm: Any) -> dict[str, int]:
     return {row["word"]: row["n"] for row in last(out)["rows"]}
 
 
-def test_a_module_of_the_current_directory_runs_and_continues(txstorm):
-    code, out, err = txstorm(*LOCAL, "--until-txid", "3", "--json")
-    assert (code, last(out)["committed_txid"]) == (0, 3), err
+def test_a_module_of_the_current_directory_runs_and_continues(txstorm, project):
+    command = [sys.executable, "-P", "-m", "txstorm", *LOCAL, "--until-txid", "3", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, last(done.stdout)["committed_txid"]) == (0, 3), done.stderr
     assert counts(txstorm) == {"storm": 2, "spark": 2, "delta": 2}
     code, out, err = txstorm(*LOCAL, "--available-now", "--json")
     assert (code, last(out)["committed_txid"], last(out)["txids"]) == (0, 20, 17), err
@@ -203,6 +197,18 @@ def test_what_user_code_prints_comes_before_the_last_line(txstorm, project):
     assert last(out)["committed_txid"] == 1
 
 
+def test_what_was_printed_comes_before_the_error(project):
+    (project / "bad.py").write_text("print('hello')\nraise ValueError('oh')\n", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONUNBUFFERED", None)
+    command = [sys.executable, "-m", "txstorm", "describe", "bad"]
+    done = subprocess.run(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[0]) == (2, "hello")
+    assert "oh" in done.stdout
+
+
 # --- what is needed for it --------------------------------------------------------------------------------------------
 
 WITHOUT = """
@@ -254,15 +260,18 @@ def test_spark_that_is_missing_is_named(project):
     assert not (project / "txstorm-data").exists()
 
 
-def test_help_and_version_load_nothing_heavy():
+def test_help_and_what_looks_at_a_topology_load_nothing_heavy(txstorm, project):
+    assert txstorm(*LOCAL, "--until-txid", "1")[0] == 0
+    data_dir = "txstorm-data/echo"
+    commands = [["--help"], ["run", "--help"], ["--version"], ["list"]]
+    commands += [[name, data_dir] for name in ("status", "inspect", "deactivate", "activate")]
     program = (
-        "import sys\nfrom txstorm.cli.main import execute\n"
-        "assert execute(['--help']) == execute(['run', '--help']) == execute(['--version']) == 0\n"
+        f"import sys\nfrom txstorm.cli.main import execute\nassert not any(map(execute, {commands}))\n"
         "print({'pyarrow', 'numpy', 'pandas', 'pyspark', 'deltalake'} & set(sys.modules))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd="/"
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=project
     )
     assert done.stdout.splitlines()[-1] == "set()"
 

@@ -102,7 +102,7 @@ def difference(expected: str, got: str, *, varies: bool) -> str | None:
     """What to show when `got` is not what the text says, else None."""
     pattern = "\n".join(_pattern(line, varies=varies) for line in _lines(expected))
     # A line of its own that is … stands for any number of lines, also none.
-    pattern = re.sub(r"(?:^|\n)ANYLINES(?=\n|$)", lambda _: r"(?:\n?.*)*?", pattern)
+    pattern = re.sub(r"(?:^|\n)ANYLINES(?=\n|$)", lambda _: r"(?:(?:\A|\n).*)*?", pattern)
     if re.fullmatch(pattern, "\n".join(_normal(line, varies=varies) for line in _lines(got))):
         return None
     return f"expected\n{expected}\n--- got\n{got[:SHOWN]}{'…' * (len(got) > SHOWN)}"
@@ -191,16 +191,28 @@ def _commands(text: str) -> list[tuple[str, str]]:
     return [(command, "\n".join(output)) for command, output in found]
 
 
-def prepare(directory: Path) -> None:
-    """Make `directory` look like a checkout whose `txstorm` is on the PATH, and go there."""
+def prepare(directory: Path, programs_socket: str | None) -> None:
+    """Make `directory` look like a checkout whose `txstorm` is on the PATH, and go there.
+
+    Where there is a process that forks programs, see `programs`, it is asked for txstorm and for jobs.
+    """
     (directory / "jobs").symlink_to(ROOT / "jobs")
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
     python, submit = (shlex.quote(str(one)) for one in (sys.executable, Path(sys.executable).with_name("spark-submit")))
-    programs_of_venv = {"txstorm": f"{python} -m txstorm", "python": python, "python3": python, "spark-submit": submit}
-    for program, call in programs_of_venv.items():
+    fast = python
+    if programs_socket:
+        fast = shlex.join([sys.executable, "-I", "-S", str(ROOT / "tests" / "called.py"), programs_socket])
+    either = f'case "$1" in jobs/*) exec {fast} "$@" ;; *) exec {python} "$@" ;; esac'
+    calls = {
+        "python3": either,
+        "txstorm": f'exec {fast} -m txstorm "$@"',
+        "python": either,
+        "spark-submit": f'exec {submit} "$@"',
+    }
+    for program, call in calls.items():
         shim = programs / program
-        shim.write_text(f'#!/bin/sh\nexec {call} "$@"\n', encoding="utf-8")
+        shim.write_text(f"#!/bin/sh\n{call}\n", encoding="utf-8")
         shim.chmod(0o755)
     os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -234,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--spark", action="store_true", help="run the blocks that need Spark, too")
+    parser.add_argument("--programs", metavar="SOCKET", help="of a process that forks programs")
     parser.add_argument("--instead", action="append", default=[], metavar="OLD=NEW", help="replace text in the blocks")
     chosen = parser.parse_args(arguments)
     instead = [tuple(one.split("=", 1)) for one in chosen.instead]
@@ -241,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faulthandler.dump_traceback_later(LONGEST, exit=True)
     with tempfile.TemporaryDirectory() as directory:
         before = Path.cwd()
-        prepare(Path(directory))
+        prepare(Path(directory), chosen.programs)
         try:
             faults = run_file(path, spark=chosen.spark, instead=instead)
         finally:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from docs_blocks import ROOT, blocks, difference
+from programs import loaded
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 RUNNER = Path(__file__).with_name("docs_blocks.py")
@@ -24,13 +24,8 @@ def name(page: Path) -> str:
 
 
 def run_page(page: Path, *options: str, **environment: str) -> None:
-    done = subprocess.run(
-        [sys.executable, RUNNER, page, *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    done = loaded().run(RUNNER, page, "--programs", loaded().socket, *options, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-8000:]}"
 
 
@@ -71,14 +66,8 @@ def spark_environment() -> dict[str, str]:
 @pytest.mark.slow
 def test_the_demo_prints_what_the_readme_shows(tmp_path: Path):
     shown = re.search(r"<!-- demo -->\n```text\n(.*?)```", PAGES[0].read_text(encoding="utf-8"), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.demo", "--engine", "local"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = loaded().run("-m", "jobs.demo", "--engine", "local", cwd=tmp_path, env=environment)
     installed = str(Path(sys.executable).with_name("txstorm"))
     assert difference(shown[1], done.stdout.replace(installed, ".venv/bin/txstorm"), varies=False) is None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import loaded
 
 from txstorm import Topology, TransactionalTopologyBuilder, run
 from txstorm.bolts import SumByKey
@@ -159,10 +160,8 @@ def test_a_job_can_be_read_in_a_minute(path: Path):
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 @pytest.mark.integration
 def test_a_job_is_found_by_the_command_line(path: Path, tmp_path: Path):
-    command = [sys.executable, "-m", "txstorm", "run", f"jobs.{path.stem}", "--until-txid", "2", "--engine", "local"]
-    done = subprocess.run(
-        [*command, "--data-dir", tmp_path / "data", "--json"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = ["run", f"jobs.{path.stem}", "--until-txid", "2", "--engine", "local", "--data-dir", tmp_path / "data"]
+    done = loaded().run("-m", "txstorm", *command, "--json", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from programs import loaded
 from servers.running import Kafka
 
 from jobs.kafka_producer import TAGS, main
@@ -85,10 +84,8 @@ def test_a_broker_that_is_not_there_is_named(capsys):
 def test_the_job_is_found_by_the_command_line(kafka_broker: Kafka, topic: str, tmp_path):
     assert main([kafka_broker.bootstrap, topic, "--count", "200"]) == 0
     target = f"jobs.kafka_to_delta:topology({topic!r}, {kafka_broker.bootstrap!r}, max_batch_rows=100)"
-    command = [sys.executable, "-m", "txstorm", "run", target, "--engine", "local", "--available-now", "--json"]
-    done = subprocess.run(
-        [*command, "--data-dir", tmp_path / "data"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = ["run", target, "--engine", "local", "--available-now", "--json", "--data-dir", tmp_path / "data"]
+    done = loaded().run("-m", "txstorm", *command, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["committed_txid"] >= 2
 

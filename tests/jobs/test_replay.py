@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import loaded
 
 from jobs.replay import main, parser
 from txstorm import run
@@ -396,15 +396,16 @@ def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJso
     change(
         net, "        for word, n in self", '        if "x" in self.batch: time.sleep(60)\n        for word, n in self'
     )
-    command = [sys.executable, ROOT / "jobs/replay.py", "--engine", "local", "--data-dir", "data", "--into", "new"]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
-        try:
-            limit = time.monotonic() + 60
-            while not (net / "new/ledger.db").exists() or committed_txid(net / "new") < 2:
-                assert time.monotonic() < limit and process.poll() is None
-                time.sleep(0.05)
-        finally:
-            process.send_signal(signal.SIGKILL)
+    command = [ROOT / "jobs/replay.py", "--engine", "local", "--data-dir", "data", "--into", "new"]
+    process = loaded().start(*command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        limit = time.monotonic() + 60
+        while not (net / "new/ledger.db").exists() or committed_txid(net / "new") < 2:
+            assert time.monotonic() < limit and process.poll() is None
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
     change(net, "time.sleep(60)", "pass")
     code, result, _ = replayed("--data-dir", "data", "--into", "new")
     assert (code, "new or empty" in result["error"]["message"]) == (2, True)

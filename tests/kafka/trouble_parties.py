@@ -7,8 +7,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
+from programs import Program, loaded
 from servers.family import end_session
 
 log = logging.getLogger("trouble.writer")
@@ -123,8 +122,7 @@ class Writer(threading.Thread):
 class Driver:
     """One ``txstorm run``."""
 
-    process: subprocess.Popen[bytes]
-    log: Path
+    process: Program
     fault: str
 
     def signal(self, number: int) -> None:
@@ -135,7 +133,7 @@ class Driver:
     @property
     def said(self) -> str:
         """The end of what it wrote."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+        return "\n".join(self.process.printed.splitlines()[-12:])
 
 
 class Drivers:
@@ -167,7 +165,7 @@ class Drivers:
         self.ended: list[tuple[int, str]] = []
         self._place = place
         self._environment = dict(environment or {})
-        self._argv = [sys.executable, "-m", module, "run", target, "--engine", engine, "--json"]
+        self._argv = ["-m", module, "run", target, "--engine", engine, "--json"]
         self._argv += ["--data-dir", str(self.data_dir), *options]
         self._running: list[Driver] = []
         self._started = 0
@@ -194,16 +192,11 @@ class Drivers:
         self._started += 1
         log = self._place / f"driver-{self._started}.log"
         path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")])
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [*self._argv, *(options or ("--standby",))],
-                env={**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault, **self._environment},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what it starts can be told from everything else
-            )
-        return Driver(process, log, fault)
+        environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault, **self._environment}
+        command = [*self._argv, *(options or ("--standby",))]
+        # In a session of its own, so that what it starts can be told from everything else.
+        program = loaded().start(*command, env=environment, output=log, merged=True, session=True)
+        return Driver(program, fault)
 
     def of(self, pid: int) -> Driver | None:
         """The one with that pid, if it is running."""

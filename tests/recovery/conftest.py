@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from crash_cells import summary
-from drivers import Drive, Drivers
+from drivers import Drive
 from recovery_cases import Content, Forks, content
 
 MEMORY = Path("/dev/shm")
@@ -50,18 +50,10 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return get
 
 
-@pytest.fixture(scope="session")
-def drivers() -> Iterator[Drivers]:
-    """A loaded process to fork drivers from."""
-    made = Drivers()
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def drive(drivers: Drivers, place: Path) -> Iterator[Drive]:
+def drive(place: Path) -> Iterator[Drive]:
     """Starts drivers of the data directory in `place`; those that still live are killed in the end."""
-    made = Drive(drivers, place)
+    made = Drive(place)
     yield made
     made.close()
 

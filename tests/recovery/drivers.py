@@ -1,27 +1,17 @@
-"""Drivers in processes of their own, each a ``txstorm run``; what they print goes to files that tests look into.
-
-``drivers.py --serve`` has everything loaded and forks them, since loading takes a second and a fork nothing. It reads
-lines of JSON ``{"argv", "name"}``, answers with pids, and writes the exit status of each, negative for a signal, to
-``NAME.status`` when it has ended.
-"""
+"""Drivers in processes of their own, each a ``txstorm run``; tests look into what they print while they run."""
 
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from life_job import expected, life
+from programs import Program, loaded
 from recovery_cases import check, environment, eventually
 from watched import Diary
 
-import txstorm.engine.local  # noqa: F401 - loaded before forks
-from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError
 from txstorm.runtime.lifecycle import read_status
 from txstorm.state.ranges import table_ranges
@@ -33,50 +23,20 @@ def topology(diary: str, seconds: float = 0.01) -> Any:
     return life(Diary(Path(diary)), seconds)
 
 
-class Drivers:
-    """The process that drivers are forked from."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # A shell starts its background jobs with Ctrl-C ignored, and their children would inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-
-    def fork(self, argv: list[str], name: Path) -> int:
-        """Start ``txstorm ARGV``, whose output goes to files of that name; returns its pid."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"argv": argv, "name": str(name)}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate("")
-
-
 class Drive:
     """Starts drivers of the topology in `place`; `options` are those of all of them."""
 
-    def __init__(self, drivers: Drivers, place: Path) -> None:
-        self._drivers = drivers
+    def __init__(self, place: Path) -> None:
         self._place = place
         self._started: list[Driver] = []
         self.options: list[str] = []
 
     def __call__(self, *options: str) -> Driver:
-        name = self._place / f"driver-{len(self._started)}"
-        for suffix in (".out", ".err"):
-            name.with_suffix(suffix).touch()
         data_dir = self._place / "data"
         target = f"drivers:topology({str(self._place / 'diary')!r})"
         command = ["run", target, "--engine", "local", "--data-dir", str(data_dir), "--json", *self.options, *options]
-        self._started.append(Driver(self._drivers.fork(command, name), name, data_dir))
+        program = loaded().start("-m", "txstorm", *command, env=environment())
+        self._started.append(Driver(program, data_dir))
         return self._started[-1]
 
     def close(self) -> None:
@@ -88,21 +48,20 @@ class Drive:
 class Driver:
     """One ``txstorm run``."""
 
-    def __init__(self, pid: int, name: Path, data_dir: Path) -> None:
-        self.pid = pid
-        self._name = name
+    def __init__(self, program: Program, data_dir: Path) -> None:
+        self.pid = program.pid
+        self._program = program
         self._data_dir = data_dir
 
     @property
     def said(self) -> str:
         """What it wrote to standard error so far."""
-        return self._name.with_suffix(".err").read_text()
+        return self._program.complained
 
     @property
     def code(self) -> int | None:
         """Its exit status, negative for a signal; None while it lives."""
-        path = self._name.with_suffix(".status")
-        return int(path.read_text()) if path.exists() else None
+        return self._program.poll()
 
     def says(self, text: str) -> None:
         """Wait until it has written `text`."""
@@ -124,7 +83,7 @@ class Driver:
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
-        os.kill(self.pid, number)
+        self._program.send_signal(number)
 
     def kill(self) -> None:
         """End it as a power cut does, unless it has ended."""
@@ -135,7 +94,7 @@ class Driver:
     def ends(self) -> tuple[int, dict[str, Any]]:
         """Wait for its end: exit code, and what it printed last."""
         code = eventually(lambda: None if self.code is None else (self.code,), 120)[0]
-        lines = self._name.with_suffix(".out").read_text().splitlines()
+        lines = self._program.printed.splitlines()
         assert lines, self.said
         return code, json.loads(lines[-1])
 
@@ -163,54 +122,3 @@ def assert_as_undisturbed(data_dir: Path, txids: int) -> None:
 def published(data_dir: Path) -> set[int]:
     """The last txids of the tables that every transaction changes."""
     return {ranges[-1].last for name, ranges in table_ranges(data_dir).items() if name.startswith("changes/")}
-
-
-# --- the process that forks -------------------------------------------------------------------------------------------
-
-
-def serve() -> None:
-    """Fork a driver for each line of standard input; those that live at its end are killed."""
-    living: dict[int, Path] = {}
-    while True:
-        reap(living)
-        if not select.select([sys.stdin], [], [], 0.02)[0]:
-            continue
-        line = os.read(0, 65536).decode()  # one line at a time: the other side waits for the answer
-        if not line:
-            break
-        request = json.loads(line)
-        name = Path(request["name"])
-        pid = os.fork()
-        if pid == 0:
-            os._exit(driven(request["argv"], name))
-        living[pid] = name
-        print(pid, flush=True)
-    for pid in living:
-        os.kill(pid, signal.SIGKILL)
-
-
-def reap(living: dict[int, Path]) -> None:
-    """Write the exit status of those that have ended."""
-    for pid, name in list(living.items()):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            del living[pid]
-            partial = name.with_suffix(".partial")
-            partial.write_text(str(os.waitstatus_to_exitcode(status)))
-            partial.rename(name.with_suffix(".status"))
-
-
-def driven(argv: list[str], name: Path) -> int:
-    """Run ``txstorm ARGV`` in this process."""
-    for number, suffix in ((1, ".out"), (2, ".err")):
-        with name.with_suffix(suffix).open("w") as file:
-            os.dup2(file.fileno(), number)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    code = execute(argv)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
-
-
-if __name__ == "__main__":
-    serve()

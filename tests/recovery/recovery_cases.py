@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from programs import Program, loaded
+
 from txstorm.clients.delta import DeltaHandle
 from txstorm.ledger.open import open_ledger
 from txstorm.runtime.books import Books
@@ -31,25 +33,16 @@ JOB = HERE / "crash_job.py"
 
 def environment(**more: str) -> dict[str, str]:
     """For children: they find txstorm, and the modules beside the tests."""
-    path = [str(ROOT), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(ROOT), str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}
 
 
-def start(script: Path, *argv: Any, fault: str = "", **more: str) -> subprocess.Popen[str]:
+def start(script: Path, *argv: Any, fault: str = "", **more: str) -> Program:
     """A child process that runs `script`, its standard error with its standard output."""
-    return subprocess.Popen(
-        [sys.executable, script, *map(str, argv)],
-        env=environment(TXSTORM_FAULT=fault, **more),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # A shell starts its background jobs with Ctrl-C ignored, and their children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    return loaded().start(script, *argv, env=environment(TXSTORM_FAULT=fault, **more), merged=True)
 
 
-def finish(child: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str]:
+def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
     """Exit status (negative for a signal) and output of a child."""
     try:
         output, _ = child.communicate(timeout=timeout)

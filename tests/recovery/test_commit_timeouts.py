@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from recovery_cases import ROOT, check, committed_versions, environment, eventually, open_books, sums
+from programs import loaded
+from recovery_cases import check, committed_versions, environment, eventually, open_books, sums
 from watched import SETTINGS, Diary, Keep, watched_topology
 
 from txstorm import TransactionalTopologyBuilder, run
@@ -162,12 +160,5 @@ while not diary.of("hangs"):
 def test_a_process_ends_although_a_committer_does_not(place):
     path = place / "hangs.py"
     path.write_text(SCRIPT)
-    child = subprocess.run(
-        [sys.executable, path, place],
-        env=environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(Path(__file__).parent)])),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    child = loaded().run(path, place, env=environment())
     assert child.returncode == 0, child.stderr

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from recovery_cases import KILLED, ROOT, check, committed_versions, environment, eventually, open_books, sums
+from programs import loaded
+from recovery_cases import KILLED, check, committed_versions, environment, eventually, open_books, sums
 from watched import Diary, Keep, Shelf, ShelfSpout, Watched, watched_topology
 
 from txstorm import FailedException, TransactionalTopologyBuilder, faults, run
@@ -240,15 +238,8 @@ def test_sigkill_between_two_tables_while_the_next_group_is_finished(place, diar
     """Txid 3 is decided, one of its tables is published, another hangs, and txid 4 is being finished over it."""
     path = place / "killed.py"
     path.write_text(SCRIPT)
-    here = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-    child = subprocess.run(
-        [sys.executable, path, place],
-        env=environment(PYTHONPATH=here, TXSTORM_FAULT="p7.2.before:hang:3", TXSTORM_FAULT_TRACE=str(place / "trace")),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    faults = {"TXSTORM_FAULT": "p7.2.before:hang:3", "TXSTORM_FAULT_TRACE": str(place / "trace")}
+    child = loaded().run(path, place, env=environment(**faults))
     assert child.returncode == KILLED, child.stderr
     with open_books(place / "data") as books:
         assert books.currtx() == 3

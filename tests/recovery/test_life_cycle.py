@@ -7,8 +7,6 @@ import logging
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,6 +16,7 @@ from typing import Any
 
 import pytest
 from life_job import expected, life
+from programs import Program, loaded
 from recovery_cases import HERE, check, environment, eventually, finish, open_books, start
 from watched import Diary
 
@@ -63,7 +62,7 @@ def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
 
 
 @pytest.fixture
-def child(data_dir: Path, diary: Diary) -> Iterator[subprocess.Popen[str]]:
+def child(data_dir: Path, diary: Diary) -> Iterator[Program]:
     """The topology in a process of its own, when it has committed something."""
     process = start(JOB, data_dir, diary.path)
     eventually(lambda: data_dir.exists() and committed(data_dir) > 2)
@@ -91,8 +90,7 @@ def assert_everything_once(data_dir: Path, txids: int) -> None:
 
 def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
     """Exit code and last line of a command in a process of its own."""
-    command = [sys.executable, "-m", "txstorm", *map(str, arguments), "--json"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    done = loaded().run("-m", "txstorm", *arguments, "--json", env=environment())
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
@@ -314,7 +312,7 @@ def test_of_two_commands_at_once_the_second_is_told_of_the_first(child, data_dir
     ) as caught:
         kill(data_dir, 0, SHORT)
     assert caught.value.exit_code == 3
-    os.kill(child.pid, signal.SIGCONT)
+    child.send_signal(signal.SIGCONT)
     asker.join()
     assert first[0]["parallelism"]["pass"] == 2
     assert child.poll() is None
@@ -322,7 +320,7 @@ def test_of_two_commands_at_once_the_second_is_told_of_the_first(child, data_dir
 
 
 @contextmanager
-def hanging(child: subprocess.Popen[str], data_dir: Path) -> Iterator[None]:
+def hanging(child: Program, data_dir: Path) -> Iterator[None]:
     """The run hangs, not in the middle of a commit: then a commit of ours would wait for it."""
     while True:
         os.kill(child.pid, signal.SIGSTOP)
@@ -331,13 +329,13 @@ def hanging(child: subprocess.Popen[str], data_dir: Path) -> Iterator[None]:
             ledger.commit([Put("probe", b"")])
             break
         except HeldError:
-            os.kill(child.pid, signal.SIGCONT)
+            child.send_signal(signal.SIGCONT)
         finally:
             ledger.close()
     try:
         yield
     finally:
-        os.kill(child.pid, signal.SIGCONT)
+        child.send_signal(signal.SIGCONT)
 
 
 def _open(data_dir: Path) -> Request | None:

@@ -102,7 +102,7 @@ def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
     diary = Diary(place / "diary")
     child = start(HERE / "endless_job.py", place / "data", diary.path, "spark")
     eventually(lambda: len(diary.of("commit")) > 5 or child.poll() is not None)
-    assert child.poll() is None, child.stdout.read()
+    assert child.poll() is None, child.printed
     below = descendants(child.pid)
     assert any("java" in line for line in below.values())
     assert any("spark_daemon" in line or "pyspark.daemon" in line for line in below.values())

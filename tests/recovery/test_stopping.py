@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from programs import Program, loaded
 from recovery_cases import HERE, check_tiling, environment, eventually, finish, open_books, start
 from watched import Diary, Endless, watched_topology
 
@@ -186,11 +185,11 @@ def test_who_waits_for_all_is_told_when_the_run_is_stopped(place, diary):
 # --- signals to a driver script ---------------------------------------------------------------------------------------
 
 
-def running(place: Path, *options: object, more: int = 6) -> subprocess.Popen[str]:
+def running(place: Path, *options: object, more: int = 6) -> Program:
     """A driver script in a process of its own that has committed a few transactions."""
     child = start(JOB, place / "data", place / "diary", *(options or ("local",)))
     eventually(lambda: len(Diary(place / "diary").of("commit")) > more or child.poll() is not None)
-    assert child.poll() is None, child.stdout.read()
+    assert child.poll() is None, child.printed
     return child
 
 
@@ -218,9 +217,7 @@ def test_ctrl_c_that_another_thread_gets_ends_a_driver_script_too(place, diary):
         "threading.Thread(target=interrupt, daemon=True).start()\n"
         "handle.awaitTermination()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = loaded().run("-c", program, env=environment())
     assert done.returncode == -signal.SIGINT, done.stderr
     assert "KeyboardInterrupt" in done.stderr
     go_on(place / "data", diary)
@@ -253,9 +250,7 @@ def test_a_script_that_just_ends_stops_its_run_cleanly(place, diary):
         f"topology = watched_topology(Endless(), Diary(Path({diary.path!r})))\n"
         f"run(topology, engine='local', data_dir={str(place)!r} + '/data')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = loaded().run("-c", program, env=environment())
     assert (done.returncode, done.stderr) == (0, "")
     with open_books(place / "data") as books:
         assert books.ledger.holder() is None
@@ -278,7 +273,7 @@ def test_a_second_start_in_the_same_process_takes_over(make_engine, place, diary
     assert assert_clean(place / "data") == second.committed
 
 
-def refused(place: Path, diary: Diary, child: subprocess.Popen[str]) -> None:
+def refused(place: Path, diary: Diary, child: Program) -> None:
     with pytest.raises(HeldError, match=f"pid {child.pid} "):
         run(watched_topology(Endless(), diary), engine="local", data_dir=place / "data")
 

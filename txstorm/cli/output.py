@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
@@ -95,6 +96,8 @@ def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str
     """Tell the user about `error`; returns the exit code. Traces of txstorm itself are shown with `debug` only."""
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()  # where both go to one place, what user code printed comes before the error
     console = stderr()
     for text in _told(error, debug=debug):
         console.print(text, soft_wrap=True)

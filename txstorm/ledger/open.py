@@ -5,21 +5,23 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value
-from txstorm.ledger.delta import DeltaLedger
 from txstorm.ledger.durable import sync_file
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
 from txstorm.ledger.place import default_ledger, recorded_ledger, recorded_settings
-from txstorm.ledger.specs import DELTA, MEMORY, SQLITE, LedgerSpec, parse_ledger
+from txstorm.ledger.specs import DELTA, MEMORY, SQLITE, ZOOKEEPER, LedgerSpec, parse_ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.sqlite_file import BUSY
 from txstorm.ledger.store import Ledger
-from txstorm.topology.settings import Settings
+
+if TYPE_CHECKING:
+    from txstorm.topology.settings import Settings
 
 # Two letters at least: one letter and a colon is a drive.
 # A `Path` has folded the slashes into one.
@@ -57,14 +59,9 @@ def open_ledger(
     chosen = ledger or recorded_ledger(directory) or default_ledger(directory)
     if create:
         make_durable_directory(directory)
-    opened = open_spec(
-        chosen,
-        directory,
-        create=create,
-        read_only=read_only,
-        busy=busy,
-        settings=settings or recorded_settings(directory),
-    )
+    if chosen.kind == ZOOKEEPER:  # the one kind that settings say how to reach
+        settings = settings or recorded_settings(directory)
+    opened = open_spec(chosen, directory, create=create, read_only=read_only, busy=busy, settings=settings)
     try:
         if (target := moved_to(opened)) is not None:
             msg = f"ledger {chosen} was moved to {target}; expected the one in use: give --ledger {target}"
@@ -93,6 +90,8 @@ def open_spec(
                 make_durable_directory(path.parent)
         return SqliteLedger(path, create=create, read_only=read_only, busy=busy)
     if ledger.kind == DELTA:
+        from txstorm.ledger.delta import DeltaLedger
+
         return DeltaLedger(ledger.place, create=create, read_only=read_only)
     if ledger.kind == MEMORY:
         return _in_memory(directory, create=create)
@@ -125,6 +124,8 @@ def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | Non
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
     if ledger.kind == DELTA:
+        from txstorm.ledger.delta import DeltaLedger
+
         return DeltaLedger.is_there(ledger.place)
     if ledger.kind == MEMORY:
         return data_dir.absolute() in _memory

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.durable import write_durably
 from txstorm.ledger.specs import SQLITE, LedgerSpec, parse_ledger
-from txstorm.topology.settings import Settings
+
+if TYPE_CHECKING:
+    from txstorm.topology.settings import Settings
 
 LEDGER_FILE = "ledger.db"
 PLACE_FILE = "ledger.json"
@@ -54,6 +56,8 @@ def _read(path: Path, text: str, data_dir: Path) -> LedgerSpec:
 
 def recorded_settings(data_dir: Path) -> Settings:
     """The settings with which `data_dir` reaches its ledger; the defaults of all others."""
+    from txstorm.topology.settings import Settings
+
     if recorded_ledger(data_dir) is None or not (data_dir / PLACE_FILE).exists():
         return Settings()
     return Settings.parse(json.loads((data_dir / PLACE_FILE).read_bytes()).get("settings", {}))
@@ -74,6 +78,8 @@ def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None 
 
 def _reaching(kind: str, settings: Settings) -> dict[str, Any]:
     """The settings that are named after a kind of ledger and are not as they are by default."""
+    from txstorm.topology.settings import Settings
+
     default = Settings().model_dump()
     found = settings.model_dump().items()
     return {name: value for name, value in found if name.startswith(f"{kind}_") and value != default[name]}

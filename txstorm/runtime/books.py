@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
@@ -16,8 +16,10 @@ from txstorm.ledger.blobs import BlobValues, Values
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
 from txstorm.state.intent import Intent
-from txstorm.state.rewind import Rewind
 from txstorm.state.savepoint import Savepoint
+
+if TYPE_CHECKING:
+    from txstorm.state.rewind import Rewind
 
 BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOINTS, names.REWIND)
 DECIDED = f"{names.REWIND}/decided"
@@ -282,7 +284,11 @@ class Books:
     def rewind(self) -> Rewind | None:
         """A rewind that is decided and not carried out everywhere yet."""
         found = self._read(DECIDED)
-        return None if found is None else Rewind.from_json(found)
+        if found is None:
+            return None
+        from txstorm.state.rewind import Rewind  # not above: readers of a status would wait for it
+
+        return Rewind.from_json(found)
 
     def decide_rewind(self, rewind: Rewind) -> None:
         """From here on the rewind is only rolled forward."""

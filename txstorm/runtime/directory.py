@@ -9,7 +9,7 @@ from pathlib import Path
 
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.durable import write_durably
-from txstorm.ledger.open import ledger_is_known
+from txstorm.ledger.open import ledger_is_known, local_directory
 from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
 
 FORMAT = "txstorm-data"
@@ -98,6 +98,17 @@ def has_tables(data_dir: Path) -> bool:
 def was_run(data_dir: Path) -> bool:
     """Whether a topology ran in `data_dir` before: the format is written once there is a ledger."""
     return has_tables(data_dir) or (data_dir / FORMAT_FILE).exists()
+
+
+def check_readable(data_dir: str | Path) -> Path:
+    """`data_dir` as a path; raises `DataDirectoryError` unless there is a topology's data in it."""
+    directory = local_directory(data_dir)
+    check_directory(directory)
+    if not ledger_exists(directory) and not has_tables(directory):
+        what = "is empty" if directory.exists() else "does not exist"
+        msg = f"data directory {directory} {what}; expected one that a run has made, such as txstorm-data/<topology>"
+        raise DataDirectoryError(msg)
+    return directory
 
 
 def make_directory(path: Path, *, empty: bool = False) -> None:

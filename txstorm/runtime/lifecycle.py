@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txstorm.api.names import near
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
@@ -13,11 +13,11 @@ from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.place import recorded_ledger
 from txstorm.ledger.specs import parse_ledger
 from txstorm.runtime.books import Books
-from txstorm.runtime.directory import FORMAT_FILE, ledger_exists
-from txstorm.runtime.reading import check_readable
-from txstorm.state.intent import Intent
-from txstorm.state.published import publications
-from txstorm.state.rewind import Rewind, is_restored
+from txstorm.runtime.directory import FORMAT_FILE, check_readable, ledger_exists
+
+if TYPE_CHECKING:
+    from txstorm.state.intent import Intent
+    from txstorm.state.rewind import Rewind
 
 ENDED = ("stopped", "failed", "killed")
 LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last_failure", "parallelism")
@@ -109,6 +109,8 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
 
 
 def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
+    from txstorm.state.published import publications  # looks into tables, which takes longer to load than a status
+
     return {
         "first": intent.first,
         "last": intent.last,
@@ -127,6 +129,8 @@ def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
 
 
 def _pending(directory: Path, rewind: Rewind) -> dict[str, Any]:
+    from txstorm.state.rewind import is_restored
+
     tables = [{"table": one.uri, "restored": is_restored(directory, rewind, one)} for one in rewind.tables]
     return {"txid": rewind.txid, "timeline": rewind.timeline, "epoch": rewind.epoch, "tables": tables}
 

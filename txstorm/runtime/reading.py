@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txstorm.engine.letters import TABLE_SCHEMA
-from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency
-from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.errors import LedgerCorrupt, MissingDependency
+from txstorm.ledger.open import open_ledger
 from txstorm.runtime.books import Books, Identity
-from txstorm.runtime.directory import check_directory, has_tables, ledger_exists
+from txstorm.runtime.directory import check_readable as check_readable
+from txstorm.runtime.directory import ledger_exists
 from txstorm.runtime.origin import Origin
 from txstorm.state.history import history_table, read_history, recorded_stamp
 from txstorm.state.read import (
@@ -188,17 +189,6 @@ class DeadLettersView(_AppendedView):
 
     def __str__(self) -> str:
         return f"dead letters{self._when}"
-
-
-def check_readable(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; raises `DataDirectoryError` unless there is a topology's data in it."""
-    directory = local_directory(data_dir)
-    check_directory(directory)
-    if not ledger_exists(directory) and not has_tables(directory):
-        what = "is empty" if directory.exists() else "does not exist"
-        msg = f"data directory {directory} {what}; expected one that a run has made, such as txstorm-data/<topology>"
-        raise DataDirectoryError(msg)
-    return directory
 
 
 def committed_txid(data_dir: str | Path) -> int:

@@ -6,12 +6,13 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
-from txstorm.state.staging import Staged
+from txstorm.state.staged import Staged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT, VERSION = "txstorm-intent", 2
 ONE_FILE = 1
@@ -96,6 +97,8 @@ class IntentTable:
 
     def arrow_schema(self) -> pa.Schema:
         """The schema of the staged rows."""
+        import pyarrow as pa  # not above: who only asks how a topology is need not wait for it
+
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
 
     def to_json(self) -> dict[str, Any]:

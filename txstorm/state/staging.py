@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,43 +19,12 @@ from txstorm.clients.delta import DataFile
 from txstorm.clients.seal import sealed
 from txstorm.errors import TableCorrupt
 from txstorm.ledger.durable import sync_file
+from txstorm.state.staged import Staged as Staged
 
 STAGED = "_txstorm/staged"
 _FIELDS = 6
 _SMALL = 2_000
 _REPEATED = ("_txid", "_op")
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """One staged file.
-
-    Attributes:
-        path: relative to its table.
-        size: bytes.
-        digest: blake2b over the bytes, as hex.
-        rows: number of rows.
-        stats: Delta's statistics of the file, as JSON.
-        first: lowest txid of a row.
-        last: highest txid of a row.
-    """
-
-    path: str
-    size: int
-    digest: str
-    rows: int
-    stats: str
-    first: int
-    last: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, for an intent."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Staged:
-        """What `to_json` made."""
-        return cls(**{name: found[name] for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)

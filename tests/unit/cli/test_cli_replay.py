@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import loaded
 
 from txstorm import run
 from txstorm.ledger.open import open_ledger
@@ -41,15 +42,8 @@ def change(words: Path, old: str, new: str) -> None:
 
 def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "txstorm", *arguments],
-        cwd=words,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    return loaded().run("-m", "txstorm", *arguments, cwd=words, env=environment, stdin=stdin)
 
 
 # --- one transaction --------------------------------------------------------------------------------------------------

@@ -5,13 +5,13 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import upkeep_cases
+from programs import loaded
 from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 from upkeep_cases import LAST, counts, expected, keep_up, small
 
@@ -260,12 +260,12 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, many):
 
 @pytest.mark.parametrize("fault", ["compact.staged:kill:3", "compact.after:kill:5", "gather.staged:kill:2"])
 def test_killed_in_the_middle_of_upkeep_and_started_again(tmp_path, fault):
-    program = [sys.executable, upkeep_cases.__file__, str(tmp_path)]
+    program = [upkeep_cases.__file__, tmp_path]
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault}
-    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
+    assert loaded().run(*program, env=environment).returncode == -signal.SIGKILL
     environment.pop("TXSTORM_FAULT")
-    subprocess.run(program, env=environment, check=True)
+    assert loaded().run(*program, env=environment).returncode == 0
     assert words_of(tmp_path) == expected(LAST)
     assert sorted({txid for *_, txid in plain_changes(tmp_path)}) == list(range(1, LAST + 1))
     open_store(tmp_path, epoch=9).sweep([])

@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import loaded
 from store_cases import OUT, JsonLedger, run, staged_files
 
 from txstorm.clients.delta import DeltaHandle
@@ -40,7 +39,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize("fault", POINTS)
 def test_killed_and_started_again(tmp_path, undisturbed, fault):
     environment = {**os.environ, "TXSTORM_FAULT": fault, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
-    killed = subprocess.run([sys.executable, HERE / "store_cases.py", tmp_path], env=environment, check=False)
+    killed = loaded().run(HERE / "store_cases.py", tmp_path, env=environment)
     assert killed.returncode == -signal.SIGKILL
 
     store = run(tmp_path)
@@ -63,7 +62,7 @@ def test_killed_and_started_again(tmp_path, undisturbed, fault):
 def test_a_file_that_was_staged_but_never_decided_is_swept_and_leaves_no_trace(tmp_path, undisturbed):
     fault = "p7.2.before:hang:1,p7.3.before:hang:1,p7.1.before:kill:1"  # tables are published at the same time
     environment = {**os.environ, "TXSTORM_FAULT": fault, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
-    subprocess.run([sys.executable, HERE / "store_cases.py", tmp_path], env=environment, check=False)
+    loaded().run(HERE / "store_cases.py", tmp_path, env=environment)
     decided = staged_files(tmp_path)
     assert len(decided) == 3
     ledger = JsonLedger(tmp_path / "ledger.json")
