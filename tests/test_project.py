@@ -146,7 +146,8 @@ def empty_environment(source: Path, wheel: Path, tmp_path_factory: pytest.TempPa
     home = tmp_path_factory.mktemp("venv")
     venv.create(home)
     install = ["--python", home / "bin" / "python", "install", "--no-compile", "-c", "constraints.txt", wheel]
-    run(sys.executable, "-m", "pip", *install, cwd=source)
+    # Where a Python path leads to the project, pip finds it installed already.
+    run(sys.executable, "-m", "pip", *install, cwd=source, PYTHONPATH="")
     return home / "bin"
 
 

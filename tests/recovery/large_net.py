@@ -142,9 +142,10 @@ def topology(source: Any, keep: Keep | None = None, key: Key | None = None, **se
 def tables(data_dir: Path, last: int) -> dict[str, Any]:
     """All rows of a directory, but for stamps, and what time has made of them: equal where the input was."""
     changes = {name: _changes(data_dir, name, last) for name in ("seen", "total")}
-    cuts = [rows_json(read_state(data_dir, name, txid)) for name in ("seen", "total") for txid in range(last + 1)]
+    # The last transactions may have had nothing to write.
+    cuts = [rows_json(read_state(data_dir, name, txid, last)) for name in ("seen", "total") for txid in range(last + 1)]
     sink = sorted(map(repr, read_sink(data_dir, "log").to_pylist()))
-    return {**changes, "cuts": cuts, "exact": rows_json(read_state(data_dir, "exact")), "log": sink}
+    return {**changes, "cuts": cuts, "exact": rows_json(read_state(data_dir, "exact", last, last)), "log": sink}
 
 
 def over(data_dir: Path) -> list[Any]:
