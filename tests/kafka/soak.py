@@ -7,7 +7,6 @@ clusters of two executors. What is killed when comes from a seed; what the machi
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import threading
@@ -23,7 +22,6 @@ from typing import Any
 from servers.family import Member, members
 from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
 from servers.spark import cluster, is_executor, is_worker
-from soak_driver import STARTER
 from soak_verifier import Verifier
 from trouble import EXCUSED, FENCED
 from trouble_parties import WORDS, Drivers, Lease, Writer, wait_until
@@ -163,6 +161,8 @@ class Soak:
         say: told how it goes.
         rate: records a second, aborted ones among them.
         rest: seconds without a fault after each, at most.
+        faults: those made.
+        struck: whether the first one has begun.
     """
 
     place: Path
@@ -171,6 +171,7 @@ class Soak:
     rate: int = 3500
     rest: float = 3.0
     faults: Faults = field(default_factory=Faults)
+    struck: bool = False
 
     def run(self, minutes: float) -> dict[str, Any]:
         """The report: see `scripts/soak --help`."""
@@ -199,8 +200,7 @@ class Soak:
         options = ["--ledger", f"zookeeper:{zookeeper.hosts}/soak", "--set", f"zookeeper_session_timeout={SESSION}"]
         options += ["--set", "zookeeper_connect_timeout=60", "--set", "zookeeper_patience=120"]
         job = f"soak_job:topology({kafka.bootstrap!r}, {self.topic!r})"
-        environment = {**cluster(self.place), STARTER: str(os.getpid())}
-        self.drivers = Drivers(self.place, job, options, engine="spark", module="soak_driver", environment=environment)
+        self.drivers = Drivers(self.place, job, options, engine="spark", environment=cluster(self.place))
         self.commits = Commits(self.drivers.data_dir / "sinks" / "rows")
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class Soak:
         self.commits.start()
         self._recovery(began)
         self.say(f"the first commit, after {time.time() - began:.1f} s; faults begin")
-        began = time.monotonic()
+        began, self.struck = time.monotonic(), True
         with self._progress(began), ThreadPoolExecutor(2) as threads:
             while time.monotonic() < began + seconds:
                 made = [(kind, threads.submit(self._strike, kind, self._own())) for kind in self._draw()]
@@ -264,6 +264,11 @@ class Soak:
     def _check_parties(self) -> None:
         if self.writer.failure is not None:
             raise SoakFailed(f"the writer has failed: {self.writer.failure!r}")
+        if not self.struck and self.drivers.ended:
+            code, said = self.drivers.ended[0]
+            raise SoakFailed(
+                f"a driver ended before the first fault, with exit code {code}: {said or 'it said nothing'}"
+            )
 
     def _kill_driver(self, rng: random.Random) -> float | None:
         leader = self._leader()

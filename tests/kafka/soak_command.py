@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from programs import close_loaded
 from servers.family import PROC
 from soak import Soak, SoakFailed
 
@@ -89,6 +90,8 @@ def main(given: Sequence[str] | None = None) -> int:
     except SoakFailed as error:
         print(f"error: {error}\neverything is in {place}", file=sys.stderr)
         return 1
+    finally:
+        close_loaded()
     bad = bool(report["lost"] or report["twice"] or report["problems"])
     if bad:
         print(f"error: {'; '.join(report['problems']) or 'records are lost or twice'}; see {place}", file=sys.stderr)

@@ -144,7 +144,6 @@ class Drivers:
         target: what they run.
         options: of ``txstorm run``.
         engine: on which; ``spark`` starts more processes, which end with their driver.
-        module: what is run as ``python -m``, with the arguments of ``txstorm``.
         environment: variables besides those of this process.
 
     Attributes:
@@ -158,14 +157,13 @@ class Drivers:
         options: list[str],
         *,
         engine: str = "local",
-        module: str = "txstorm",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = place / "data"
         self.ended: list[tuple[int, str]] = []
         self._place = place
         self._environment = dict(environment or {})
-        self._argv = ["-m", module, "run", target, "--engine", engine, "--json"]
+        self._argv = ["-m", "txstorm", "run", target, "--engine", engine, "--json"]
         self._argv += ["--data-dir", str(self.data_dir), *options]
         self._running: list[Driver] = []
         self._started = 0
