@@ -1,14 +1,14 @@
-"""Rows of a state in memory, as many as a bound of bytes allows.
+"""Rows of a state in memory, as many as a bound of bytes allows: in the form in which they are used.
 
 They are in two generations: what is written or read from elsewhere goes into the young one; when that has reached half
 of the bound it becomes the old one, and the one that was old is forgotten. Until the first time that happens all rows
-are here, and what is not here is not there at all.
+are here, and what is not here is not there at all. Many rows are packed instead: see `txstorm.state.packedcache`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -46,14 +46,18 @@ class Cache(Protocol):
     def remove(self, keys: Iterable[Key]) -> None:
         """These keys are gone."""
 
+    def forget(self) -> None:
+        """Forget all rows: they are elsewhere."""
+
+
+class WholeCache(Cache, Protocol):
+    """The one at the beginning, while there is no other place for rows."""
+
     def rows(self) -> Mapping[Key, Stored]:
         """All rows that are here."""
 
-    def let_go(self) -> None:
-        """From now on there is another place that rows can be read from."""
-
-    def forget(self) -> None:
-        """Forget all rows: they are elsewhere."""
+    def let_go(self) -> Cache:
+        """From now on there is another place that rows can be read from; returns what goes on with them."""
 
 
 class RowCache:
@@ -61,13 +65,15 @@ class RowCache:
 
     Args:
         limit: bytes of all rows, about.
+        packed: makes the cache that goes on with many rows; None: this one does.
 
     Attributes:
         complete: whether all rows that were ever put are still here, but for the removed ones.
         may_forget: whether there is another place that rows can be read from.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, packed: Callable[[], Cache] | None = None) -> None:
+        self._packed = packed
         self.complete = True
         self.may_forget = False
         self._limit = limit
@@ -103,11 +109,16 @@ class RowCache:
         """All rows that are here."""
         return {**self._old, **self._young}
 
-    def let_go(self) -> None:
-        """From now on there is another place that rows can be read from: keep to the bound."""
+    def let_go(self) -> Cache:
+        """From now on there is another place that rows can be read from: keep to the bound, or hand them over."""
+        if self._packed is not None:
+            packed = self._packed()
+            packed.put(self.rows())
+            return packed
         self.may_forget = True
         if self._young:
             self._keep_bound()
+        return self
 
     def forget(self) -> None:
         """Forget all rows: they are elsewhere."""

@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from threading import Lock, RLock
+from threading import Event, Lock, RLock
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
-from txstorm.state.cache import Cache, RowCache
+from txstorm.state.cache import Cache, RowCache, WholeCache
 from txstorm.state.cache import Gone as Gone
 from txstorm.state.cache import Stored as Stored
 from txstorm.state.expiry import newest_stamp
 from txstorm.state.form import Key, KeyForm, ValueForm
+from txstorm.state.packedcache import PackedCache
+from txstorm.state.rowcodec import RowCodec
 from txstorm.state.schema import OP, PREV, REMOVED, TXID, in_order
 
 log = logging.getLogger("txstorm.index")
@@ -30,6 +32,8 @@ _GONE: Gone = (None, 0, None)
 A = TypeVar("A")
 _MOST_BEHIND = 4
 _TRY_AGAIN = 1.0
+_REST = 3.0
+"""Seconds of rest for each second in which rows are encoded and written: that holds up the threads that commit."""
 LOOKED_AT = 2
 """Rows on disk that are looked at for each row that is written, so that what has expired does not pile up."""
 
@@ -61,8 +65,8 @@ class DiskRows(Protocol):
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
         """The row of each of `keys`, None where there is none."""
 
-    def put(self, rows: Mapping[Key, Stored | Gone]) -> None:
-        """Take over the newest rows of keys."""
+    def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
+        """Take over the newest rows of keys; calls `rest` now and then, with the seconds of work since the last."""
 
     def put_table(self, table: pa.Table) -> None:
         """Take over the rows of a state table, or of later changes over it."""
@@ -126,12 +130,13 @@ class StateIndex:
         self._bounds = bounds or Bounds()
         self._monotonic = monotonic
         self._disk: DiskRows | None = None
-        self._cache = self._new_cache()
+        self._whole = self._new_cache(state)
+        self._cache: Cache = self._whole
         # What the disk has not got yet, and what is just being written to it: one value, so that it changes at once.
         self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = self._pending({}), self._pending({})
         self._ttl = state.ttl
         self._expired: datetime | None = None
-        self._lock, self._writing = Lock(), RLock()
+        self._lock, self._writing, self._hurry = Lock(), RLock(), Event()
         self._written_at = self._synced_at = monotonic()
         self._make_at = self._bounds.kept_from
         self._asked = self._closed = False
@@ -144,8 +149,9 @@ class StateIndex:
         """The highest txid of a row that was ever loaded or applied; 0 at first."""
         return self._last_txid
 
-    def _new_cache(self) -> Cache:
-        return RowCache(self._bounds.memory)
+    def _new_cache(self, state: KeyedState) -> WholeCache:
+        codec, limit = RowCodec(state), self._bounds.memory
+        return RowCache(limit, (lambda: PackedCache(codec, limit)) if codec.is_fixed else None)
 
     def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
         """Rows that wait for being written to disk."""
@@ -156,7 +162,7 @@ class StateIndex:
     def resume(self, disk: DiskRows) -> None:
         """Go on with rows on disk; those that came later are then loaded over them."""
         self._disk = disk
-        self._cache.let_go()
+        self._cache = self._whole.let_go()
         self._cache.forget()
 
     def load(self, table: pa.Table) -> None:
@@ -172,8 +178,8 @@ class StateIndex:
             self._keep(table)
             if self._disk is None and self._begin_disk():
                 self._write()
-            if not self._cache.complete:
-                self._cache.forget()  # else what is loaded next would be older here than on disk
+        if not self._cache.complete:
+            self._cache.forget()  # what is here may be older than what is loaded
         self._last_txid = max(self._last_txid, _last(table))
 
     def loaded(self, last: int) -> None:
@@ -183,6 +189,9 @@ class StateIndex:
             self._disk.note(self._last_txid)
 
     def _keep(self, table: pa.Table) -> None:
+        if isinstance(self._cache, PackedCache):
+            self._cache.put_table(table)
+            return
         values, before = self._values.of_table(table), self._values.of_struct(table[PREV])
         rows = zip(
             self._keys.of_table(table), zip(values, table[TXID.name].to_pylist(), before, strict=True), strict=True
@@ -218,12 +227,12 @@ class StateIndex:
         """
         rows, gone = dict(changed), list(removed)
         with self._lock:
-            self._applied += 1
             self._cache.put(rows)
             self._cache.remove(gone)
             if self._disk is not None:
                 self._behind[0].update(rows)
                 self._behind[0].update(dict.fromkeys(gone, _GONE))
+            self._applied += 1  # last: a reader that has missed any of it is not to keep what it reads from disk
             self._last_txid = max(self._last_txid, last)
             if self._ttl is not None and rows:
                 self._expired = newest_stamp(rows.values()) - self._ttl
@@ -237,6 +246,7 @@ class StateIndex:
 
     def close(self) -> None:
         """Write what waits, and let go of the disk; what is not in memory cannot be looked up any more."""
+        self._hurry.set()
         with self._writing:
             self.flush()
             self._closed = True
@@ -304,21 +314,23 @@ class StateIndex:
             log.warning("%s; state %r stays in memory", error, self._name)
             return False
         with self._lock:
-            self._behind = self._pending(self._cache.rows()), self._pending({})
-            self._cache.let_go()
+            self._behind = self._pending(self._whole.rows()), self._pending({})
+            self._cache = self._whole.let_go()
         return True
 
     def _forget_expired(self, upto: datetime) -> bool:
         """Forget rows in memory with a stamp up to `upto`; whether that was most of them."""
         with self._lock:
             before = len(self._cache)
-            self._cache.remove([key for key, (value, _, _) in self._cache.rows().items() if value[-1] <= upto])
+            self._cache.remove([key for key, (value, _, _) in self._whole.rows().items() if value[-1] <= upto])
             return len(self._cache) <= before // 2
 
     def _write_soon(self) -> None:
         waiting = len(self._behind[0])
         if waiting > _MOST_BEHIND * self._bounds.behind:
+            self._hurry.set()
             self._write()
+            self._hurry.clear()
             if self._failure is not None and len(self._behind[0]) >= waiting:
                 msg = (
                     f"state {self._name!r}: {waiting} rows wait to be written to the index: {self._failure}; nothing "
@@ -358,7 +370,7 @@ class StateIndex:
         if rows:
             if self._expired is not None:
                 self._disk.expire(self._expired, LOOKED_AT * len(rows))
-            self._disk.put(rows)
+            self._disk.put(rows, lambda worked: self._hurry.wait(_REST * worked))
             self._disk.note(last)
         if sync or self._monotonic() - self._synced_at >= self._bounds.sync_seconds:
             self._disk.sync()

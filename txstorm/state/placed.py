@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from txstorm.api.state import CollectionState, KeyedState
-from txstorm.state.cache import Cache, Gone, Stored
+from txstorm.state.cache import Cache, Gone, Stored, WholeCache
 from txstorm.state.form import Key, Value
 from txstorm.state.index import DiskRows, KeyIndex, StateIndex
 from txstorm.state.ordered import OrderedRows, Owner, Place, Span, filled, over
@@ -65,9 +65,10 @@ class PlacedCache:
         """All rows that are here."""
         return self._rows
 
-    def let_go(self) -> None:
+    def let_go(self) -> Cache:
         """There is another place that rows can be read from: from now on that is where they are, and not here."""
         self.forget()
+        return self
 
     def forget(self) -> None:
         """Forget all rows: they are elsewhere."""
@@ -82,7 +83,7 @@ class CollectionIndex(StateIndex):
     them is read with one seek.
     """
 
-    def _new_cache(self) -> Cache:
+    def _new_cache(self, state: KeyedState) -> WholeCache:
         return PlacedCache()
 
     def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:

@@ -1,16 +1,13 @@
 """Rows of a state as bytes for the key index, whole columns at a time.
 
-A key is its key group (two bytes, big-endian) and its canonical bytes (`txstorm.api.keys.canonical`). In a collection
-these are followed by the row's place in the order and its number, eight bytes each, big-endian with the sign bit
-flipped, so that the rows of a key are next to each other and in their order. A row is a record
-of fixed width (txid, a bit per value that is null, then the values and the values before) followed by the content of
-those values that have none; its layout follows from the state's columns alone. `FORMAT` is the version of both.
+Keys are as `txstorm.state.keybytes` says. A row is a record of fixed width (txid, a bit per value that is null, then
+the values and the values before) followed by the content of those values that have none; its layout follows from the
+state's columns alone. `FORMAT` is the version of both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,100 +15,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.keys import canonical, canonical_value, key_group, key_groups
+from txstorm.api.keys import canonical, key_group
 from txstorm.api.state import CollectionState, KeyedState
+from txstorm.state.cache import Stored
 from txstorm.state.columns import python_values
 from txstorm.state.form import KeyForm, Value, ValueForm
+from txstorm.state.keybytes import (
+    NOTHING,
+    PackedKeys,
+    binary,
+    key_bytes,
+    packed_keys,
+    place_bytes,
+    place_words,
+    placed_bytes,
+    places_of,
+)
 from txstorm.state.ordered import Owner, Place, Span
 from txstorm.state.placedcolumns import Columns
 from txstorm.state.schema import PLACE
 
 FORMAT = 1
-_NOTHING = pa.scalar(b"", pa.binary())
-_NULL_KEY = pa.scalar(canonical([None]), pa.binary())
-_TEXT_TAGS = ((pa.types.is_string, b"s"), (pa.types.is_binary, b"b"))
-_WORD_TAGS = ((pa.types.is_integer, b"i"), (pa.types.is_boolean, b"t"), (pa.types.is_date32, b"d"),
-              (pa.types.is_timestamp, b"T"))  # fmt: skip
-_HEAD = np.dtype([("tag", "S1"), ("size", "<u4")])
-_SIGN = np.uint64(1 << 63)
-_PLACE_BYTES = 8 * PLACE
 _FEW = 50
 """Keys up to which it is quicker to take them one by one than as columns."""
-_WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
-
-
-def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
-    """The bytes of every key; `columns` are the key columns, of `rows` rows."""
-    groups = key_groups(columns, rows).astype(">u2")
-    if not columns:
-        return [groups[:1].tobytes()] * rows
-    parts = chain.from_iterable(map(_canonical_parts, columns))
-    made: list[bytes] = pc.binary_join_element_wise(_binary(groups), *parts, _NOTHING).to_pylist()
-    return made
-
-
-def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
-    """As `key_bytes`, of the rows of collections, whose last key columns are their place."""
-    owners = key_bytes(columns[:-PLACE], rows)
-    words = np.stack([_whole_numbers(column).view(np.uint64) ^ _SIGN for column in columns[-PLACE:]], axis=1)
-    places = words.astype(">u8").tobytes()
-    return [owner + places[i * _PLACE_BYTES : (i + 1) * _PLACE_BYTES] for i, owner in enumerate(owners)]
-
-
-def place_bytes(place: Place) -> bytes:
-    """The end of `placed_bytes` of one row."""
-    words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
-    return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
-
-
-def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
-    """The places at the end of `placed_bytes`; `order` is the type of the order column."""
-    orders, numbers = _place_words(keys)
-    return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
-
-
-def _place_words(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Of the places at the end of `placed_bytes`: their orders, as 64 bits, and their numbers."""
-    words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
-    return words.view(np.int64).reshape(-1, PLACE).T
-
-
-def _canonical_parts(column: pa.Array) -> Sequence[pa.Array]:
-    """Columns of bytes which, one behind the other, are the canonical bytes of `column`."""
-    parts = _parts_without_nulls(column)
-    if not column.null_count:
-        return parts
-    return [pc.if_else(column.is_null(), _NULL_KEY, pc.binary_join_element_wise(*parts, _NOTHING))]
-
-
-def _parts_without_nulls(column: pa.Array) -> Sequence[pa.Array]:
-    kind = column.type
-    tag = next((tag for fits, tag in _TEXT_TAGS if fits(kind)), None)
-    if tag is not None:
-        content = column.cast(pa.binary())
-        content = content.fill_null(b"") if content.null_count else content
-        head = np.zeros(len(column), _HEAD)
-        head["tag"], head["size"] = tag, np.asarray(pc.binary_length(content))
-        return [_binary(head), content]
-    if (tag := next((tag for fits, tag in _WORD_TAGS if fits(kind)), None)) is not None:
-        word = np.zeros(len(column), _WORD)
-        word["tag"], word["size"], word["bits"] = tag, 8, _whole_numbers(column)
-        return [_binary(word)]
-    return [pa.array([canonical([value]) for value in python_values(column)], pa.binary())]
-
-
-def _whole_numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    if pa.types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    return np.asarray(column.cast(pa.int64()).fill_null(0))
-
-
-def _binary(records: npt.NDArray[Any]) -> pa.Array:
-    """Records of fixed width as one array of bytes."""
-    width, count = records.dtype.itemsize, len(records)
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(width), count, [None, pa.py_buffer(np.ascontiguousarray(records))]
-    ).cast(pa.binary())
 
 
 class RowCodec:
@@ -125,7 +51,34 @@ class RowCodec:
         self._slots = [_Slot(f"{part}{i}", kind) for part in "vp" for i, kind in enumerate(kinds)]
         bits = len(self._slots) + 1  # the last one: there was no value before
         fields = [(slot.name, slot.stored) for slot in self._slots]
-        self._record = np.dtype([("txid", "<i8"), ("nulls", "u1", ((bits + 7) // 8,)), *fields])
+        self.record = np.dtype([("txid", "<i8"), ("nulls", "u1", ((bits + 7) // 8,)), *fields])
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether rows are records and nothing else."""
+        return not any(slot.is_long for slot in self._slots)
+
+    def packed(self, keys: Sequence[Any]) -> PackedKeys:
+        """Canonical keys, at least one, one behind the other."""
+        return packed_keys(self._keys.arrays(keys), len(keys))
+
+    def records(
+        self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]
+    ) -> npt.NDArray[np.void]:
+        """As `rows`, where they are records."""
+        absent = np.fromiter((value is None for value in before), bool, len(before))
+        return self._recorded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)[
+            0
+        ]
+
+    def records_of_table(self, table: pa.Table) -> tuple[PackedKeys, npt.NDArray[np.void]]:
+        """As `of_table`, where rows are records; `table` has rows."""
+        keys, txids, columns, absent = self._columns_of(table)
+        return packed_keys(keys, table.num_rows), self._recorded(txids, columns, absent)[0]
+
+    def of_records(self, records: npt.NDArray[np.void]) -> list[Stored]:
+        """As `decode`, where rows are records."""
+        return self._decoded(records, ())
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
         """Canonical keys as bytes."""
@@ -148,28 +101,40 @@ class RowCodec:
     def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
         """Rows as bytes: canonical values, what made them so, and the values before."""
         absent = np.fromiter((value is None for value in before), bool, len(before))
-        return self._encoded(np.asarray(txids), self._values.arrays(values), self._values.arrays(before), absent)
+        return self._encoded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)
 
     def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
         """Keys and rows of a state or changes table; those of removals have no meaning."""
+        keys, txids, columns, absent = self._columns_of(table)
+        return self._key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
+
+    def _columns_of(
+        self, table: pa.Table
+    ) -> tuple[list[pa.Array], npt.NDArray[Any], list[pa.Array], npt.NDArray[np.bool_]]:
+        """Key columns, txids, values and those before, and where there is none before."""
         batch = table.combine_chunks()
         keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
         values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.stored]
         struct = _array(batch["_prev"])
         before = [pc.struct_field(struct, [struct.type.get_field_index(column.name)]).cast(column.field.type)
                   for column in self._values.stored]  # fmt: skip
-        absent = np.asarray(struct.is_null())
-        return self._key_bytes(keys, table.num_rows), self._encoded(np.asarray(batch["_txid"]), values, before, absent)
+        return keys, np.asarray(batch["_txid"]), [*values, *before], np.asarray(struct.is_null())
 
     def _encoded(
-        self,
-        txids: npt.NDArray[Any],
-        values: Sequence[pa.Array],
-        before: Sequence[pa.Array],
-        absent: npt.NDArray[np.bool_],
+        self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
     ) -> list[bytes]:
-        columns = [*values, *before]
-        record = np.zeros(len(txids), self._record)
+        record, contents = self._recorded(txids, columns, absent)
+        made = binary(record)
+        if contents:
+            made = pc.binary_join_element_wise(made, *contents, NOTHING)
+        encoded: list[bytes] = made.to_pylist()
+        return encoded
+
+    def _recorded(
+        self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.void], list[pa.Array]]:
+        """Records, and the contents behind them."""
+        record = np.zeros(len(txids), self.record)
         record["txid"] = txids
         nulls = [*(np.asarray(column.is_null()) for column in columns), absent]
         record["nulls"] = np.packbits(np.stack(nulls, axis=1), axis=1)
@@ -178,18 +143,18 @@ class RowCodec:
             record[slot.name], content = slot.encode(column)
             if content is not None:
                 contents.append(content)
-        made = _binary(record)
-        if contents:
-            made = pc.binary_join_element_wise(made, *contents, _NOTHING)
-        encoded: list[bytes] = made.to_pylist()
-        return encoded
+        return record, contents
 
-    def decode(self, rows: Sequence[bytes]) -> list[tuple[Value, int, Value | None]]:
+    def decode(self, rows: Sequence[bytes]) -> list[Stored]:
         """What `rows` encoded: (value, txid, value before) of each."""
-        width = self._record.itemsize
-        record = np.frombuffer(b"".join([row[:width] for row in rows]), self._record)
+        width = self.record.itemsize
+        record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
+        return self._decoded(record, rows)
+
+    def _decoded(self, record: npt.NDArray[np.void], rows: Sequence[bytes]) -> list[Stored]:
+        """Those of records, and of the contents behind them in `rows`."""
         nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
-        columns, start = [], np.full(len(rows), width)
+        columns, start = [], np.full(len(record), self.record.itemsize)
         for i, slot in enumerate(self._slots):
             columns.append(slot.decode(rows, record[slot.name], start, nulls[:, i]))
             if slot.is_long:
@@ -208,8 +173,8 @@ class RowCodec:
         What is as long as its values is taken as a whole, without an object for any of them.
         """
         rows = [row for _, row in found]
-        width, data = self._record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
-        record = np.frombuffer(b"".join([row[:width] for row in rows]), self._record)
+        width, data = self.record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
+        record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
         nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
         ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
         start = np.concatenate([[0], ends[:-1]])[: len(rows)] + width
@@ -218,7 +183,7 @@ class RowCodec:
             arrays.append(slot.array(data, record[slot.name], start, nulls[:, i]))
             if slot.is_long:
                 start = start + record[slot.name]
-        orders, numbers = _place_words([key for key, _ in found])
+        orders, numbers = place_words([key for key, _ in found])
         return Columns(owners, orders, numbers, arrays)
 
 
@@ -305,7 +270,7 @@ class _Slot:
                 return list(map(bool, stored.tolist()))
             if pa.types.is_integer(self._kind) or pa.types.is_float64(self._kind):
                 return list(stored.tolist())
-            return python_values(pa.Array.from_buffers(self._kind, len(rows), [None, data]))
+            return python_values(pa.Array.from_buffers(self._kind, len(stored), [None, data]))
         ends = (start + stored).tolist()
         parts = [row[begin:end] for row, begin, end in zip(rows, start.tolist(), ends, strict=True)]
         if pa.types.is_binary(self._kind):

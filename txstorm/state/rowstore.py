@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -84,12 +85,18 @@ class RowStore:
         rows = iter(self._codec.decode([row for row in found if row is not None]))
         return [None if row is None else next(rows) for row in found]
 
-    def put(self, rows: Mapping[Key, Stored | Gone]) -> None:
-        """Take over the newest rows of keys; raises `KeyStoreError`. Call `note` when all up to a txid are there."""
+    def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
+        """Take over the newest rows of keys; raises `KeyStoreError`. Call `note` when all up to a txid are there.
+
+        `rest` is called now and then, with the seconds of work since the last time.
+        """
         items = iter(rows.items())
+        began = time.monotonic()
         while chunk := list(islice(items, _CHUNK)):
             self._put([(key, row) for key, row in chunk if row[0] is not None])
             self._delete([key for key, row in chunk if row[0] is None])
+            rest(time.monotonic() - began)
+            began = time.monotonic()
 
     def put_table(self, table: pa.Table) -> None:
         """Take over the rows of a state table, or of later changes in txid order; raises `KeyStoreError`.

@@ -1,0 +1,134 @@
+"""Rows of a state in memory, packed: `txstorm.state.cache.Cache` for states of many keys.
+
+They are in two generations, as in `RowCache`. Rows that were written last are kept in the form in which they are used,
+too: what is written often is looked up often, and one by one that is quicker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.state.cache import RowCache, Stored
+from txstorm.state.form import Key
+from txstorm.state.keybytes import PackedKeys
+from txstorm.state.packed import PackedRows
+from txstorm.state.rowcodec import RowCodec
+from txstorm.state.schema import OP, REMOVED
+
+_HOT = 8
+"""The part of the bound that is for rows in the form in which they are used is one of so many."""
+
+
+class PackedCache:
+    """The rows of one state whose rows are records. Many may read while one thread at a time writes.
+
+    Args:
+        codec: of the state.
+        limit: bytes of all rows, about.
+
+    Attributes:
+        complete: whether all rows that were ever put are still here, but for the removed ones.
+    """
+
+    def __init__(self, codec: RowCodec, limit: int) -> None:
+        self.complete = True
+        self._codec = codec
+        self._limit = limit - limit // _HOT
+        self._hot_bytes = limit // _HOT
+        self.forget()
+        self.complete = True
+
+    def __len__(self) -> int:
+        """How many rows are here; some may count twice."""
+        return len(self._young) + len(self._old)
+
+    def get(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None for those that are not here; `complete` is to be asked after this."""
+        found = self._hot.get(keys)
+        if None in found:
+            absent = [key for key, row in zip(keys, found, strict=True) if row is None]
+            rest = iter(self._unpacked(self._codec.packed(absent)))
+            return [next(rest) if row is None else row for row in found]
+        return found
+
+    def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
+        """Take rows in, over older ones of their keys."""
+        new = rows if isinstance(rows, Mapping) else dict(rows)
+        if new:
+            self._hot.put(new)  # first: who has seen a new row must not see an older one afterwards
+            self._put(self._codec.packed(list(new)), self._codec.records(*zip(*new.values(), strict=True)))
+
+    def put_table(self, table: pa.Table) -> None:
+        """Take in the rows of a state table, or of later changes in txid order."""
+        if not table.num_rows:
+            return
+        keys, records = self._codec.records_of_table(table)
+        last = _last_of(keys)
+        if OP.name in table.column_names:
+            removed = np.asarray(pc.equal(table[OP.name], REMOVED))
+            self._remove(keys.taken(last[removed[last]]))
+            last = last[~removed[last]]
+        self._put(keys.taken(last), records[last])
+        self._hot = self._new_hot()
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """These keys are gone."""
+        gone = list(keys)
+        if gone:
+            self._hot.remove(gone)
+            self._remove(self._codec.packed(gone))
+
+    def forget(self) -> None:
+        """Forget all rows: they are elsewhere."""
+        self.complete = False
+        self._hot = self._new_hot()
+        self._old = PackedRows(self._codec.record)
+        self._young = PackedRows(self._codec.record)
+
+    def _new_hot(self) -> RowCache:
+        hot = RowCache(self._hot_bytes)
+        hot.let_go()
+        return hot
+
+    def _unpacked(self, keys: PackedKeys) -> list[Stored | None]:
+        there, records = self._young.get(keys)
+        rows: list[Stored | None] = list(self._codec.of_records(records))
+        if len(rows) == len(there):
+            return rows
+        old = self._old  # after the young ones: a generation is old before it is not young any more
+        absent = np.flatnonzero(~there)
+        older: list[Stored | None] = [None] * len(absent)
+        if len(old):
+            here, records = old.get(keys.taken(absent))
+            found = iter(self._codec.of_records(records))
+            older = [next(found) if one else None for one in here.tolist()]
+        young, rest = iter(rows), iter(older)
+        return [next(young) if one else next(rest) for one in there.tolist()]
+
+    def _put(self, keys: PackedKeys, records: npt.NDArray[np.void]) -> None:
+        self._young.put(keys, records)
+        if self._young.nbytes > (self._limit if self.complete else self._limit // 2):
+            self.complete = False
+            self._old, self._young = self._young, PackedRows(self._codec.record)
+
+    def _remove(self, keys: PackedKeys) -> None:
+        self._young.remove(keys)
+        self._old.remove(keys)
+
+
+def _last_of(keys: PackedKeys) -> npt.NDArray[np.int64]:
+    """The places of the last row of every key."""
+    count = len(keys.hashes)
+    if len(np.unique(keys.hashes)) == count:
+        return np.arange(count)
+    content, ends = keys.content.tobytes(), keys.ends.tolist()
+    last = {
+        (hashed, content[begin:end]): place
+        for place, (hashed, begin, end) in enumerate(zip(keys.hashes.tolist(), ends, ends[1:], strict=False))
+    }
+    return np.fromiter(last.values(), np.int64, len(last))
