@@ -98,7 +98,7 @@ class Bounds:
         sync_seconds: how often what was written is made durable; the rest is read from the tables after a crash.
     """
 
-    memory: int = 256 << 20
+    memory: int = 1 << 30
     kept_from: int = 20_000
     behind: int = 50_000
     seconds: float = 10.0

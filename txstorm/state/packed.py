@@ -19,7 +19,7 @@ Places = npt.NDArray[np.int64]
 _LEAST = 1024
 _FULL = 0.6
 """Of the hash table: beyond that it is made larger."""
-_GROWTH = 1.5
+_GROWTH = 1.25
 _NONE = -1
 
 

@@ -1,12 +1,13 @@
 """Rows of a state in memory, packed: `txstorm.state.cache.Cache` for states of many keys.
 
-They are in two generations, as in `RowCache`. Rows that were written last are kept in the form in which they are used,
-too: what is written often is looked up often, and one by one that is quicker.
+They are in two generations, as in `RowCache`. Rows that were written last, or read one by one, are kept in the form in
+which they are used, too: a single row takes a hundred microseconds to unpack, a thousand take one millisecond.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from txstorm.state.schema import OP, REMOVED
 
 _HOT = 8
 """The part of the bound that is for rows in the form in which they are used is one of so many."""
+_FEW = 64
+"""Keys of a look-up up to which what is unpacked is kept."""
 
 
 class PackedCache:
@@ -40,6 +43,7 @@ class PackedCache:
         self._codec = codec
         self._limit = limit - limit // _HOT
         self._hot_bytes = limit // _HOT
+        self._lock, self._changes = Lock(), 0
         self.forget()
         self.complete = True
 
@@ -49,19 +53,28 @@ class PackedCache:
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
         """The row of each of `keys`, None for those that are not here; `complete` is to be asked after this."""
+        changes = self._changes
         found = self._hot.get(keys)
-        if None in found:
-            absent = [key for key, row in zip(keys, found, strict=True) if row is None]
-            rest = iter(self._unpacked(self._codec.packed(absent)))
-            return [next(rest) if row is None else row for row in found]
-        return found
+        if None not in found:
+            return found
+        absent = [key for key, row in zip(keys, found, strict=True) if row is None]
+        unpacked = self._unpacked(self._codec.packed(absent))
+        if len(absent) <= _FEW:
+            with self._lock:
+                if changes == self._changes:  # else one may be older than what was put meanwhile
+                    self._hot.put({key: row for key, row in zip(absent, unpacked, strict=True) if row is not None})
+        rest = iter(unpacked)
+        return [next(rest) if row is None else row for row in found]
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
         """Take rows in, over older ones of their keys."""
         new = rows if isinstance(rows, Mapping) else dict(rows)
         if new:
-            self._hot.put(new)  # first: who has seen a new row must not see an older one afterwards
-            self._put(self._codec.packed(list(new)), self._codec.records(*zip(*new.values(), strict=True)))
+            keys, records = self._codec.packed(list(new)), self._codec.records(*zip(*new.values(), strict=True))
+            with self._lock:
+                self._hot.put(new)  # first: who has seen a new row must not see an older one afterwards
+                self._put(keys, records)
+                self._changes += 1
 
     def put_table(self, table: pa.Table) -> None:
         """Take in the rows of a state table, or of later changes in txid order."""
@@ -80,8 +93,10 @@ class PackedCache:
         """These keys are gone."""
         gone = list(keys)
         if gone:
-            self._hot.remove(gone)
-            self._remove(self._codec.packed(gone))
+            with self._lock:
+                self._remove(self._codec.packed(gone))
+                self._hot.remove(gone)
+                self._changes += 1
 
     def forget(self) -> None:
         """Forget all rows: they are elsewhere."""

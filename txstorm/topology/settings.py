@@ -118,7 +118,7 @@ class Settings(BaseModel):
         16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
     )
     index_cache_bytes: Count = Field(
-        256 * MIB, description="bytes of states in the driver's memory, about; what is more is looked up on disk"
+        1024 * MIB, description="bytes of states in the driver's memory at most; what is more is looked up on disk"
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
     history_retention: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
