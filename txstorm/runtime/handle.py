@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
+from txstorm.engine.collecting import BETWEEN, seldom_collected
 from txstorm.errors import StoppedError
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
 from txstorm.plan.explain import explain
@@ -78,7 +79,8 @@ class RunHandle:
         try:
             self._session.engine.start(self._session.program)
             self._phase = "running"
-            self._driver.run()
+            with seldom_collected(BETWEEN):
+                self._driver.run()
         except BaseException as error:
             self._error = system_failure(real_end(error, self._session.books), self.data_dir)
             log.debug("topology %s failed", self.name, exc_info=error)

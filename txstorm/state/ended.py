@@ -58,11 +58,9 @@ def newest(ended: Sequence[Ended]) -> dict[Key, Stored | Gone]:
     return rows
 
 
-def settled(
-    ended: Sequence[Ended], rows: Mapping[Key, Stored | Gone]
-) -> tuple[Iterable[tuple[Key, Stored]], Iterable[Key]]:
+def settled(ended: Sequence[Ended], rows: Mapping[Key, Stored | Gone]) -> tuple[Mapping[Key, Stored], Sequence[Key]]:
     """The newest `rows` of `ended` for an index: the keys that have a value now, and those that have none any more."""
     if any(one.removals for one in ended):
-        changed = [(key, row) for key, row in rows.items() if row[0] is not None]
+        changed = {key: row for key, row in rows.items() if row[0] is not None}
         return changed, [key for key, row in rows.items() if row[0] is None]
-    return cast("Iterable[tuple[Key, Stored]]", rows.items()), ()
+    return cast("Mapping[Key, Stored]", rows), ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,7 +85,7 @@ class GivenRows:
         )
         raise StateError(msg)
 
-    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
+    def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
         """Nothing: what a task writes enters the index of the driver, once it is published."""
 
 

@@ -299,7 +299,7 @@ class RowGroup(ABC, Generic[H]):
         for rows in tables:
             ended = self._read(rows, txid)
             self._index.apply(*settled([ended], dict(ended.rows())), txid - 1)
-        self._index.apply((), (), txid)
+        self._index.apply({}, (), txid)
 
     def _read(self, rows: pa.Table, txid: int) -> Ended:
         gone = pc.equal(rows[OP.name], _REMOVED).to_pylist()

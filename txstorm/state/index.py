@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Event, Lock, RLock
@@ -55,7 +55,7 @@ class KeyIndex(Protocol):
         Without `keep` those that were not in memory do not stay there: they will be applied anew.
         """
 
-    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
+    def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
         """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
 
 
@@ -219,23 +219,22 @@ class StateIndex:
             return found
         return self._looked_up(keys, found, keep=keep)
 
-    def apply(self, changed: Iterable[tuple[Key, Stored]], removed: Iterable[Key], last: int) -> None:
+    def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
         """Take over published rows, those of keys that are gone too; `last` is the highest txid of them.
 
         Raises:
             BlockedError: what waits to be written to disk has become too much; the tables hold it.
         """
-        rows, gone = dict(changed), list(removed)
         with self._lock:
-            self._cache.put(rows)
-            self._cache.remove(gone)
+            self._cache.put(changed)
+            self._cache.remove(removed)
             if self._disk is not None:
-                self._behind[0].update(rows)
-                self._behind[0].update(dict.fromkeys(gone, _GONE))
+                self._behind[0].update(changed)
+                self._behind[0].update(dict.fromkeys(removed, _GONE))
             self._applied += 1  # last: a reader that has missed any of it is not to keep what it reads from disk
             self._last_txid = max(self._last_txid, last)
-            if self._ttl is not None and rows:
-                self._expired = newest_stamp(rows.values()) - self._ttl
+            if self._ttl is not None and changed:
+                self._expired = newest_stamp(changed.values()) - self._ttl
         if self._disk is not None or self._begin_disk():
             self._write_soon()
 

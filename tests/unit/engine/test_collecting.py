@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from txstorm.engine.collecting import SELDOM, seldom_collected
+from txstorm.engine.collecting import BETWEEN, SELDOM, seldom_collected
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,23 @@ def test_turned_down_until_the_last_one_has_left(usual):
     first.close()  # the one that came first need not be the last to leave
     assert gc.get_threshold() == SELDOM
     second.close()
+    assert gc.get_threshold() == usual
+
+
+def test_between_the_commits_of_a_run_it_is_turned_up_in_part(usual):
+    with seldom_collected(BETWEEN):
+        assert gc.get_threshold() == BETWEEN
+        for _ in range(2):
+            with seldom_collected():
+                assert gc.get_threshold() == SELDOM
+            assert gc.get_threshold() == BETWEEN
+    assert gc.get_threshold() == usual
+    commit = ExitStack()
+    commit.enter_context(seldom_collected())
+    with seldom_collected(BETWEEN):
+        assert gc.get_threshold() == SELDOM
+    assert gc.get_threshold() == SELDOM
+    commit.close()
     assert gc.get_threshold() == usual
 
 

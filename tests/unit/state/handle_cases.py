@@ -12,10 +12,9 @@ COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 
 def apply(index: StateIndex, rows: Mapping[Any, Any]) -> None:
     """Have `index` take over published rows: key → row, None for a removal."""
-    changed = [(key, row) for key, row in rows.items() if row is not None]
-    index.apply(
-        changed, [key for key, row in rows.items() if row is None], max((row[1] for _, row in changed), default=0)
-    )
+    changed = {key: row for key, row in rows.items() if row is not None}
+    gone = [key for key, row in rows.items() if row is None]
+    index.apply(changed, gone, max((row[1] for row in changed.values()), default=0))
 
 
 class Bench:
