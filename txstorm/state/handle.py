@@ -197,15 +197,24 @@ class RowGroup(ABC, Generic[H]):
         `keep`: unless `txid` writes these keys; see `KeyIndex.rows`.
         """
         # The overlay first: when a txid moves into the index meanwhile, its keys are found in the one or the other.
-        overlay = self._overlay
-        found: Sequence[Stored | Gone | None] = self._index.rows(keys, keep=keep)
-        if overlay:
-            found = list(map(overlay.get, keys, found))
+        found = self._rows(self._overlay, keys, keep=keep)
         if self._index.last_txid >= txid:
             values = [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
         else:
             values = [None if row is None else row[0] for row in found]
         return self.alive(values, txid)
+
+    def _rows(
+        self, overlay: Mapping[Key, Stored | Gone], keys: Sequence[Key], *, keep: bool
+    ) -> Sequence[Stored | Gone | None]:
+        if not overlay:
+            return self._index.rows(keys, keep=keep)
+        found = list(map(overlay.get, keys))
+        if None not in found:
+            return found
+        absent = [key for key, row in zip(keys, found, strict=True) if row is None]
+        rest = iter(self._index.rows(absent, keep=keep))
+        return [next(rest) if row is None else row for row in found]
 
     def alive(self, values: list[Value | None], txid: int) -> list[Value | None]:
         """`values` as of the stamp of `txid`: without those whose time to live is over."""
