@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,9 @@ from txstorm.monitor.progress import TransactionProgress
 from txstorm.runtime.run import make_engine, run
 from txstorm.topology.graph import Topology
 
+_MANY = 1_000_000
+"""Keys of a job from which on somebody else leaves its counts."""
+
 
 class Watch:
     """Tells a meter of the groups of a run."""
@@ -31,6 +35,7 @@ class Watch:
         self.steps: list[Mapping[str, float]] = []
         self.txids = 0
         self._group: list[float] = []
+        self._measures = False
 
     def __call__(self, progress: TransactionProgress) -> None:
         self._group.append(time.time() * 1e3 - progress.stamp / 1e3)
@@ -39,6 +44,9 @@ class Watch:
             self.txids += progress.group
             self.meter.committed(progress.txid, sum(progress.commit_ms.values()), self._group)
             self._group = []
+            if not self._measures and progress.txid >= self.meter.job.start:
+                self._measures = True
+                _forget_highest()  # the load's is not what is measured
 
     def about(self) -> dict[str, Any]:
         """Transactions of a commit on average, and the median milliseconds of its steps."""
@@ -74,7 +82,6 @@ def worker(engine: str, session: Any = None) -> Work:
 
         if job.form in BARE:
             return process(job, topology, recorded, fresh())
-        _forget_highest()
         watch, recording = Watch(meter), Recording(fresh(), meter.begin, engine) if job.form else None
         directory = measured(job, topology, recording or engine, session, watch)
         more = {**watch.about(), "driver MiB": _highest()}
@@ -82,10 +89,22 @@ def worker(engine: str, session: Any = None) -> Work:
             recorded[:] = recording.packs
             more |= about(recorded)
         outcome = meter.outcome(**more)
-        leave_counts(job, directory)
+        if job.keys < _MANY:
+            leave_counts(job, directory)
+        else:
+            _leave_counts_elsewhere(job, directory)
         return outcome
 
     return work
+
+
+def _leave_counts_elsewhere(job: Job, directory: Path) -> None:
+    """`leave_counts` in a process of its own: it takes more memory than the run that is measured."""
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.suite.job import Job; "
+        "from benchmarks.suite.topologies import leave_counts; leave_counts(Job.of(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    subprocess.run([sys.executable, "-c", code, job.line(), str(directory)], check=True)
 
 
 def _forget_highest() -> None:

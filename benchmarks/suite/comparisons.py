@@ -26,7 +26,8 @@ class Entry:
         columns: with record batches.
         failing: percent of the transactions that fail once.
         form: see `Job`.
-        pending: values of `max_spout_pending` of which the best is found in a first round that does not count.
+        pending: values of `max_spout_pending` of which the best, for what is compared, is found in a first round that
+            does not count.
     """
 
     peer: str
@@ -100,6 +101,7 @@ class Comparison:
 
 
 PENDING = ("auto", 32, 128)
+COMMIT_PENDING = (1, "auto")
 STORM_PENDING = (1, 4, 16)
 
 
@@ -108,8 +110,10 @@ def _ours(full: Count, quick: Count | None = None, *, columns: bool = False, cho
     return Entry("txstorm", full, quick, columns, pending=PENDING if choose else (), label=label)
 
 
-def _alone(full: Count, quick: Count | None = None, *, columns: bool = False) -> Entry:
-    return Entry("txstorm", full, quick, columns, ALONE, pending=("auto", 32), label="txstorm, each alone")
+def _alone(
+    full: Count, quick: Count | None = None, *, columns: bool = False, pending: Sequence[Any] = ("auto", 32)
+) -> Entry:
+    return Entry("txstorm", full, quick, columns, ALONE, pending=pending, label="txstorm, each alone")
 
 
 def _storms(full: Count) -> list[Entry]:
@@ -219,7 +223,7 @@ def _changes() -> Iterator[Comparison]:
     """W6: a state that grows."""
     for keys in ("1e4", "1e5", "1e6", "1e7"):
         quick = keys == "1e4"
-        entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
+        entries = [_alone((200, 20), (40, 20) if quick else None, columns=True, pending=COMMIT_PENDING)]
         if keys != "1e7":
             entries.append(Entry("merge", (8, 5), (1, 1) if keys == "1e4" else None))
         entries.append(Entry("loop", (200, 10), (40, 10) if quick else None))
@@ -249,7 +253,7 @@ def _tables() -> Iterator[Comparison]:
     """W8: several tables under one transaction."""
     for tables, keys in ((1, "1e4"), (3, "1e4"), (8, "1e4"), (3, "1e6")):
         quick = keys == "1e4" and tables < 8
-        entries = [_alone((200, 20), (40, 20) if quick else None, columns=True)]
+        entries = [_alone((200, 20), (40, 20) if quick else None, columns=True, pending=COMMIT_PENDING)]
         if keys == "1e4":
             entries.append(Entry("merge", (6, 4), (1, 1) if tables == 1 else None))
         entries.append(Entry("loop", (200, 5), (40, 5) if quick else None))

@@ -103,14 +103,15 @@ class _Comparing:
         return replace(job, source=source)
 
     def _choose(self, entry: Entry, source: Mapping[str, Any]) -> None:
-        """Find the best `max_spout_pending`."""
+        """Find the best `max_spout_pending`: for the time of a commit where that is compared, else for the rate."""
         name, rates = self._comparison.name, dict[Any, float]()
+        measure = commit_ms(0.5) if self._comparison.sort == "commit" else None
         for pending in entry.pending:
             self._say(f"{name}: {entry.name}, pending {pending}")
             outcome = self._outcome(entry, self._job(entry, source, pending))
             if outcome is None:
                 return
-            rates[pending] = outcome.txids_s
+            rates[pending] = outcome.txids_s if measure is None else -measure(outcome)
         if rates:
             self._results.chosen[name, entry.name] = max(rates, key=lambda one: rates[one])
 

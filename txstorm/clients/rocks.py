@@ -33,6 +33,8 @@ _WRITE_BUFFER = 16 << 20
 _FILTER_BITS = 10
 _BUFFER_FILTER = 0.1
 """Of the write buffer: to look through the buffer for a key that is not in it takes as long as the rest of a read."""
+_SYNC_BYTES = 1 << 20
+"""What is rewritten goes to the disk in parts, as commits wait for the same disk."""
 
 
 class KeyStoreError(TxstormError):
@@ -161,6 +163,7 @@ def _options() -> Options:
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(_BUFFER_FILTER)
     options.set_level_zero_file_num_compaction_trigger(2)  # every file that overlaps is looked into
+    options.set_bytes_per_sync(_SYNC_BYTES)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
     return options
