@@ -93,11 +93,11 @@ def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    _share_path()
-    builder: Any = SparkSession.builder.appName(name)  # type: ignore[attr-defined,unused-ignore]
-    for key, value in {**_submitted(_settings()), **(extra or {})}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _shared_path():  # the JVM takes the environment it starts with, and gives it to its workers
+        builder: Any = SparkSession.builder.appName(name)  # type: ignore[attr-defined,unused-ignore]
+        for key, value in {**_submitted(_settings()), **(extra or {})}.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
 
 def _submitted(settings: Mapping[str, str]) -> Mapping[str, str]:
@@ -158,13 +158,25 @@ def _log_settings() -> str:
     return str(importlib.resources.files("txstorm.clients").joinpath("log4j2-quiet.properties"))
 
 
-def _share_path() -> None:
-    """Let workers import what the driver can: the directories on `sys.path` that are not the interpreter's own."""
+@contextlib.contextmanager
+def _shared_path() -> Iterator[None]:
+    """Let workers import what the driver can: the directories on `sys.path` that are not the interpreter's own.
+
+    Afterwards the environment is as before: other programs that this process starts have nothing to do with it.
+    """
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     mine = [os.path.abspath(entry or os.getcwd()) for entry in sys.path if entry not in own]
-    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    before = os.environ.get("PYTHONPATH")
+    known = [entry for entry in (before or "").split(os.pathsep) if entry]
     usable = [entry for entry in mine if os.path.isdir(entry) and "lib-dynload" not in entry]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known + usable))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 _checked: set[int] = set()

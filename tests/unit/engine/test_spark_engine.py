@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,43 @@ def test_a_session_with_all_settings_is_not_remarked_upon(caplog: pytest.LogCapt
     session.conf.update({key: wanted for key, (wanted, _) in client.WANTED.items()})
     client.check_session(session)
     assert caplog.messages == []
+
+
+class Builder:
+    """Notes the Python path that a JVM would start with."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.path = fails, ""
+
+    def appName(self, name: str) -> Builder:
+        return self
+
+    def config(self, key: str, value: str) -> Builder:
+        return self
+
+    def getOrCreate(self) -> None:
+        self.path = os.environ["PYTHONPATH"]
+        if self.fails:
+            raise RuntimeError("no JVM")
+
+
+@pytest.mark.parametrize("before", [None, "elsewhere"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_get_the_drivers_path_and_other_programs_do_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None, fails: bool
+) -> None:
+    builder = Builder(fails)
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
+    monkeypatch.setattr(client, "check_installed", lambda: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", before or "")
+    if before is None:
+        monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
+        client.make_session("path")
+    assert str(tmp_path) in builder.path.split(os.pathsep)
+    assert builder.path.startswith(before or str(tmp_path))
+    assert os.environ.get("PYTHONPATH") == before
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7, 64, 200])
