@@ -37,7 +37,7 @@ from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
-from txstorm.runtime.standby import Tell, take_lease
+from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.outside import check_declared, declared_uris
@@ -103,6 +103,7 @@ def open_session(
     Raises:
         InputError: of the spout, the directory, the ledger or the tables, before any side effect where possible.
         HeldError: another run has the lease.
+        FencedError: another run has taken it over meanwhile, whatever came of that.
         KilledError: the run that was waited for was killed.
     """
     check_spout(topology.spout.object)
@@ -128,9 +129,12 @@ def open_session(
         if chosen is not topology:
             program = program.with_plan(compile_plan(chosen))
         return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
-    except BaseException:
+    except BaseException as error:
+        end = real_end(error, books)  # one that was frozen finds tables that the next one has made
         books.ledger.close()
         let_go(writer)
+        if end is not error:
+            raise end from error
         raise
 
 
