@@ -106,7 +106,8 @@ def topology(spout: Any, rows: BasicBolt, kafka: list[str] | None) -> Any:
         brokers, _, target = kafka
         # A driver that dies in the middle of a transaction must not hold up readers for longer than the test lasts.
         settings = {"transaction.timeout.ms": 10_000}
-        sink = KafkaSink("sent", target, brokers, key="word", settings=settings)
+        marks = f"{target}-marks"
+        sink = KafkaSink("sent", target, brokers, key="word", settings=settings, progress_topic=marks)
         builder.set_bolt("sent", sink, 2).local_or_shuffle_grouping("placed")
     return builder.build_topology()
 

@@ -147,7 +147,7 @@ def wakes_up_too_late(make: Callable[[Zombie], World], one: Zombie, say: Say) ->
         first.kill()
     told = json.loads(printed.splitlines()[-1])
     assert (first.returncode, told["error"]["type"]) == (3, "FencedError"), complained
-    assert re.search("another run may lead by now|has taken over", told["error"]["message"])
+    assert re.search("another run may lead by now|has taken over|a newer coordinator leads", told["error"]["message"])
     assert world.everything() == before
     assert verify(world.data_dir, swept=False) == found
 

@@ -80,7 +80,9 @@ def drawn(seed: int, number: int) -> list[Zombie]:
 
 def _zombie(rng: random.Random, step: str, source: str, ledger: str) -> Zombie:
     depth = rng.choice((1, 4))
-    points = {point: per for point, per in STEPS[step].items() if source in TOPICS or not point.startswith("kafka.")}
+    # A commit of a ledger in a Delta table is one write, with nothing within it.
+    without = ("ledger.meta",) * (ledger == "delta") + ("kafka.",) * (source not in TOPICS)
+    points = {point: per for point, per in STEPS[step].items() if not point.startswith(without)}
     point = rng.choice(list(points))
     most = max(1, points[point] * (TXIDS if depth == 1 else GROUPS))
     return Zombie(source, depth, ledger, point, rng.randint(1, most))
