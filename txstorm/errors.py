@@ -11,6 +11,7 @@
     │   ├── EmitError               an emit of the wrong arity, type or stream
     │   ├── StateError              a state used against its declaration
     │   ├── NotRunningError         a command for a run, where none is live
+    │   ├── AwayError               a system outside gives no answer: it is away, or its address is wrong
     │   └── DataDirectoryError      a data directory that is foreign, newer, incomplete or corrupt
     │       ├── LedgerCorrupt
     │       └── TableCorrupt
@@ -84,6 +85,13 @@ class StateError(InputError):
 
 class NotRunningError(InputError):
     """A command asks something of a running topology, and nobody runs it."""
+
+
+class AwayError(InputError):
+    """A system outside gives no answer: it is away for a while, or its address is wrong.
+
+    Where it has answered before it is waited for.
+    """
 
 
 class DataDirectoryError(InputError):

@@ -23,7 +23,8 @@ from txstorm import TransactionalTopologyBuilder, faults, run
 from txstorm.api.marks import Mark
 from txstorm.api.state import SinkTable
 from txstorm.clients.kafka_producer import KafkaWriter
-from txstorm.errors import BlockedError, FencedError, InputError
+from txstorm.errors import AwayError, BlockedError, FencedError, InputError
+from txstorm.runtime.concluding import Concluder
 from txstorm.sinks.kafka import COLUMNS, KafkaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.intent import Intent, decode
@@ -261,6 +262,21 @@ def test_compacted_marks_are_enough(kafka_broker, tmp_path):
     check_sent(kafka_broker.bootstrap, topic)
 
 
+def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broker, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Concluder, "TRIES", 2)
+    topic = kafka_broker.make_topic(partitions=2)
+    ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data", until_txid=2)
+    kafka_broker.kill()
+    try:
+        with pytest.raises(BlockedError, match=r"the brokers cannot be asked: .* It answered in earlier runs"):
+            ends(topology(kafka_broker.bootstrap, topic, timeout=0.5), tmp_path / "data")
+    finally:
+        kafka_broker.restart()
+    assert "cannot lead yet, tried again for a while: topic" in caplog.text
+    ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
+    check_sent(kafka_broker.bootstrap, topic)
+
+
 # --- what is wrong shows at once --------------------------------------------------------------------------------------
 
 
@@ -306,7 +322,7 @@ def test_marks_that_would_be_deleted(kafka_broker, tmp_path):
 def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
     (port,) = free_ports(1)
     began = time.monotonic()
-    with pytest.raises(InputError, match=f"the brokers cannot be asked: .*127.0.0.1:{port}.*Connection refused"):
+    with pytest.raises(AwayError, match=f"the brokers cannot be asked: .*127.0.0.1:{port}.*Connection refused"):
         ends(topology(f"127.0.0.1:{port}", "words", timeout=2), tmp_path / "data")
     assert time.monotonic() - began < 10
 
@@ -332,6 +348,16 @@ def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker,
         ends(topology(brokers, topic, settings=settings, timeout=2), tmp_path / "data")
     assert time.monotonic() - began < 10
     assert "wrong" not in str(refused.value)
+
+
+def test_a_password_that_has_become_wrong_is_not_waited_for(kafka_broker, tmp_path, caplog):
+    topic = kafka_broker.make_topic()
+    brokers, settings = secured(kafka_broker)
+    ends(topology(brokers, topic, settings=settings), tmp_path / "data", until_txid=2)
+    with pytest.raises(InputError, match=r"the brokers cannot be asked: .*[Aa]uthentication") as refused:
+        ends(topology(brokers, topic, settings={**settings, "sasl.password": "wrong"}), tmp_path / "data")
+    assert not isinstance(refused.value, AwayError)
+    assert "tried again" not in caplog.text
 
 
 def test_a_secured_cluster(kafka_broker, tmp_path):

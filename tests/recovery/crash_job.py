@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from to_the_end import to_the_end
+
 from txstorm import (
     BasicBolt,
     BatchBolt,
@@ -20,7 +22,6 @@ from txstorm import (
     KeyedState,
     MapState,
     TransactionalTopologyBuilder,
-    run,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.runtime.rewind import rewind
@@ -183,16 +184,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     settings = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
     settings |= dict(one.split("=", 1) for one in options.set)
     source = spout(options.spout, options.txids, options.data_dir)
-    handle = run(
-        topology(source, options.tables, options.maps, options.poison, options.kafka, options.layout),
-        engine=options.engine,
-        data_dir=options.data_dir,
-        settings=settings,
-        available_now=True,
-    )
-    handle.awaitTermination()
-    now = handle.progress
-    return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
+    built = topology(source, options.tables, options.maps, options.poison, options.kafka, options.layout)
+    return to_the_end(built, options.data_dir, settings, options.engine)
 
 
 if __name__ == "__main__":

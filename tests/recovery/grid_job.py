@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from crash_cells import AFTER, BEFORE, PARTITIONS, Plan, word
+from to_the_end import to_the_end
 
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import (
     MemoryTransactionalSpout,
@@ -105,7 +106,8 @@ def topology(spout: Any, rows: BasicBolt, kafka: list[str] | None) -> Any:
         brokers, _, target = kafka
         # A driver that dies in the middle of a transaction must not hold up readers for longer than the test lasts.
         settings = {"transaction.timeout.ms": 10_000}
-        sink = KafkaSink("sent", target, brokers, key="word", settings=settings)
+        marks = f"{target}-marks"
+        sink = KafkaSink("sent", target, brokers, key="word", settings=settings, progress_topic=marks)
         builder.set_bolt("sent", sink, 2).local_or_shuffle_grouping("placed")
     return builder.build_topology()
 
@@ -124,16 +126,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     plan = BEFORE if options.when == "before" else AFTER[options.source]
     spout = kafka(opaque, plan, *options.kafka[:2]) if options.kafka else memory(opaque, plan)
     settings = {**SETTINGS, "max_spout_pending": options.depth, **dict(one.split("=", 1) for one in options.set)}
-    handle = run(
-        topology(spout, Records() if options.kafka else Rows(), options.kafka),
-        engine=options.engine if options.kafka else "local",
-        data_dir=options.data_dir,
-        settings=settings,
-        available_now=True,
-    )
-    handle.awaitTermination()
-    now = handle.progress
-    return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
+    built = topology(spout, Records() if options.kafka else Rows(), options.kafka)
+    return to_the_end(built, options.data_dir, settings, options.engine if options.kafka else "local")
 
 
 if __name__ == "__main__":

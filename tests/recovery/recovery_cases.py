@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from programs import Program, loaded
 
 from txstorm.clients.delta import DeltaHandle
 from txstorm.ledger.open import open_ledger
+from txstorm.ledger.store import Ledger
 from txstorm.runtime.books import Books
 from txstorm.state.history import read_history
 from txstorm.state.ranges import table_ranges
@@ -157,6 +159,12 @@ def command(pid: int) -> str:
         return ""
 
 
+def is_frozen(pid: int) -> bool:
+    """Whether a process stands still."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat[stat.rindex(")") + 2] == "T"
+
+
 KILLED, FROZEN = -signal.SIGKILL, -signal.SIGSTOP
 
 
@@ -266,3 +274,30 @@ def _check_files(data_dir: Path) -> None:
             assert found <= logged | kept_by(intents, f"{kind}/{table.name}"), table
     assert list((data_dir / "spill").iterdir()) == []
     assert list((data_dir / "intents").iterdir()) == []
+
+
+def logs(data_dir: Path) -> dict[str, str]:
+    """Every entry of every log → its digest."""
+    return {
+        str(path.relative_to(data_dir)): hashlib.blake2b(path.read_bytes()).hexdigest()
+        for path in data_dir.glob("**/_delta_log/*.json")
+    }
+
+
+def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
+    """Path → value and version of all that is in the ledger."""
+    ledger = open_ledger(data_dir, create=False, read_only=True)
+    try:
+        return dict(_below(ledger, ""))
+    finally:
+        ledger.close()
+
+
+def _below(ledger: Ledger, path: str) -> list[tuple[str, tuple[bytes, int]]]:
+    found = []
+    for name in ledger.children(path):
+        child = f"{path}/{name}" if path else name
+        entry = ledger.get(child)
+        found += [(child, (entry.value, entry.version))] if entry is not None else []
+        found += _below(ledger, child)
+    return found

@@ -11,7 +11,6 @@ Its id runs it again: ``pytest -k before-p6-kill-grows-4``.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,12 +19,23 @@ from typing import Any
 import pytest
 from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, QUICK, Cell, expected, word
 from grid_verifier import check_extents, verify
-from recovery_cases import HERE, KILLED, Forks, Standing, check_ledger, eventually, finish, open_books, start
+from recovery_cases import (
+    HERE,
+    KILLED,
+    Forks,
+    Standing,
+    check_ledger,
+    eventually,
+    finish,
+    ledger_entries,
+    logs,
+    open_books,
+    start,
+)
 from servers.kafka_reading import committed_records
 from servers.running import Kafka, ZooKeeper
 
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 
@@ -145,33 +155,6 @@ def changes_nothing(hung: Standing, data_dir: Path, cell: Cell) -> None:
     status, output = hung.wake()
     assert (status, "FencedError" in output) == ((0, False) if cell.point == "amid-sweep" else (1, True)), output
     assert (logs(data_dir), ledger_entries(data_dir)) == before
-
-
-def logs(data_dir: Path) -> dict[str, str]:
-    """Every entry of every log → its digest."""
-    return {
-        str(path.relative_to(data_dir)): hashlib.blake2b(path.read_bytes()).hexdigest()
-        for path in data_dir.glob("**/_delta_log/*.json")
-    }
-
-
-def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
-    """Path → value and version of all that is in the ledger."""
-    ledger = open_ledger(data_dir, create=False, read_only=True)
-    try:
-        return dict(_below(ledger, ""))
-    finally:
-        ledger.close()
-
-
-def _below(ledger: Ledger, path: str) -> list[tuple[str, tuple[bytes, int]]]:
-    found = []
-    for name in ledger.children(path):
-        child = f"{path}/{name}" if path else name
-        entry = ledger.get(child)
-        found += [(child, (entry.value, entry.version))] if entry is not None else []
-        found += _below(ledger, child)
-    return found
 
 
 # --- Spark and Kafka --------------------------------------------------------------------------------------------------

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import cycle, groupby
+from pathlib import Path
 
 import pytest
 from crash_job import SPOUTS, TXIDS, lines
-from recovery_cases import KILLED, check
+from grid_verifier import verify
+from programs import Program, loaded
+from recovery_cases import KILLED, check, environment, eventually, is_frozen
 from servers.kafka_reading import committed_records
+from servers.running import Kafka
 
 pytestmark = pytest.mark.integration
 
@@ -73,3 +77,52 @@ def test_killed_at_any_step_and_started_again(forks, kafka_broker, place, fault,
 def test_killed_again_while_it_is_rolled_forward(forks, kafka_broker, place, fault):
     nth = 2 if fault in ("kafka.sent", "kafka.committed") else 1  # the first one raises the epoch
     killed_and_started_again(forks, kafka_broker, place, "opaque", "kafka.sent:kill:3", f"{fault}:kill:{nth}")
+
+
+# --- a start while the brokers are away -------------------------------------------------------------------------------
+
+
+class Sending:
+    """Starts runs of the grid's topology from memory into a topic, in processes of their own."""
+
+    def __init__(self, place: Path, kafka: Kafka) -> None:
+        self.place = place
+        self.target = kafka.make_topic(partitions=3)
+        self._brokers = kafka.bootstrap
+
+    def start(self, *options: str, fault: str = "") -> Program:
+        arguments = ["transactional", "before", 1, str(self.place), self._brokers, "", self.target]
+        target = f"zombie_job:zombie({', '.join(map(repr, arguments))})"
+        command = ["run", target, "--engine", "local", "--data-dir", str(self.place / "data"), "--json"]
+        return loaded().start("-m", "txstorm", *command, *options, env=environment(TXSTORM_FAULT=fault))
+
+
+def says(program: Program, text: str) -> None:
+    eventually(lambda: text in program.complained or program.poll() is not None)
+    assert program.poll() is None, program.complained
+
+
+def test_one_that_takes_over_waits_for_brokers_that_are_away(kafka_broker, place):
+    """What the one before it has decided and not sent is sent when they are back."""
+    sending = Sending(place, kafka_broker)
+    first = sending.start("--available-now", fault="p6.after:freeze:3")
+    eventually(lambda: first.poll() is not None or is_frozen(first.pid))
+    second = sending.start("--available-now", "--standby")
+    try:
+        says(second, "standing by for")
+        kafka_broker.kill()
+        first.kill()
+        says(second, "cannot lead yet, tried again for a while: topic")
+        kafka_broker.restart()
+        _, complained = second.communicate(120)
+    finally:
+        first.kill()
+        second.kill()
+        if not kafka_broker.servers[0].alive:
+            kafka_broker.restart()
+    assert second.returncode == 0, complained
+    assert "answers again" in complained
+    rows = verify(place / "data").rows
+    sent = Counter((one.txid, one.value["word"]) for one in committed_records(kafka_broker.bootstrap, sending.target))
+    assert sent == Counter((txid, word) for txid, some in rows.items() for *_, word in some)
+    assert len(rows) == 6

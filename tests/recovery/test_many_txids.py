@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,8 @@ from txstorm.bolts import CountByKey
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.read import read_state
 
+STEP = 100_000
+"""Transactions between two starts."""
 SETTINGS = {"max_spout_pending": 64, "max_group_txids": 32, "history_retention": 0.0001}
 
 
@@ -36,14 +39,29 @@ def files(data_dir: Path) -> Counter[str]:
     return Counter(str(path.parent.relative_to(data_dir)) for path in data_dir.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(("txids", "more"), [(4_000, 12), pytest.param(100_000, 128, marks=pytest.mark.long)])
-def test_nothing_that_a_start_reads_grows_with_their_number(txids, more, place):
+def peak() -> int:
+    """MiB of memory that this process has taken at most, so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+@pytest.mark.parametrize(
+    ("txids", "more"),
+    [(4_000, 12), *(pytest.param(txids, 300, marks=pytest.mark.long) for txids in (100_000, 1_000_000))],
+)
+def test_nothing_that_a_start_reads_grows_with_their_number(txids, more, place, progress):
     few, many = place / "few", place / "many"
-    for data_dir, until in ((few, 400), (many, txids)):
-        go(data_dir, until)
-        go(data_dir, until + 1)
+    go(few, 400)
+    go(few, 401)
+    for until in range(min(txids, STEP), txids + 1, STEP):
+        go(many, until)
+        if until == STEP:
+            memory = peak()
+        progress(f"{until:,} txids: {entries(many)} entries, {files(many).total()} files, {peak()} MiB at most")
+    go(many, txids + 1)
+    assert txids <= STEP or peak() <= memory + 64
     assert read_state(many, "counts").to_pylist() == read_state(few, "counts").to_pylist()
     assert entries(many) <= entries(few) + 64
     for directory, count in files(many).items():
-        # What grows is the history's log, by an entry for some thousand transactions, until it is shortened.
+        # What grows is the history's log, by an entry and a file for some thousand transactions, until it is shortened:
+        # once there are a hundred entries beyond the hundred that stay.
         assert count <= files(few)[directory] + more, directory

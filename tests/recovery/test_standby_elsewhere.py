@@ -13,7 +13,7 @@ from drivers import Drive, assert_as_undisturbed, committed, published
 from frozen_sweep import LONG, lead
 from kazoo.client import KazooClient
 from life_job import life
-from recovery_cases import HERE, eventually, finish, open_books, start
+from recovery_cases import HERE, eventually, finish, is_frozen, open_books, start
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from watched import Diary
@@ -128,11 +128,6 @@ def go(place: Path) -> Iterator[Go]:
     yield go
     for handle in started:
         handle.stop()
-
-
-def is_frozen(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return stat[stat.rindex(")") + 2] == "T"
 
 
 def expire(books: Books) -> None:

@@ -27,7 +27,9 @@ class OutletWriter(Protocol):
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
         """Called in P0, before all else: the names under which marks are kept, and the place to check the target.
 
-        Raises `txstorm.errors.InputError` for what only a changed setting can mend.
+        Raises `txstorm.errors.InputError` for what only a changed setting can mend. Anything else, and
+        `txstorm.errors.AwayError`, means that the target may answer later: a start waits for a target that it has
+        led before, and ends at once where it is a new one.
         """
 
     def published(self) -> Mark | None:

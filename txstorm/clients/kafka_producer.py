@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.marks import Mark
-from txstorm.clients.kafka import EARLIEST, LATEST, Cluster, Range, Troubles, Unavailable
+from txstorm.clients.kafka import EARLIEST, LATEST, REFUSED, Cluster, Range, Troubles, Unavailable
 from txstorm.clients.kafka_reader import RangeReader
-from txstorm.errors import DataDirectoryError, InputError, MissingDependency, SettingError
+from txstorm.errors import AwayError, DataDirectoryError, InputError, MissingDependency, SettingError
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Producer
@@ -118,8 +118,9 @@ class KafkaWriter:
         """Check both topics, and make the one of the marks when it is missing.
 
         Raises:
+            AwayError: no broker answers.
             InputError: the topic is unknown or takes smaller records only, marks would not be kept, or the cluster
-                cannot be reached with these settings.
+                refuses these settings.
         """
         self.close()
         self._id = f"{self._prefix}.{topology}.{outlet}.{incarnation}"
@@ -135,11 +136,7 @@ class KafkaWriter:
             else:
                 self._make_progress_topic(cluster, admin)
         except (Unavailable, KafkaException) as error:
-            cause = error.args[0].str() if isinstance(error, KafkaException) else error
-            refused = isinstance(error, Unavailable) and error.refused
-            what = "credentials, certificate and rights" if refused else "bootstrap_servers and security.protocol"
-            msg = f"topic {self.topic!r}: the brokers cannot be asked: {cause}; check {what}"
-            raise InputError(msg) from None
+            raise _unasked(self.topic, error) from None
 
     def published(self) -> Mark | None:
         """See `txstorm.api.outlets.OutletWriter`."""
@@ -336,6 +333,17 @@ class KafkaWriter:
         settings = dict(self._given() if callable(self._given) else self._given)
         _check_settings(self.topic, settings)
         return {"log_level": 0, **settings, "bootstrap.servers": self._servers}
+
+
+def _unasked(topic: str, error: Unavailable | KafkaException) -> InputError:
+    """The error of a start whose questions the brokers did not answer, or refused to."""
+    if isinstance(error, Unavailable):
+        cause, refused = str(error), error.refused
+    else:
+        cause, refused = error.args[0].str(), error.args[0].code() in REFUSED
+    what = "credentials, certificate and rights" if refused else "bootstrap_servers and security.protocol"
+    msg = f"topic {topic!r}: the brokers cannot be asked: {cause}; check {what}"
+    return InputError(msg) if refused else AwayError(msg)
 
 
 def _because(troubles: Troubles) -> str:

@@ -133,7 +133,13 @@ class DeltaLedger:
         by: str | None = None,
         durable: bool = True,
     ) -> bool:
-        """Make the next version; False when somebody else did. Written by the holder it is a sign of life."""
+        """Make the next version; False when somebody else did. Written by the holder it is a sign of life.
+
+        Raises:
+            FencedError: as far as is known here, or becomes known, the lease is somebody else's.
+        """
+        # A holder that slept may have read since, and stands behind the version in which it lost its lease.
+        self._check_lost()
         started, held = self._now(), self._held
         token = by if by is not None else "" if held is None else held.row.token
         document = document_of(kind, uuid.uuid4().hex, at=self._wall(), by=token, changes=changed, lease=lease)
@@ -251,8 +257,8 @@ class DeltaLedger:
         try:
             while not self._append(LEASE, lease=held.row, durable=False):
                 pass  # somebody else wrote; the next try is at the newest version
-        except FencedError:
-            log.exception("%s: the lease is lost", self._name)
+        except FencedError as error:
+            log.warning("%s", error)
         except TxstormError as error:
             log.warning("%s: no sign of life can be written: %s", self._name, error)
 

@@ -15,7 +15,7 @@ from txstorm.ledger.durable import sync_file
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
 from txstorm.ledger.place import default_ledger, recorded_ledger, recorded_settings
-from txstorm.ledger.specs import DELTA, MEMORY, SQLITE, ZOOKEEPER, LedgerSpec, parse_ledger
+from txstorm.ledger.specs import DELTA, MEMORY, SQLITE, ZOOKEEPER, LedgerSpec, parse_ledger, without_credentials
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.sqlite_file import BUSY
 from txstorm.ledger.store import Ledger
@@ -195,8 +195,9 @@ def local_directory(data_dir: str | Path) -> Path:
         return Path(unquote(file[1]))
     if (scheme := _SCHEME.match(text)) is None:
         return Path(text)
+    shown = without_credentials(text)
     msg = (
-        f"data directory {text!r}: expected a directory on a local disk, got scheme {scheme[1]!r}; "
+        f"data directory {shown!r}: expected a directory on a local disk, got scheme {scheme[1]!r}; "
         "the SQLite ledger works only beside tables on the same local file system"
     )
     raise InputError(msg)

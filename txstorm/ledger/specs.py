@@ -118,4 +118,10 @@ def _local(place: str, base: Path) -> Path:
 
 
 def _wrong(text: str, found: str) -> InputError:
-    return InputError(f"ledger {text!r}: expected {EXPECTED}; {found}")
+    return InputError(f"ledger {without_credentials(text)!r}: expected {EXPECTED}; {found}")
+
+
+def without_credentials(text: str) -> str:
+    """`text` for a message: what stands before an ``@``, such as a password, is left out."""
+    before, at, rest = text.rpartition("@")
+    return f"…@{rest}" if at and ":" in before else text

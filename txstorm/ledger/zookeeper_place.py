@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from txstorm.errors import InputError
+from txstorm.ledger.specs import without_credentials
 from txstorm.topology.settings import Settings
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
@@ -25,7 +26,8 @@ def checked_hosts(hosts: str, port: int) -> str:
     """``host:port,…``, with `port` where none is given; `InputError` if `hosts` is malformed."""
     found = [_HOST.fullmatch(one.strip()) for one in hosts.split(",")]
     if not all(found):
-        msg = f"ZooKeeper servers {hosts!r}: expected host:port,host:port,…; correct the setting or --ledger"
+        shown = without_credentials(hosts)
+        msg = f"ZooKeeper servers {shown!r}: expected host:port,host:port,…; correct the setting or --ledger"
         raise InputError(msg)
     return ",".join(f"{one[1]}:{one[2] or port}" for one in found if one)
 

@@ -44,6 +44,11 @@ class timed:  # noqa: N801 - a context manager, used like a function
         self._milliseconds[self._step] = before + took
 
 
+def pause_after(attempt: int) -> float:
+    """Seconds between a try to publish what is decided and the next one; the first try is number 0."""
+    return float(min(5.0, 0.05 * 2**attempt))
+
+
 class Concluder:
     """Decides groups, publishes and completes them, one at a time.
 
@@ -54,6 +59,7 @@ class Concluder:
     """
 
     TRIES = 8
+    """How often publishing is tried before the run ends with what keeps it."""
 
     def __init__(
         self,
@@ -126,7 +132,7 @@ class Concluder:
             else:
                 self._blocked(None)
                 return versions
-            if self._sleep(min(5.0, 0.05 * 2**attempt)):
+            if self._sleep(pause_after(attempt)):
                 break
         msg = (
             f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; mend the cause and "

@@ -31,12 +31,13 @@ from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.large import LargeCommits
 from txstorm.runtime.leading import Decided, check, complete, take_over
 from txstorm.runtime.origin import Origin
+from txstorm.runtime.patience import Patience
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import Failure, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
-from txstorm.runtime.standby import Tell, take_lease
+from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.outside import check_declared, declared_uris
@@ -102,6 +103,7 @@ def open_session(
     Raises:
         InputError: of the spout, the directory, the ledger or the tables, before any side effect where possible.
         HeldError: another run has the lease.
+        FencedError: another run has taken it over meanwhile, whatever came of that.
         KilledError: the run that was waited for was killed.
     """
     check_spout(topology.spout.object)
@@ -119,7 +121,7 @@ def open_session(
         let_go(writer)
         raise
     try:
-        store, identity = _lead(topology, books, data_dir, writer)
+        store, identity = _lead(topology, books, data_dir, writer, Patience(books, sleep))
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
@@ -127,9 +129,12 @@ def open_session(
         if chosen is not topology:
             program = program.with_plan(compile_plan(chosen))
         return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
-    except BaseException:
+    except BaseException as error:
+        end = real_end(error, books)  # one that was frozen finds tables that the next one has made
         books.ledger.close()
         let_go(writer)
+        if end is not error:
+            raise end from error
         raise
 
 
@@ -167,7 +172,9 @@ def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
     return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
-def _lead(topology: Topology, books: Books, data_dir: Path, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
+def _lead(
+    topology: Topology, books: Books, data_dir: Path, writer: SparkWriter | None, patient: Patience
+) -> tuple[StateStore, Identity]:
     """P0 proper. Nothing is written before everything that stands there has been checked."""
     faults.point("p0.before")
     known = books.identity()
@@ -203,18 +210,21 @@ def _lead(topology: Topology, books: Books, data_dir: Path, writer: SparkWriter 
         spark=writer,
     )
     store.raise_epoch(books.epoch)
-    _lead_outside(store, books, committed, waiting)
+    _lead_outside(store, books, committed, waiting, patient)
     books.write_tables(store.last_txids())
     faults.point("p0.after")
     return store, identity
 
 
-def _lead_outside(store: StateStore, books: Books, committed: int, waiting: Sequence[Decided]) -> None:
+def _lead_outside(
+    store: StateStore, books: Books, committed: int, waiting: Sequence[Decided], patient: Patience
+) -> None:
     """Take over maps and outlets, and complete the groups that are `waiting` for them."""
-    store.lead_outside(books.epoch, committed, books.tables(), [intent for intent, _ in waiting])
+    live = [intent for intent, _ in waiting]
+    first = len(store.tables) + 1
+    store.outside.lead(books.epoch, committed, books.tables(), live, number=first, known=patient)
     for intent, versions in waiting:
-        books.check_lease()
-        store.outside.roll_forward(intent, books.epoch)
+        patient(partial(store.outside.roll_forward, intent, books.epoch))
         complete(books, intent, versions)
 
 

@@ -65,6 +65,7 @@ def run(
     Raises:
         InputError: something is wrong with the topology, the settings, the source or the directory.
         HeldError: another process runs this directory, and this one does not stand by.
+        FencedError: another process has taken this directory over before this one could begin.
         KilledError: the topology was ended with ``txstorm kill`` while this one stood by.
     """
     if not isinstance(topology, Topology):

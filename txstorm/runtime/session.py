@@ -22,6 +22,7 @@ from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import RetryPolicy
+from txstorm.runtime.standby import real_end
 from txstorm.state.history import append_history
 from txstorm.state.store import StateStore
 from txstorm.topology.graph import Topology
@@ -112,6 +113,9 @@ class Session:
 
         `compact` is asked before every table, so that a second Ctrl-C ends it between two; `ended` is told of the error
         that this raises, or None, while the ledger can still be written.
+
+        Raises:
+            FencedError: another run has taken over, whatever came of that.
         """
         failure: BaseException | None = None
         try:
@@ -126,7 +130,9 @@ class Session:
                 self.store.sweep(self.books.intents())
                 self.books.sweep()
         except BaseException as error:
-            failure = error
+            failure = real_end(error, self.books)
+            if failure is not error:
+                raise failure from error
             raise
         finally:
             if ended is not None:

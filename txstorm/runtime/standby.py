@@ -139,7 +139,7 @@ def real_end(error: BaseException, books: Books) -> BaseException:
 
     A run that was frozen while another one took over wakes up to anything: files that were swept, jobs that timed out.
     """
-    if isinstance(error, FencedError):
+    if isinstance(error, FencedError | KeyboardInterrupt):
         return error
     try:
         books.check_lease()

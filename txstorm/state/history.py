@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pyarrow as pa
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
 from txstorm.clients.seal import sealed
-from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
+from txstorm.state.table import checkpoint_after
 from txstorm.state.tiling import check_tiles
 
+log = logging.getLogger("txstorm.history")
 HISTORY = "history"
 FORMAT = "1"
 TRIES = 10
@@ -61,7 +64,10 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     for _ in range(TRIES):
         last = handle.app_version(app) or 0
         new = [row for row in rows if row["txid"] > last]
-        if not new or _append(handle, app, new):
+        if not new:
+            return 0
+        if _append(handle, app, new):
+            _tidy(handle)
             return len(new)
         handle.refresh()
     msg = f"table {HISTORY}: cannot be appended to in {TRIES} tries: another writer changes it all the time"
@@ -119,6 +125,15 @@ def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) ->
     sync_file(handle.log_entry(version))
     sync_file(handle.log_entry(version).parent)
     return True
+
+
+def _tidy(handle: DeltaHandle) -> None:
+    """Shorten what a start, and each of the next calls, reads of the log; one that fails only costs time."""
+    try:
+        for file in handle.checkpoint(checkpoint_after(handle)):
+            sync_file(file)
+    except (TableCorrupt, OSError) as cause:
+        log.warning("table %s: no checkpoint: %s", HISTORY, cause)
 
 
 def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:

@@ -34,6 +34,7 @@ class StoredOutlet(External):
         """Open the writer, check that mark and ledger belong together, make `epoch` the mark's; see `Marked.lead`.
 
         Raises:
+            AwayError, BlockedError: the target does not answer.
             InputError: the target is missing, or the settings do not lead to it.
         """
         self.make_directory()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from txstorm import faults
@@ -17,6 +18,14 @@ from txstorm.state.outlet import StoredOutlet
 from txstorm.state.sink import SinkGroup
 from txstorm.state.sweep import kept_by, sweep_unlogged
 from txstorm.state.table import Owner, TableRef
+
+Patient = Callable[[Callable[[], None]], None]
+"""Calls what may have to wait for a system that is away."""
+
+
+def call(step: Callable[[], None]) -> None:
+    """Wait for nobody."""
+    step()
 
 
 class OutsideStore:
@@ -41,11 +50,30 @@ class OutsideStore:
         self._put: dict[str, list[tuple[int, str]]] = {uri: [] for uri in self._stored}
 
     def lead(
-        self, epoch: int, committed: int, recorded: Mapping[str, int], live: Sequence[Intent], number: int = 1
+        self,
+        epoch: int,
+        committed: int,
+        recorded: Mapping[str, int],
+        live: Sequence[Intent],
+        *,
+        number: int = 1,
+        known: Patient = call,
     ) -> None:
-        """Take over everything, see `Marked.lead`; fault points are counted from `number`."""
+        """Take over everything, see `Marked.lead`.
+
+        Args:
+            epoch: of this coordinator.
+            committed: the last decided txid.
+            recorded: what the ledger knows of each.
+            live: the groups that are decided and not completed.
+            number: where fault points are counted from.
+            known: calls what takes over one that was led before: its address was right.
+        """
+        decided = {table.uri for intent in live for table in intent.tables}
         for place, one in enumerate(self._stored.values(), start=number):
-            one.lead(epoch, committed, recorded.get(one.ref.uri), live)
+            uri = one.ref.uri
+            lead = partial(one.lead, epoch, committed, recorded.get(uri), live)
+            (known if uri in recorded or uri in decided else call)(lead)
             faults.point(f"p0.{place}.raised")
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:

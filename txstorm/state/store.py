@@ -135,8 +135,7 @@ class StateStore:
                     missing.append((one, ref))
         _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded)
         for number, (one, ref) in enumerate(missing, start=1):
-            made = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
-            found[ref] = made
+            found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
             faults.point(f"p0.{number}.created")
         for one in declared:
             if spark is not None and one.table.writer == SPARK:
@@ -155,10 +154,6 @@ class StateStore:
             table.raise_epoch(epoch)
             faults.point(f"p0.{number}.raised")
         self._epoch = epoch
-
-    def lead_outside(self, epoch: int, committed: int, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
-        """Take over every map and outlet, once the tables are; see `txstorm.state.marked.Marked.lead`."""
-        self.outside.lead(epoch, committed, recorded, live, len(self._delta) + 1)
 
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.

@@ -37,6 +37,11 @@ CHECKPOINT_EVERY = 20
 CHECKPOINT_MOST = 100
 
 
+def checkpoint_after(handle: DeltaHandle) -> int:
+    """Versions between two checkpoints of a log that txstorm alone writes, and reads when it is opened only."""
+    return max(CHECKPOINT_EVERY, min(handle.checkpointed // 2, CHECKPOINT_MOST))
+
+
 class DeltaTableState(LoggedTable):
     """A table in a data directory, at the version last read."""
 
@@ -114,7 +119,7 @@ class DeltaTableState(LoggedTable):
     def _checkpoint_after(self) -> int:
         """Versions between checkpoints, each of which costs as much as some commits; more where only starts read it."""
         alone = self._writer is DIRECT and self._handle.is_plain
-        return max(CHECKPOINT_EVERY, min(self._handle.checkpointed // 2, CHECKPOINT_MOST) if alone else 0)
+        return checkpoint_after(self._handle) if alone else CHECKPOINT_EVERY
 
     def tidy(self) -> None:
         """Shorten what has to be read of the log, where it is long; called in the committer's turn, between groups.

@@ -278,6 +278,25 @@ def test_a_lease_that_was_not_renewed_is_still_the_holders_when_nobody_took_it(h
     ledger.check_lease()
 
 
+def test_a_sleeper_that_reads_before_its_next_sign_takes_nothing_back(handle):
+    """Once it has read it stands at the newest version, where its sign of life would be the next one."""
+    now = [1000.0, 1000.0]
+    first, second = (handle(monotonic=lambda i=i: now[i]) for i in (0, 1))
+    first.acquire("first")
+    with pytest.raises(HeldError):
+        second.acquire("second")
+    now[1] += 3600
+    second.acquire("second")
+    assert first.get("a") is None
+    now[0] += 3600
+    first._sign(first._held)
+    assert "'second'" in second.holder()
+    with pytest.raises(FencedError, match="it is with 'second'"):
+        first.check_lease()
+    now[1] += 3600
+    second.check_lease()
+
+
 def test_the_store_does_not_answer_for_the_length_of_a_lease(handle, monkeypatch):
     now = [1000.0]
 

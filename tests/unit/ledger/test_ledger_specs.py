@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.ledger.open import chosen_ledger, open_ledger
+from txstorm.ledger.open import chosen_ledger, local_directory, open_ledger
 from txstorm.ledger.place import PLACE_FILE, record_ledger, recorded_ledger
 from txstorm.ledger.specs import LedgerSpec, parse_ledger
+from txstorm.ledger.zookeeper_place import checked_hosts
 
 BASE = Path("/data/words")
 
@@ -68,6 +69,21 @@ def test_what_is_no_name_of_a_ledger(text, says):
     with pytest.raises(InputError) as caught:
         parse_ledger(text)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: parse_ledger("zookeeper:me:hunter2@a/c"),
+        lambda: parse_ledger("delta:s3://key:hunter2@bucket/x"),
+        lambda: checked_hosts("me:hunter2@a:2181", 2181),
+        lambda: local_directory("s3://key:hunter2@bucket/x"),
+    ],
+)
+def test_a_password_that_is_refused_is_not_repeated(refused):
+    with pytest.raises(InputError) as caught:
+        refused()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_directory_remembers_its_ledger_also_when_it_is_moved(tmp_path):

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.state.group import CommitGroup
 from txstorm.state.intent import Intent, TxidRecord
@@ -46,6 +49,18 @@ def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, *
     if epoch is not None:
         store.raise_epoch(epoch)
     return store
+
+
+def crash_and_roll_forward(store: StateStore, intent: Intent, point: str) -> None:
+    """Publishing a decided group ends at a fault point; the next coordinator rolls it forward, twice with one result."""
+    recorded = store.last_txids()
+    faults.arm(f"{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        store.publish(intent, 1)
+    faults.arm("")
+    check_tables(store.data_dir, recorded, INCARNATION, [intent])
+    raise_epochs(store.data_dir, recorded, Owner(TOPOLOGY, INCARNATION), 2)
+    assert roll_forward(store.data_dir, intent, 2) == roll_forward(store.data_dir, intent, 2)
 
 
 def add(group: CommitGroup, txid: int, counts: Mapping[str, int | None]) -> None:

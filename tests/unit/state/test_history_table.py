@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from txstorm import faults
 from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.clients.delta_log import entries_since_checkpoint
 from txstorm.errors import DataDirectoryError
-from txstorm.state.history import append_history, read_history
+from txstorm.state.history import append_history, check_history, read_history
+from txstorm.state.table import CHECKPOINT_EVERY, CHECKPOINT_MOST
 
 
 def row(txid, timeline=0, **changes):
@@ -58,6 +61,29 @@ def test_another_timeline_counts_from_where_it_was_rewound(tmp_path):
         (1, 2),
         (1, 3),
     ]
+
+
+def test_what_is_read_of_its_log_does_not_grow(tmp_path):
+    """A start, and every call, reads the entries since the last checkpoint."""
+    txids, lengths = range(1, CHECKPOINT_MOST + 30), []
+    for txid in txids:
+        append_history(tmp_path, [row(txid)])
+        lengths.append(len(entries_since_checkpoint(tmp_path / "history")))
+    assert max(lengths) <= CHECKPOINT_MOST
+    check_history(tmp_path)
+    assert read_history(tmp_path)["txid"].to_pylist() == [*txids]
+
+
+@pytest.mark.parametrize("point", ["checkpoint.before", "checkpoint.after"])
+def test_a_crash_while_its_log_is_shortened(tmp_path, point):
+    faults.arm(f"{point}:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        for txid in range(1, CHECKPOINT_EVERY + 1):
+            append_history(tmp_path, [row(txid)])
+    faults.arm("")
+    assert append_history(tmp_path, [row(txid), row(txid + 1)]) == 1
+    check_history(tmp_path)
+    assert read_history(tmp_path)["txid"].to_pylist() == [*range(1, CHECKPOINT_EVERY + 2)]
 
 
 def test_a_foreign_or_newer_table_is_refused(tmp_path):

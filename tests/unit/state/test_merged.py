@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import pytest
 from deltalake import DeltaTable
-from store_cases import COUNTS, INCARNATION, TOPOLOGY, TOTALS, add, commit, intent_of, open_store, record, staged_files
+from store_cases import (
+    COUNTS,
+    INCARNATION,
+    TOPOLOGY,
+    TOTALS,
+    add,
+    commit,
+    crash_and_roll_forward,
+    intent_of,
+    open_store,
+    record,
+    staged_files,
+)
 
 from txstorm import faults
 from txstorm.clients.delta import DeltaHandle
@@ -15,7 +27,7 @@ from txstorm.state.index import Bounds
 from txstorm.state.ranges import table_ranges
 from txstorm.state.read import read_changes, read_state
 from txstorm.state.rebuilt import unfinished_group
-from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.recovery import raise_epochs, roll_forward
 from txstorm.state.salvage import find_tables
 from txstorm.state.sql import views
 from txstorm.state.table import Owner, TableRef
@@ -123,14 +135,7 @@ def test_publishing_goes_on_after_a_crash_at_any_step(tmp_path, point):
     add(group, 2, {"a": 1, "b": None})
     add(group, 3, {"a": 1, "c": 1})
     intent = intent_of(group, [record(2), record(3)])
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
-        store.publish(intent, 1)
-    faults.arm("")
-
-    check_tables(tmp_path, recorded, INCARNATION, [intent])
-    raise_epochs(tmp_path, recorded, Owner(TOPOLOGY, INCARNATION), 2)
-    assert roll_forward(tmp_path, intent, 2) == roll_forward(tmp_path, intent, 2)
+    crash_and_roll_forward(store, intent, point)
     assert plain(tmp_path) == read(tmp_path) == {"a": 3, "c": 1}
     if point in ("p7.1.before", "merge.staged"):  # else it knows that this is published
         with pytest.raises(FencedError):

@@ -6,17 +6,17 @@ from datetime import timedelta
 import pytest
 from deltalake import DeltaTable
 from keyed_cases import SECOND, begun, publish, read, stamped
-from store_cases import INCARNATION, TOPOLOGY, intent_of, open_store
+from store_cases import crash_and_roll_forward, intent_of, open_store
 
 from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle
 from txstorm.state.read import read_sink
 from txstorm.state.rebuilt import unfinished_group
-from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.recovery import roll_forward
 from txstorm.state.salvage import find_tables
 from txstorm.state.sql import views
-from txstorm.state.table import Owner, TableRef
+from txstorm.state.table import TableRef
 
 TTL = 10 * SECOND
 LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
@@ -140,13 +140,7 @@ def test_what_a_crash_leaves_is_rolled_forward_to_the_same(tmp_path, point, puts
     play(group, 3, TTL, puts)
     intent = intent_of(group, [stamped(3, TTL)])
     assert [table.uri for table in intent.tables] == ["state/live", "sinks/log"]
-    faults.arm(f"{point}:raise:1")
-    with pytest.raises(faults.InjectedFault):
-        store.publish(intent, 1)
-    faults.arm("")
-    check_tables(tmp_path, recorded, INCARNATION, [intent])
-    raise_epochs(tmp_path, recorded, Owner(TOPOLOGY, INCARNATION), 2)
-    assert roll_forward(tmp_path, intent, 2) == roll_forward(tmp_path, intent, 2)
+    crash_and_roll_forward(store, intent, point)
     assert plain(tmp_path) == {"c": 2, **puts}
     again = opened(tmp_path, epoch=3, committed=3, recorded=[*recorded])
     committed(again, {4: TTL + SECOND}, {}, epoch=3)

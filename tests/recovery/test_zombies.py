@@ -1,0 +1,193 @@
+"""A coordinator stands still somewhere, another one takes over and ends, and then the first one wakes up.
+
+Whatever it was about to do, it changes nothing any more, in the ledger, the tables and the topic it sends to, says why,
+and ends with exit code 3. A seed draws where it stands still (`zombies`); it is printed, and ``TXSTORM_ZOMBIE_SEED``
+draws the same again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_cells import AFTER, BEFORE, PARTITIONS, expected, word
+from grid_verifier import Found, check_extents, verify
+from programs import Program, loaded
+from recovery_cases import (
+    check_ledger,
+    environment,
+    eventually,
+    is_frozen,
+    ledger_entries,
+    logs,
+    open_books,
+)
+from servers.kafka_reading import committed_records
+from servers.running import Kafka
+from zombie_job import TASKS, TOPICS, write_lines
+from zombies import BLOCK, OUTSIDE, TXIDS, Zombie, drawn
+
+from txstorm.ledger.open import open_ledger
+
+pytestmark = pytest.mark.integration
+
+SESSION = 1.5
+PATIENCE = 240
+Say = Callable[[str], None]
+
+
+@functools.cache
+def seed() -> int:
+    return int(os.environ.get("TXSTORM_ZOMBIE_SEED", random.randrange(1 << 30)))
+
+
+@dataclass
+class World:
+    """Where a zombie and its successor are: a data directory, a ledger, topics."""
+
+    place: Path
+    options: Sequence[str]
+    topics: Sequence[str]
+
+    @property
+    def data_dir(self) -> Path:
+        return self.place / "data"
+
+    def start(self, one: Zombie, when: str, *more: str, **environ: str) -> Program:
+        arguments = [one.source, when, one.depth, str(self.place), *self.topics]
+        target = f"zombie_job:zombie({', '.join(map(repr, arguments))})"
+        # Nothing asks Storm's spouts how much there is.
+        until = ["--until-txid", str(TXIDS)] if one.source in TASKS else ["--available-now"]
+        command = ["run", target, "--engine", "local", "--data-dir", str(self.data_dir), "--json", *until]
+        return loaded().start("-m", "txstorm", *command, *self.options, *more, env=environment(**environ))
+
+    def sent(self) -> list[Any]:
+        """What readers of committed records find in the topic that is sent to."""
+        return committed_records(self.topics[0], self.topics[2]) if self.topics else []
+
+    def everything(self) -> tuple[Any, ...]:
+        """What a zombie may not change."""
+        return logs(self.place), ledger_entries(self.data_dir), self.sent()
+
+
+@pytest.fixture
+def world(place: Path, request: pytest.FixtureRequest) -> Callable[[Zombie], World]:
+    """Makes the world of a zombie; starts servers that it needs."""
+
+    def make(one: Zombie) -> World:
+        write_lines(place)
+        if one.ledger == "delta":
+            options = ["--ledger", f"delta:{place / 'ledger'}"]
+        else:
+            server = request.getfixturevalue("zookeeper_server")
+            options = ["--ledger", f"zookeeper:{server.new_chroot()}"]
+        topics = _topics(request.getfixturevalue("kafka_broker")) if one.source in TOPICS else []
+        return World(place, options, topics)
+
+    return make
+
+
+def _topics(kafka: Kafka) -> list[str]:
+    from confluent_kafka import Producer
+
+    topic, target = kafka.make_topic(partitions=len(PARTITIONS)), kafka.make_topic(partitions=3)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    for partition in PARTITIONS:
+        for offset in range(BEFORE.size):
+            producer.produce(topic, word(partition, offset, 0), partition=partition)
+    assert producer.flush(30) == 0
+    return [kafka.bootstrap, topic, target]
+
+
+@pytest.mark.parametrize("number", range(BLOCK))
+def test_one_of_each_step(world: Callable[[Zombie], World], progress: Say, number: int) -> None:
+    wakes_up_too_late(world, drawn(seed(), BLOCK)[number], progress)
+
+
+@pytest.mark.parametrize("point", ["p0.3.created", "history.before"])
+def test_one_that_finds_the_table_made_that_it_was_about_to_make(
+    world: Callable[[Zombie], World], progress: Say, point: str
+) -> None:
+    wakes_up_too_late(world, Zombie("transactional", 1, "zookeeper", point, 1), progress)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(200))
+def test_two_hundred(world: Callable[[Zombie], World], progress: Say, number: int) -> None:
+    wakes_up_too_late(world, drawn(seed(), 200)[number], progress)
+
+
+def wakes_up_too_late(make: Callable[[Zombie], World], one: Zombie, say: Say) -> None:
+    say(f"TXSTORM_ZOMBIE_SEED={seed()}: {one}")
+    world = make(one)
+    first = frozen(world, one)
+    try:
+        known = decided(world.data_dir)
+        second = world.start(one, "after", "--standby")
+        _, complained = second.communicate(PATIENCE)
+        assert second.returncode == 0, complained
+        found = verify(world.data_dir)
+        check_records(world, one, found, known)
+        check_ledger(world.data_dir, len(found.rows), intents=2)  # the last one, and one that it rolled forward
+        before = world.everything()
+        assert is_frozen(first.pid)
+        first.send_signal(signal.SIGCONT)
+        printed, complained = first.communicate(PATIENCE)
+    finally:
+        first.kill()
+    told = json.loads(printed.splitlines()[-1])
+    assert (first.returncode, told["error"]["type"]) == (3, "FencedError"), complained
+    assert re.search("another run may lead by now|has taken over|a newer coordinator leads", told["error"]["message"])
+    assert world.everything() == before
+    assert verify(world.data_dir, swept=False) == found
+
+
+def frozen(world: World, one: Zombie) -> Program:
+    """A coordinator that stands still where it shall."""
+    short = [] if one.ledger == "delta" else ["--set", f"zookeeper_session_timeout={SESSION}"]
+    trace = world.place / "trace"
+    if one.point != OUTSIDE:
+        first = world.start(one, "before", *short, TXSTORM_FAULT=f"{one.point}:freeze:{one.nth}")
+    else:
+        first = world.start(one, "before", *short, TXSTORM_FAULT_TRACE=str(trace))
+        eventually(lambda: first.poll() is not None or (trace.exists() and trace.read_text().count("\n") >= one.nth))
+        first.send_signal(signal.SIGSTOP)
+    eventually(lambda: first.poll() is not None or is_frozen(first.pid))
+    assert first.poll() is None, f"{one} was not reached: {first.complained}"
+    return first
+
+
+def decided(data_dir: Path) -> int:
+    """The last decided transaction, once the lease has ended: of what comes later nothing is as it was."""
+    watch = open_ledger(data_dir, create=False, read_only=True)
+    try:
+        assert watch.wait_free(PATIENCE)
+    finally:
+        watch.close()
+    with open_books(data_dir) as books:
+        return max([books.currtx() - 1, *(intent.last for intent in books.intents())])
+
+
+def check_records(world: World, one: Zombie, found: Found, known: int) -> None:
+    """Every record once; what was decided before the takeover as it was then, all else as the source is now."""
+    rows = [row for some in found.rows.values() for row in some]
+    assert all(made == word(*at) for *at, made in rows)
+    if one.source in AFTER:
+        batches = expected(one.source, known)
+        assert found.batches() == batches
+        check_extents(world.data_dir, batches)
+    else:
+        assert sorted(rows) == sorted((p, i, 0, word(p, i, 0)) for p in PARTITIONS for i in range(BEFORE.size))
+    if world.topics:
+        sent = Counter((record.txid, record.value["word"]) for record in world.sent())
+        assert sent == Counter((txid, made) for txid, some in found.rows.items() for *_, made in some)
