@@ -94,12 +94,12 @@ class Process:
         identity = self.lead()
         self.owner = Owner(identity.topology, identity.incarnation, identity.timeline)
         currtx = self.books.currtx()
-        self.tables = {uri: self._opened(stored.ref, currtx - 1) for uri, stored in self.world.tables.items()}
+        self.tables = {uri: self._opened(stored, currtx - 1) for uri, stored in self.world.tables.items()}
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
             table.raise_epoch(self.books.epoch)
-        self.last = self.last_txids()
+        self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
         self.books.write_tables(self.last)
         self.planning = Planning(self.books, SimPlanner(self.world), self.world.micros)
         self.concluder = Concluder(
@@ -111,10 +111,10 @@ class Process:
         self.feed(ev.Opened(currtx, self.planning.open(currtx)))
         self.look()
 
-    def _opened(self, ref: TableRef, after: int) -> SimTable:
-        if self.place.has(ref):
-            return self.place.table(self.owner, ref)
-        return self.place.create(self.owner, ref, after)
+    def _opened(self, stored: Stored, after: int) -> SimTable:
+        if stored.versions:
+            return self.place.table(self.owner, stored.ref)
+        return self.place.create(self.owner, stored.ref, after)
 
     # -- the machine ---------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Process:
             self._change_database(group[0][0])
         if done:
             made = self._staged([self.ready[txid] for txid, _ in done])
-            tuples = dict.fromkeys((txid for txid, _ in done), 1)
+            tuples = dict.fromkeys([txid for txid, _ in done], 1)
             took: dict[str, float] = {}
             outlived = self.planning.outlived
             self.concluder.conclude(made, tuples, outlived, published=self._published(made), milliseconds=took)
@@ -212,7 +212,7 @@ class Process:
             self.world.reads(self, "put", key)
 
     def _published(self, made: Intent) -> Callable[[int], None]:
-        return lambda last: self.last.update((table.uri, last) for table in made.tables)
+        return lambda last: self.last.update(dict.fromkeys([table.uri for table in made.tables], last))
 
     def _staged(self, done: Sequence[Processed]) -> Intent:
         """P5: what the committers wrote is staged, table by table."""
@@ -236,7 +236,7 @@ class Process:
 
     def last_txids(self) -> dict[str, int]:
         """Table → the last txid published to it."""
-        return {uri: table.last_txid() for uri, table in self.tables.items() if table.ref.kind != STATE}
+        return self.last
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
         """P7, in an order that is drawn: really it is all at once."""
@@ -354,9 +354,10 @@ def _seen(table: SimTable) -> list[Row]:
 
 def _rows(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
     """What the committers of one table write for a group."""
-    return tuple(
+    rows = [
         (one.txid, part, start, end)
         for one in records
         for part, (start, end) in enumerate(one.extents)
         if start < end and not skips(stored.number, part, len(one.extents))
-    )
+    ]
+    return tuple(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -23,6 +24,8 @@ KINDS = (
 MOST_STRIKES = 2
 EXTERNAL, SPARK = 0.2, 0.25
 STRIKE_STEPS = 80
+DRAWS = 2 * MOST_STRIKES + 12
+"""Numbers that are drawn for a schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +76,26 @@ def random_of(seed: int, index: int) -> Random:
     return Random((seed << 64) | index)  # noqa: S311 - not for secrets
 
 
+def after_drawn(schedule: Schedule) -> Callable[[], float]:
+    """Draws what comes after the numbers that `schedule` was made of."""
+    draw = random_of(schedule.seed, schedule.index).random
+    for _ in range(DRAWS):
+        draw()
+    return draw
+
+
 def drawn(seed: int, index: int) -> Schedule:
     """Schedule `index` of `seed`."""
-    draw = Random((seed << 64) | index | 1 << 63).random  # noqa: S311 - the same
-    strikes = []
-    for _ in range(int(draw() * (MOST_STRIKES + 1))):
-        strikes.append(Strike(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]))
+    return taken(seed, index, random_of(seed, index).random)
+
+
+def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
+    """The same from the first `DRAWS` numbers that are drawn; what follows is for the world."""
+    strikes = [(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]) for _ in range(MOST_STRIKES)]
+    del strikes[int(draw() * (MOST_STRIKES + 1)) :]
     external = draw() < EXTERNAL
     if external:  # what a paused coordinator still does to a database of the user's own is the user's to refuse
-        strikes = [one for one in strikes if one.kind != PAUSE]
+        strikes = [(step, kind) for step, kind in strikes if kind != PAUSE]
     return Schedule(
         seed=seed,
         index=index,
@@ -89,12 +103,12 @@ def drawn(seed: int, index: int) -> Schedule:
         tables=(1, 1, 1, 2, 2, 3)[int(draw() * 6)],
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
-        group=1 if external else 1 + int(draw() * 4),
-        turns=1 + int(draw() * 3),
+        group=1 + int(draw() * (1 if external else 4)),
+        turns=(1, 1, 2, 3)[int(draw() * 4)],
         trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,
         spark=draw() < SPARK,
-        strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
+        strikes=tuple([Strike(step, kind) for step, kind in sorted(strikes)]),
     )
