@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from txstorm.state.intent import Intent
+
+_NOTHING_READ: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,7 @@ class Identity:
     fingerprint: str = ""
 
 
-@dataclass(frozen=True)
-class Meta:
+class Meta(NamedTuple):
     """What is stored of a planned txid.
 
     Attributes:
@@ -37,15 +39,14 @@ class Meta:
 
     document: Any
     stamp: int
-    digests: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = _NOTHING_READ
 
     def to_json(self) -> dict[str, Any]:
         """The fields; nothing is copied, since they are written at once."""
         return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """How far a topology has come, as its ledger says.
 
     Attributes:

@@ -1,6 +1,7 @@
 """Simulated worlds: no schedule breaks an invariant, a broken protocol is found, and a seed says all of it.
 
-TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones.
+TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones; `scripts/test` runs
+many more of them beside the tests.
 """
 
 import hashlib

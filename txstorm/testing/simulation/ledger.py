@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.errors import FencedError, HeldError, TxstormError
 from txstorm.ledger.store import Entry, Op, name_order, outcome
-from txstorm.testing.simulation.schedule import CRASH_AFTER, FAILED, LOST
+from txstorm.testing.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
@@ -111,6 +111,8 @@ class SimLedger:
         self._entries.update(changed)
         if kind == CRASH_AFTER:
             self._process.dies()
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
         if kind == LOST:
             raise self._process.injected(Injected("the ledger's answer is lost"))
 

@@ -13,7 +13,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.clients.delta_values import DataFile
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
-from txstorm.coordinator.machine import Config, initial, step
+from txstorm.coordinator.machine import initial, step
 from txstorm.engine.port import Processed
 from txstorm.ledger.names import savepoint_path
 from txstorm.ledger.store import ABSENT, Check
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from txstorm.testing.simulation.world import World
 
 KEEP_INTENTS = 2
+WAKE = ev.Wake()
 E = TypeVar("E", bound=Exception)
 
 
@@ -83,9 +84,10 @@ class Process:
         known = self.books.identity()
         identity = known or Identity(TOPOLOGY, INCARNATION)
         if finish_rewind(self.place, self.books, self.world.clock) is not None:
-            identity = self.books.identity() or identity
+            identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
-        self.books.write_identity(identity)
+        if identity != known:
+            self.books.write_identity(identity)
         take_over(self.place, self.books, identity)
         return identity
 
@@ -105,9 +107,8 @@ class Process:
         self.concluder = Concluder(
             self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
         )
-        schedule = self.world.schedule
         self.attempts = self.books.epoch << 32
-        self.state = initial(Config(schedule.depth, schedule.group, schedule.opaque))
+        self.state = initial(self.world.config)
         self.feed(ev.Opened(currtx, self.planning.open(currtx)))
         self.look()
 
@@ -133,7 +134,7 @@ class Process:
         self.books.check_lease()
         if self.asked != self.world.news:
             self.asked = self.world.news
-            self.feed(ev.Wake())
+            self.feed(WAKE)
         self.planning.save()
 
     def _carry_out(self, command: cmd.Command) -> ev.Event | None:

@@ -8,8 +8,8 @@ from random import Random
 
 TOPOLOGY, INCARNATION = "sim", "sim"
 CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
-CONFLICT, PAUSE = "conflict", "paused_coordinator"
-STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE)
+CONFLICT, PAUSE, PAUSE_AFTER = "conflict", "paused_coordinator", "paused_after_write"
+STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE_AFTER, PAUSE_AFTER)
 """Faults that strike at a step; what stands here twice is drawn twice as often."""
 
 RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
@@ -21,16 +21,16 @@ KINDS = (
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
 )
-MOST_STRIKES = 2
+SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
 STRIKE_STEPS = 80
-DRAWS = 2 * MOST_STRIKES + 12
+DRAWS = 16
 """Numbers that are drawn for a schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault that strikes at the first step that is `step` or later."""
+    """A fault that strikes at the first step that is `step` or later; `PAUSE_AFTER` at the first that can write."""
 
     step: int
     kind: str
@@ -91,11 +91,14 @@ def drawn(seed: int, index: int) -> Schedule:
 
 def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
     """The same from the first `DRAWS` numbers that are drawn; what follows is for the world."""
-    strikes = [(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]) for _ in range(MOST_STRIKES)]
-    del strikes[int(draw() * (MOST_STRIKES + 1)) :]
+    first, then, many = int(draw() * STRIKE_STEPS), draw(), (0, 1, 2, 2)[int(draw() * 4)]
+    # In half of the pairs the second one comes soon after the first: what it does to a process that has just begun to
+    # take over, or to come to itself, is what would otherwise hardly ever be met.
+    second = first + int(then * 2 * SOON) if then < 0.5 else int((then * 2 - 1) * STRIKE_STEPS)
+    strikes = [(1 + step, STRIKES[int(draw() * len(STRIKES))]) for step in (first, second)][:many]
     external = draw() < EXTERNAL
     if external:  # what a paused coordinator still does to a database of the user's own is the user's to refuse
-        strikes = [(step, kind) for step, kind in strikes if kind != PAUSE]
+        strikes = [(step, kind) for step, kind in strikes if kind not in (PAUSE, PAUSE_AFTER)]
     return Schedule(
         seed=seed,
         index=index,
@@ -104,7 +107,7 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
         group=1 + int(draw() * (1 if external else 4)),
-        turns=(1, 1, 2, 3)[int(draw() * 4)],
+        turns=1 + int(draw() * 3),
         trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,

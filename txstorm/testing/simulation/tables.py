@@ -12,7 +12,7 @@ from txstorm.state.intent import IntentTable
 from txstorm.state.logged import CREATED, LoggedTable, identity_info
 from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import Staged
-from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST
+from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
@@ -139,6 +139,8 @@ class SimLog:
         self._stored.append(commit)
         if kind == CRASH_AFTER:
             self._process.dies()
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
         if kind == LOST:
             raise self._process.injected(TableCorrupt("the table's answer is lost"))
 

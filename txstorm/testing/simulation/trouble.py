@@ -26,7 +26,7 @@ def rival(world: World) -> None:
     first = world.leader()
     if first is None or world.schedule.external:
         return
-    who = world.below(4)
+    who = world.below(3)
     if who == 0:
         _keep_up_now(world, first)
     world.count(kinds.RIVAL, "a second coordinator")
@@ -144,4 +144,4 @@ def _stop(world: World, process: Process) -> None:
         world.ended(process, "has stopped")
 
 
-TROUBLE = (rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)
+TROUBLE = (rival, rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)

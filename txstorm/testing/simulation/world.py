@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstorm.coordinator import events as ev
+from txstorm.coordinator.machine import Config
 from txstorm.errors import TxstormError
 from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
@@ -51,6 +52,7 @@ class World:
         counts: Counter[str] | None = None,
     ) -> None:
         self.schedule = schedule
+        self.config = Config(schedule.depth, schedule.group, schedule.opaque)
         self.steps = 0
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.trace: list[str] | None = [] if traced else None
@@ -113,7 +115,7 @@ class World:
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{process}: {what} {about}")
-        if self.steps < self._fuse:
+        if self.steps < self._fuse or self._strikes[-1].kind == kinds.PAUSE_AFTER:
             return
         kind = self._strike(process)
         if kind == kinds.CRASH_AFTER:
@@ -134,11 +136,11 @@ class World:
         if kind == kinds.CRASH:
             process.dies()
         if kind == kinds.PAUSE:
-            self._pause(process)
+            self.pause(process)
             return None
         return kind
 
-    def _pause(self, process: Process) -> None:
+    def pause(self, process: Process) -> None:
         """`process` stands still in the middle of this while others go on, mostly a new leader; then it wakes up."""
         if self._paused >= DEEP:
             return
@@ -277,7 +279,7 @@ def other_turn(process: Process) -> None:
     below = process.world.below
     if below(100) < process.world.schedule.flaky:
         unlikely(process.world, process)
-    elif process.works and below(3) == 0:
+    elif process.works and below(2):
         process.end_upkeep()
     elif process.group is not None and below(3):
         process.commit()
