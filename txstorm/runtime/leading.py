@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
+from txstorm.errors import TableCorrupt
 from txstorm.ledger.names import meta_path
 from txstorm.ledger.store import Delete
 from txstorm.runtime.books import Books, Identity
@@ -29,14 +30,22 @@ def check(where: Path | Place, books: Books, identity: Identity) -> None:
         LedgerCorrupt, TableCorrupt, DataDirectoryError: what is not.
     """
     standing = books.check()
-    check_tables(
-        where,
-        standing.tables,
-        identity.incarnation,
-        standing.live,
-        timeline=identity.timeline,
-        topology=identity.topology,
-    )
+    while True:
+        try:
+            check_tables(
+                where,
+                standing.tables,
+                identity.incarnation,
+                standing.live,
+                timeline=identity.timeline,
+                topology=identity.topology,
+            )
+            break
+        except TableCorrupt:
+            # Nothing fences yet who led before: what it commits meanwhile is in the tables and not in what was read.
+            before, standing = standing, books.standing()
+            if standing == before:
+                raise
     placed(where).check_history()
     check_kept(where, standing.intents)
 
