@@ -3,6 +3,7 @@
 #                      but used as it is with TXSTORM_VENV=keep (tests of scripts)
 #   need_java          Java 17 or newer
 #   stage NAME CMD...  runs a command, tells how it ended and how long it took, remembers failures
+#   simulated COUNT    runs simulated worlds
 #   finish             exit code 1 when a stage failed
 # Set-up messages go to standard error: standard output belongs to the caller (--json).
 
@@ -114,6 +115,14 @@ stage() {
     echo "== $name"
     "$@" || { outcome=FAILED; failed+=("$name"); }
     echo "== $name: $outcome ($((SECONDS - start)) s)"
+}
+
+# simulated COUNT [OPTION...]: so many schedules of the simulated worlds, on all processors
+simulated() {
+    local count=$1
+    shift
+    .venv/bin/python -m txstorm simulate --json --seed "${TXSTORM_SIMULATION_SEED:-0}" --schedules "$count" \
+        --processes "$(getconf _NPROCESSORS_ONLN)" "$@"
 }
 
 finish() {

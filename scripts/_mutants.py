@@ -118,7 +118,12 @@ MUTANTS = (
             self._commit(ops)
 """,
     ),
-    Mutant("naive_group_commit", LOGGED, "        first = table.previous + 1\n", "        first = intent.last\n"),
+    Mutant(
+        "naive_group_commit",
+        LOGGED,
+        "        first, last = table.previous + 1, intent.last\n",
+        "        first = last = intent.last\n",
+    ),
     Mutant(
         "ack_of_a_stale_attempt_counts",
         MACHINE,
@@ -164,8 +169,8 @@ MUTANTS = (
     Mutant(
         "ledger_without_epoch_guard",
         BOOKS,
-        "        return [] if self._guard is None else [self._guard]\n",
-        "        return []\n",
+        "        self._guard = [Check(names.EPOCH, expect + 1)]",
+        "        self._guard = []",
     ),
     Mutant(
         "metadata_is_not_stored_before_processing",
@@ -220,8 +225,8 @@ MUTANTS = (
     Mutant(
         "the_guard_is_what_is_read_back",
         BOOKS,
-        "        self._guard = Check(names.EPOCH, expect + 1)",
-        "        self._guard = Check(names.EPOCH, self.ledger.get(names.EPOCH).version)",
+        "        self._guard = [Check(names.EPOCH, expect + 1)]",
+        "        self._guard = [Check(names.EPOCH, self.ledger.get(names.EPOCH).version)]",
     ),
     Mutant(
         "opaque_metadata_is_kept_over_a_restart",
@@ -239,14 +244,14 @@ MUTANTS = (
     Mutant(
         "tables_are_not_recorded",
         CONCLUDING,
-        "        self._tables.update(dict.fromkeys(touched, intent.last))\n",
+        "        self._tables.update(dict.fromkeys(touched, last))\n",
         "        list(touched)\n",
     ),
     Mutant(
         "publishes_with_the_epoch_of_who_decided",
         LOGGED,
-        "        apps = {self._txid_app: intent.last, self._epoch_app: epoch}\n",
-        "        apps = {self._txid_app: intent.last, self._epoch_app: intent.epoch}\n",
+        "        apps = {self._txid_app: last, self._epoch_app: epoch}\n",
+        "        apps = {self._txid_app: last, self._epoch_app: intent.epoch}\n",
     ),
     Mutant(
         "compaction_without_epoch_check",
@@ -275,8 +280,8 @@ MUTANTS = (
     Mutant(
         "sweeper_ignores_intents",
         "state/sweep.py",
-        "    return {table.staged.path for intent in intents for table in intent.tables if table.uri == uri}\n",
-        "    return set()\n",
+        "    return {staged.path for table in tables for staged in table.files}\n",
+        "    return set() & {table.uri for table in tables}\n",
     ),
 )
 

@@ -169,8 +169,16 @@ def step(state: State, event: Event) -> Result:
         msg = f"the coordinator got {event} first, expected Opened; this is a fault of txstorm"
         raise TxstormError(msg)
     match event:
-        case Planned() | NotReady() | Processed() | Committed() | Failed():
-            return _answer(state, event)
+        case Processed():
+            return _processed(state, event)
+        case Planned():
+            return _planned(state, event)
+        case Committed():
+            return _committed(state, event)
+        case NotReady():
+            return _source_empty(state, event)
+        case Failed():
+            return _failed(state, event)
         case Wake():
             return _sync(state if state.not_ready is None else state._replace(not_ready=None))
         case Opened():
@@ -183,22 +191,6 @@ def step(state: State, event: Event) -> Result:
             return _sync(state._replace(mode=Mode.ACTIVE)) if state.mode is Mode.INACTIVE else (state, ())
         case Stopping():
             return _stopping(state, drain=event.drain)
-        case _:
-            assert_never(event)
-
-
-def _answer(state: State, event: Planned | NotReady | Processed | Committed | Failed) -> Result:
-    match event:
-        case Processed():
-            return _processed(state, event)
-        case Planned():
-            return _planned(state, event)
-        case Committed():
-            return _committed(state, event)
-        case Failed():
-            return _failed(state, event)
-        case NotReady():
-            return _source_empty(state, event)
         case _:
             assert_never(event)
 
@@ -221,11 +213,12 @@ def _planned(state: State, event: Planned) -> Result:
     txid = event.txid
     if txid != state.planning:
         return state, (Discard((txid,), (event.attempt_id,)),)
-    answered = state._replace(planning=None, void=False, started=max(state.started, txid + 1))
+    started = max(state.started, txid + 1)
     if state.void:
+        answered = state._replace(planning=None, void=False, started=started)
         return _then_plan(answered, Discard((txid,), (event.attempt_id,)))
     entries = (*state.entries, Entry(event.attempt_id, PROCESSING))
-    return _then_plan(answered._replace(entries=entries), Process(txid, event.attempt_id))
+    return _then_plan(state._replace(planning=None, started=started, entries=entries), Process(txid, event.attempt_id))
 
 
 def _source_empty(state: State, event: NotReady) -> Result:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from txstorm import faults
 from txstorm.errors import ConflictError, InputError
@@ -27,9 +27,8 @@ ABSENT = -1
 """As an expected version: there must be no entry."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A stored value.
+class Entry(NamedTuple):
+    """A stored value. A named tuple, as `Put` is, because they are made more often than anything else.
 
     Attributes:
         value: the bytes.
@@ -40,8 +39,7 @@ class Entry:
     version: int
 
 
-@dataclass(frozen=True)
-class Put:
+class Put(NamedTuple):
     """Create or overwrite `path`; `expect` is None (whatever is there), `ABSENT`, or the version it must have."""
 
     path: str
@@ -183,15 +181,16 @@ def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
 def outcome(op: Op, found: Entry | None) -> Entry | None:
     """What is at ``op.path`` after `op` when `found` was there before; `ConflictError` if that was not expected."""
     version = ABSENT if found is None else found.version
-    if op.expect is not None and op.expect != version:
+    expect = op.expect
+    if expect is not None and expect != version:
         msg = (
-            f"ledger path {op.path!r}: expected {_worded(op.expect)}, got {_worded(version)}; "
+            f"ledger path {op.path!r}: expected {_worded(expect)}, got {_worded(version)}; "
             "somebody else wrote it: read again and decide again"
         )
         raise ConflictError(msg)
-    if isinstance(op, Check):
-        return found
-    return Entry(op.value, version + 1) if isinstance(op, Put) else None
+    if isinstance(op, Put):
+        return Entry(op.value, version + 1)
+    return found if isinstance(op, Check) else None
 
 
 def _worded(version: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,9 @@ from txstorm.ledger import names
 from txstorm.ledger.blobs import BlobValues, Values
 from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
+from txstorm.runtime.standing import Identity as Identity
+from txstorm.runtime.standing import Meta as Meta
+from txstorm.runtime.standing import Standing as Standing
 from txstorm.state.intent import Intent
 from txstorm.state.savepoint import Savepoint
 
@@ -25,41 +27,6 @@ BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOI
 DECIDED = f"{names.REWIND}/decided"
 CAUSE = 4000
 """Characters that are kept of the cause of a failure."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Whose ledger this is.
-
-    Attributes:
-        incarnation: uuid made at the first run; stands in every table too.
-        timeline: counts rewinds; order is by (timeline, txid).
-        fingerprint: digest of the graph's shape when it last ran.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int = 0
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True)
-class Meta:
-    """What is stored of a planned txid.
-
-    Attributes:
-        document: the spout document; it determines the batch.
-        stamp: processing time, UTC microseconds.
-        digests: source partition → digest of what was read, once it was.
-    """
-
-    document: Any
-    stamp: int
-    digests: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields; nothing is copied, since they are written at once."""
-        return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
 
 
 class Books:
@@ -74,21 +41,28 @@ class Books:
     def __init__(self, ledger: Ledger, values: Path | Values) -> None:
         self.ledger = ledger
         self._values = BlobValues(values) if isinstance(values, Path) else values
-        self._guard: Check | None = None
+        self._guard: list[Check] = []  # the epoch we raised, once we have
         self._partitions: PartitionEntries | None = None
         self._late: dict[int, Meta] = {}
         self._late_lock = Lock()
         self.epoch = 0
 
-    def check(self) -> None:
+    def check(self) -> Standing:
         """Read all that stands here, so that what is damaged shows before anything is written.
+
+        Returns what of it is to be compared with the tables.
 
         Raises:
             LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
             DataDirectoryError: one is in a newer format.
         """
-        for read in (self.currtx, self.tables, self.metas, self.intents, self.failures, self.history, self.rewind):
+        for read in (self.metas, self.failures, self.history, self.rewind):
             read()
+        return self.standing()
+
+    def standing(self) -> Standing:
+        """How far the topology has come; raises as `check`."""
+        return Standing(self.currtx(), self.tables(), self.intents())
 
     def check_lease(self) -> None:
         """Go on only while this coordinator has its lease; a connection that is suspended is waited for.
@@ -125,7 +99,7 @@ class Books:
         epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
         expect = ABSENT if entry is None else entry.version
         self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
-        self._guard = Check(names.EPOCH, expect + 1)  # not what is read back: another one may have raised it again
+        self._guard = [Check(names.EPOCH, expect + 1)]  # not what is read back: another one may have raised it again
         self.epoch = epoch
         return epoch
 
@@ -181,6 +155,10 @@ class Books:
         entries = self.ledger.scan(names.INTENTS)
         return [self._intent(int(last), entry.value) for last, entry in entries.items()]
 
+    def kept_intents(self) -> list[int]:
+        """The last txids of all kept intents, in order."""
+        return [int(last) for last in self.ledger.children(names.INTENTS)]
+
     def live_intents(self) -> list[Intent]:
         """Decided groups that are not completed yet."""
         currtx, kept = self.currtx(), self.ledger.scan(names.INTENTS)
@@ -198,7 +176,7 @@ class Books:
         """P6, the commit point: from here on recovery only rolls the intent forward."""
         self.check_lease()
         path = names.intent_path(intent.last)
-        value = self._encoded(intent.to_json(), f"intent of txids {intent.first}-{intent.last}")
+        value = self._values.encode(intent.to_json(), path, self.epoch)
         faults.point("p6.before")
         self._commit([Put(path, value, ABSENT)])
         faults.point("p6.after")
@@ -252,7 +230,7 @@ class Books:
     def put_if(self, expected: Sequence[Op], values: Mapping[str, Any]) -> bool:
         """Carry out `expected` and store `values` (path → value) with it; False, and nothing, if that conflicts."""
         try:
-            self.ledger.commit([*self._guards, *expected, *(self._put(path, one) for path, one in values.items())])
+            self.ledger.commit([*self._guard, *expected, *(self._put(path, one) for path, one in values.items())])
         except ConflictError as error:
             self._check_guard(error)
             return False
@@ -343,7 +321,7 @@ class Books:
     def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
             for some in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
-                self.ledger.commit([*self._guards, *some], durable=durable)
+                self.ledger.commit([*self._guard, *some], durable=durable)
         except ConflictError as error:
             raise self._fenced(error) from error
 
@@ -356,25 +334,18 @@ class Books:
             if names.meta_path(txid) not in written:
                 yield self._meta_ops(txid, meta)
 
-    @property
-    def _guards(self) -> list[Op]:
-        return [] if self._guard is None else [self._guard]
-
     def _check_guard(self, error: ConflictError) -> None:
         """Raise `FencedError` if it was the epoch that conflicted."""
-        if self._guard is not None:
-            entry = self.ledger.get(names.EPOCH)
-            if entry is None or entry.version != self._guard.expect:
+        for guard in self._guard:
+            entry = self.ledger.get(guard.path)
+            if entry is None or entry.version != guard.expect:
                 raise self._fenced(error) from error
 
     def _fenced(self, error: ConflictError) -> FencedError:
         return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})")
 
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
-        return Put(path, self._encoded(value, path), expect)
-
-    def _encoded(self, value: Any, what: str) -> bytes:
-        return self._values.encode(value, what, self.epoch)
+        return Put(path, self._values.encode(value, path, self.epoch), expect)
 
     def _read(self, path: str) -> Any:
         entry = self.ledger.get(path)
@@ -390,8 +361,3 @@ class Books:
             msg = f"ledger entry {path} holds the intent of txid {intent.last}; the ledger is damaged"
             raise LedgerCorrupt(msg)
         return intent
-
-
-def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
-    """`meta` after its batch was read: real extents and what was read."""
-    return Meta(document, meta.stamp, dict(digests))

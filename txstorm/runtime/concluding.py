@@ -76,7 +76,7 @@ class Concluder:
         self._blocked = blocked
         self._sleep = sleep
         self._tables = dict(store.last_txids())
-        self._kept = [intent.last for intent in books.intents()]
+        self._kept = books.kept_intents()
 
     def conclude(
         self,
@@ -101,13 +101,14 @@ class Concluder:
             BlockedError: the group is decided and cannot be published; the next start rolls it forward.
         """
         versions = self._decide_and_publish(intent, milliseconds)
-        published(intent.last)
-        touched = (table.uri for table in intent.tables if table.uri in self._tables)  # some maps are not recorded
-        self._tables.update(dict.fromkeys(touched, intent.last))
+        last = intent.last
+        published(last)
+        touched = [table.uri for table in intent.tables if table.uri in self._tables]  # some maps are not recorded
+        self._tables.update(dict.fromkeys(touched, last))
         with timed(milliseconds, "complete"):
-            ops = [*housekeeping(intent.last), *(self._old_intents(intent.last) if intent.tables else [])]
-            self._books.complete(intent.last, self._tables, history_rows(intent, versions, tuples), ops)
-            self._store.forget(before=self._kept[0] if self._kept else intent.last)
+            ops = [*housekeeping(last), *(self._old_intents(last) if intent.tables else [])]
+            self._books.complete(last, self._tables, history_rows(intent, versions, tuples), ops)
+            self._store.forget(before=self._kept[0] if self._kept else last)
 
     def _decide_and_publish(self, intent: Intent, milliseconds: dict[str, float]) -> dict[str, int]:
         """P6 and P7. A group that changed no table has nothing to publish: P8 alone makes it committed."""

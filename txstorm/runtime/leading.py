@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
+from txstorm.errors import TableCorrupt
 from txstorm.ledger.names import meta_path
 from txstorm.ledger.store import Delete
 from txstorm.runtime.books import Books, Identity
@@ -15,7 +16,7 @@ from txstorm.state.intent import Intent
 from txstorm.state.outside import waits_for_code
 from txstorm.state.owner import Owner
 from txstorm.state.place import Place, placed
-from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.recovery import check_raised, check_tables, raise_epochs, roll_forward
 
 log = logging.getLogger("txstorm.open")
 Decided = tuple[Intent, Mapping[str, int]]
@@ -28,9 +29,25 @@ def check(where: Path | Place, books: Books, identity: Identity) -> None:
     Raises:
         LedgerCorrupt, TableCorrupt, DataDirectoryError: what is not.
     """
-    books.check()
-    check_together(where, books, identity, None)
-    check_kept(where, books)
+    standing = books.check()
+    while True:
+        try:
+            check_tables(
+                where,
+                standing.tables,
+                identity.incarnation,
+                standing.live,
+                timeline=identity.timeline,
+                topology=identity.topology,
+            )
+            break
+        except TableCorrupt:
+            # Nothing fences yet who led before: what it commits meanwhile is in the tables and not in what was read.
+            before, standing = standing, books.standing()
+            if standing == before:
+                raise
+    placed(where).check_history()
+    check_kept(where, standing.intents)
 
 
 def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Decided]:
@@ -45,42 +62,29 @@ def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Dec
     epoch = books.raise_epoch()
     faults.point("p0.epoch")
     owner = Owner(identity.topology, identity.incarnation, identity.timeline)
-    raise_epochs(where, books.tables(), owner, epoch)
-    check_together(where, books, identity, epoch)
+    standing = books.standing()  # ours alone from here on: whoever led before is fenced
+    tables = raise_epochs(where, standing.tables, owner, epoch)
+    check_raised(tables, standing.tables, standing.live)
     faults.point("p0.raised")
-    return roll_tables_forward(where, books)
+    return roll_tables_forward(where, books, standing.live)
 
 
-def check_kept(where: Path | Place, books: Books) -> None:
+def check_kept(where: Path | Place, intents: Sequence[Intent]) -> None:
     """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
-    for intent in books.intents():
+    for intent in intents:
         for table in intent.tables:
             for staged in table.files:
                 placed(where).check_staged(table.uri, staged)
 
 
-def check_together(where: Path | Place, books: Books, identity: Identity, epoch: int | None) -> None:
-    """Check that ledger and tables belong together; see `txstorm.state.recovery.check_tables`."""
-    check_tables(
-        where,
-        books.tables(),
-        identity.incarnation,
-        books.live_intents(),
-        timeline=identity.timeline,
-        epoch=epoch,
-        topology=identity.topology,
-    )
-    placed(where).check_history()
-
-
-def roll_tables_forward(where: Path | Place, books: Books) -> list[Decided]:
-    """Publish decided groups: no spout, no bolt, no second look at the source (R1).
+def roll_tables_forward(where: Path | Place, books: Books, live: Sequence[Intent]) -> list[Decided]:
+    """Publish the decided groups that are `live`: no spout, no bolt, no second look at the source (R1).
 
     Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of
     their tables: those come when the topology's stores are known.
     """
     waiting: list[Decided] = []
-    for intent in books.live_intents():
+    for intent in live:
         books.check_lease()
         log.info("rolling txids %s-%s forward", intent.first, intent.last)
         versions = roll_forward(where, intent, books.epoch)

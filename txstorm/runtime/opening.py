@@ -190,7 +190,9 @@ def _lead(
     check(data_dir, books, identity)
     check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
     write_format(data_dir)
-    books.write_identity(replace(identity, fingerprint=topology.fingerprint()))
+    written = replace(identity, fingerprint=topology.fingerprint())
+    if written != known:
+        books.write_identity(written)
     waiting = take_over(data_dir, books, identity)
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(

@@ -107,13 +107,14 @@ def history_rows(
     intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
 ) -> list[dict[str, Any]]:
     """The history of a decided group, one row per txid. After a roll-forward the number of tuples is not known."""
+    first, last = intent.first, intent.last
     return [
         {
             "txid": one.txid,
             "attempt": one.attempt_id,
             "stamp": one.stamp,
-            "first": intent.first,
-            "last": intent.last,
+            "first": first,
+            "last": last,
             "digest": one.digest,
             "extents": one.extents,
             "tuples": None if tuples is None else tuples[one.txid],

@@ -16,7 +16,8 @@ from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
 from txstorm.ledger import names
 from txstorm.ledger.store import Delete, Op
-from txstorm.runtime.books import Books, Meta, with_digests
+from txstorm.runtime.books import Books, Meta
+from txstorm.runtime.standing import with_digests
 from txstorm.spouts.executors import SpoutPlanner, planner
 from txstorm.topology.graph import Component
 

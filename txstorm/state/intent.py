@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.state.staged import Staged
@@ -30,8 +30,7 @@ OUTSIDE = (MAP, OUTLET)
 """Kinds whose rows go to a system of the user's own, which the topology's code alone knows how to reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class TxidRecord:
+class TxidRecord(NamedTuple):
     """One decided txid.
 
     Attributes:

@@ -78,7 +78,8 @@ class LoggedTable(ABC):
         self._log = log
         self._txid_app, self._epoch_app = ref.txid_app(owner), owner.epoch_app
         self._lost = False
-        check_owner(where or ref.uri, log.properties, owner)
+        self._uri = ref.uri
+        check_owner(where or self._uri, log.properties, owner)
         self._check_log()
 
     @abstractmethod
@@ -265,9 +266,9 @@ class LoggedTable(ABC):
 
     def _check_log(self) -> None:
         infos = self._log.checked_infos()
-        check_tiles(self.ref.uri, infos)
+        check_tiles(self._uri, infos)
         if self.ref.kind in (CHANGES, STATE):
-            check_own(self.ref.uri, infos)
+            check_own(self._uri, infos)
 
     def _after_failure(self, cause: TableCorrupt) -> None:
         """The commit may have been made or not: read again, and only when nothing has moved give up."""
@@ -320,17 +321,17 @@ class LoggedTable(ABC):
                 yield entry.version, entry.info
 
     def _commit(self, table: IntentTable, intent: Intent, epoch: int) -> Commit:
-        first = table.previous + 1
+        first, last = table.previous + 1, intent.last
         info = {
             **identity_info(self.owner),
             "kind": COMMITTED,
             "epoch": epoch,
             "first": first,
-            "last": intent.last,
+            "last": last,
             "txids": [record.to_json() for record in intent.txids],
         }
-        label = f"txstorm txids {first} to {intent.last}"
-        apps = {self._txid_app: intent.last, self._epoch_app: epoch}
+        label = f"txstorm txids {first} to {last}"
+        apps = {self._txid_app: last, self._epoch_app: epoch}
         stamp = intent.txids[-1].stamp
         adds, removes = self.published_files(table, epoch, stamp)
         return Commit(apps, info, adds, removes, stamp // 1000, label)

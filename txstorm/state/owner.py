@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from txstorm.api.state import MERGE
 from txstorm.errors import DataDirectoryError
@@ -15,8 +15,7 @@ FORMAT = "1"
 KEYS, VALUES, LAYOUT = "txstorm.keys", "txstorm.values", "txstorm.layout"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """Whose table it is.
 
     Attributes:
@@ -48,8 +47,7 @@ class Owner:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class TableRef:
+class TableRef(NamedTuple):
     """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
 
     kind: str

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.errors import FencedError, TableCorrupt
+from txstorm.errors import TableCorrupt
 from txstorm.state.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable
+from txstorm.state.logged import LoggedTable
 from txstorm.state.owner import Owner, TableRef
 from txstorm.state.place import Place, placed
 
@@ -36,41 +37,54 @@ def check_tables(  # noqa: D417 - the rest is in the text
     live: Sequence[Intent],
     *,
     timeline: int = 0,
-    epoch: int | None = None,
     topology: str = "",
 ) -> None:
     """Check, without writing, that ledger and tables belong together.
 
-    Called in P0, before the epoch is raised and again after it. Every table must be at the txid the ledger recorded,
-    or be where a live intent explains it to be.
+    Called in P0 before the epoch is raised; afterwards it is `check_raised`. Every table must be at the txid the ledger
+    recorded, or be where a live intent explains it to be.
 
     Args:
         recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
         live: the decided intents that may not be published yet, in txid order.
-        epoch: the ledger's; a table with a newer one is another coordinator's.
 
     Raises:
         TableCorrupt: a table is missing, damaged, or at a txid that nothing explains.
         DataDirectoryError: a table is foreign or of another incarnation.
-        FencedError: a table has a newer epoch.
     """
     owner, place = Owner(topology, incarnation, timeline), placed(where)
     for ref in tables_of(recorded):
         _check_there(place, ref)
         table = place.table(owner, ref)
-        if epoch is not None and table.epoch() > epoch:
-            msg = f"table {ref.uri}: has epoch {table.epoch()}, the ledger {epoch}: a newer coordinator leads"
-            raise FencedError(msg)
-        at = recorded.get(uri := ref.uri)
-        if at is not None:
-            _check_txid(uri, at, table.last_txid(), live)
+        _check_txid(table, recorded, live)
 
 
-def raise_epochs(where: Path | Place, recorded: Iterable[str], owner: Owner, epoch: int) -> None:
-    """Take over all tables behind the `recorded` names; raises `FencedError` where a newer coordinator has."""
+def raise_epochs(where: Path | Place, recorded: Iterable[str], owner: Owner, epoch: int) -> list[LoggedTable]:
+    """Take over all tables behind the `recorded` names; returns them, as they are with `epoch`.
+
+    Raises:
+        FencedError: a newer coordinator has taken over.
+        TableCorrupt, DataDirectoryError, BlockedError: a table is missing, damaged, foreign, or cannot be written.
+    """
+    tables = []
     for number, ref in enumerate(tables_of(recorded), start=1):
-        placed(where).table(owner, ref).raise_epoch(epoch)
+        table = placed(where).table(owner, ref)
+        table.raise_epoch(epoch)
+        tables.append(table)
         faults.point(f"p0.{number}.raised")
+    return tables
+
+
+def check_raised(tables: Iterable[LoggedTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+    """Check again what `check_tables` checks of the txids, now that nobody else can publish to `tables`.
+
+    They are what `raise_epochs` returned: who led before cannot have come in after that, so they are not read again.
+
+    Raises:
+        TableCorrupt: a table is at a txid that nothing explains.
+    """
+    for table in tables:
+        _check_txid(table, recorded, live)
 
 
 def roll_forward(where: Path | Place, intent: Intent, epoch: int) -> dict[str, int]:
@@ -108,8 +122,11 @@ def _check_there(place: Place, ref: TableRef) -> None:
         raise TableCorrupt(msg)
 
 
-def _check_txid(uri: str, recorded: int, found: int, live: Sequence[Intent]) -> None:
-    allowed = {recorded}
+def _check_txid(checked: LoggedTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+    uri = checked.ref.uri
+    if uri not in recorded:
+        return  # the table of a state as of a txid: it follows the one of its changes
+    allowed, found = {recorded[uri]}, checked.last_txid()
     for intent in live:
         for table in intent.tables:
             if table.uri == uri and table.previous in allowed:

@@ -7,8 +7,8 @@ import json
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,7 @@ _SMALL = 2_000
 _REPEATED = ("_txid", "_op")
 
 
-@dataclass(frozen=True, slots=True)
-class StagedName:
+class StagedName(NamedTuple):
     """What a staged file's name says: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
 
     epoch: int

@@ -13,7 +13,8 @@ from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.store import MAX_COMMIT, MAX_VALUE, Check, Delete, Op, Put
-from txstorm.runtime.books import Books, Identity, Meta, with_digests
+from txstorm.runtime.books import Books, Identity, Meta
+from txstorm.runtime.standing import with_digests
 from txstorm.state.intent import Intent, TxidRecord
 
 

@@ -1,11 +1,13 @@
 """Simulated worlds: no schedule breaks an invariant, a broken protocol is found, and a seed says all of it.
 
-TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones.
+TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules than the usual ones; `scripts/test` runs
+many more of them beside the tests.
 """
 
 import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -48,7 +50,7 @@ def test_random_schedules_keep_every_invariant_and_meet_every_fault():
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
 @pytest.mark.parametrize("spark", [False, True])
 def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
-    usual = replace(drawn(3, 5), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
+    usual = replace(drawn(3, 28), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
     usual = replace(usual, spark=spark)
     world = World(usual)
     world.run()
@@ -75,11 +77,16 @@ def test_the_number_of_processes_changes_nothing():
     assert simulate(30, 9).steps + later.steps == one.steps
 
 
+def _size(schedule):
+    knobs = schedule.tables, schedule.partitions, schedule.depth, schedule.group, schedule.turns
+    return sum(knobs) + schedule.trouble + schedule.flaky + len(schedule.strikes)
+
+
 def test_a_violation_is_made_smaller_and_told_step_by_step(no_epoch_check):
     (found,) = simulate(2000, SEED, stop_at=1).found
     small = shrunk(found)
     assert small.what.startswith("invariant 5: ")
-    assert len(trace(small.schedule)) < len(trace(found.schedule))
+    assert _size(small.schedule) < _size(found.schedule)
     assert shrunk(small) == small
     told = story(found).splitlines()
     assert told[0] == f"seed {SEED}, schedule {found.schedule.index}: {found.what}"
@@ -117,6 +124,12 @@ def test_the_command_tells_what_it_found_and_exits_with_1(capsys, no_epoch_check
 def test_numbers_out_of_range_are_refused(option, capsys):
     assert execute(["simulate", "--schedules", "2", option]) == 2
     assert option.removeprefix("--").partition("=")[0] in capsys.readouterr().err
+
+
+def test_each_mutant_changes_what_is_there_once():
+    mutants = runpy.run_path(str(ROOT / "scripts/_mutants.py"))["MUTANTS"]
+    places = {one.name: (ROOT / "txstorm" / one.file).read_text().count(one.old) for one in mutants}
+    assert places == dict.fromkeys(places, 1)
 
 
 def test_mutants_are_found_and_a_survivor_is_an_error():

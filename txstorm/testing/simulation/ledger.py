@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txstorm.errors import FencedError, HeldError, TxstormError
 from txstorm.ledger.store import Entry, Op, name_order, outcome
-from txstorm.testing.simulation.schedule import CRASH_AFTER, FAILED, LOST
+from txstorm.testing.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
@@ -22,16 +22,17 @@ class Values:
     """Values of a ledger, which keeps them as they are: what JSON does to them is tested elsewhere."""
 
     def __init__(self) -> None:
-        self._values: list[Any] = []
+        self._values: dict[bytes, Any] = {}
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
         """A number that stands for the value."""
-        self._values.append(value)
-        return b"%d" % (len(self._values) - 1)
+        data = b"%d" % len(self._values)
+        self._values[data] = value
+        return data
 
     def decode(self, data: bytes, what: str) -> Any:
         """The value again."""
-        return self._values[int(data)]
+        return self._values[data]
 
     def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
         """There are no files."""
@@ -45,15 +46,18 @@ class Entries:
         self.below: dict[str, dict[str, Entry]] = {}
         self.holder: SimLedger | None = None
 
-    def set(self, path: str, entry: Entry | None) -> None:
-        """Put or remove an entry."""
-        above, _, name = path.rpartition("/")
-        names = self.below.setdefault(above, {})
-        if entry is None:
-            names.pop(name, None)
-            self.at.pop(path, None)
-        else:
-            names[name] = self.at[path] = entry
+    def update(self, changed: Mapping[str, Entry | None]) -> None:
+        """Put or remove entries."""
+        for path, entry in changed.items():
+            above, _, name = path.rpartition("/")
+            names = self.below.get(above)
+            if names is None:
+                names = self.below[above] = {}
+            if entry is None:
+                names.pop(name, None)
+                self.at.pop(path, None)
+            else:
+                names[name] = self.at[path] = entry
 
     def names(self, path: str) -> list[str]:
         """Names directly below `path`."""
@@ -95,18 +99,20 @@ class SimLedger:
         self.check_lease()
         if kind == FAILED:
             raise self._process.injected(Injected("the ledger did not take it"))
+        at = self._at
         changed: dict[str, Entry | None] = {}
         for op in ops:
             path = op.path
-            there = changed[path] if path in changed else self._at.get(path)
+            there = changed[path] if path in changed else at.get(path)
             after = outcome(op, there)
             if after is not there:
                 changed[path] = after
         self._world.judge.before_ledger(self._process, changed)
-        for path, entry in changed.items():
-            self._entries.set(path, entry)
+        self._entries.update(changed)
         if kind == CRASH_AFTER:
             self._process.dies()
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
         if kind == LOST:
             raise self._process.injected(Injected("the ledger's answer is lost"))
 

@@ -13,7 +13,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.clients.delta_values import DataFile
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
-from txstorm.coordinator.machine import Config, initial, step
+from txstorm.coordinator.machine import initial, step
 from txstorm.engine.port import Processed
 from txstorm.ledger.names import savepoint_path
 from txstorm.ledger.store import ABSENT, Check
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from txstorm.testing.simulation.world import World
 
 KEEP_INTENTS = 2
+WAKE = ev.Wake()
 E = TypeVar("E", bound=Exception)
 
 
@@ -83,9 +84,10 @@ class Process:
         known = self.books.identity()
         identity = known or Identity(TOPOLOGY, INCARNATION)
         if finish_rewind(self.place, self.books, self.world.clock) is not None:
-            identity = self.books.identity() or identity
+            identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
-        self.books.write_identity(identity)
+        if identity != known:
+            self.books.write_identity(identity)
         take_over(self.place, self.books, identity)
         return identity
 
@@ -94,27 +96,26 @@ class Process:
         identity = self.lead()
         self.owner = Owner(identity.topology, identity.incarnation, identity.timeline)
         currtx = self.books.currtx()
-        self.tables = {uri: self._opened(stored.ref, currtx - 1) for uri, stored in self.world.tables.items()}
+        self.tables = {uri: self._opened(stored, currtx - 1) for uri, stored in self.world.tables.items()}
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
             table.raise_epoch(self.books.epoch)
-        self.last = self.last_txids()
+        self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
         self.books.write_tables(self.last)
         self.planning = Planning(self.books, SimPlanner(self.world), self.world.micros)
         self.concluder = Concluder(
             self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
         )
-        schedule = self.world.schedule
         self.attempts = self.books.epoch << 32
-        self.state = initial(Config(schedule.depth, schedule.group, schedule.opaque))
+        self.state = initial(self.world.config)
         self.feed(ev.Opened(currtx, self.planning.open(currtx)))
         self.look()
 
-    def _opened(self, ref: TableRef, after: int) -> SimTable:
-        if self.place.has(ref):
-            return self.place.table(self.owner, ref)
-        return self.place.create(self.owner, ref, after)
+    def _opened(self, stored: Stored, after: int) -> SimTable:
+        if stored.versions:
+            return self.place.table(self.owner, stored.ref)
+        return self.place.create(self.owner, stored.ref, after)
 
     # -- the machine ---------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class Process:
         self.books.check_lease()
         if self.asked != self.world.news:
             self.asked = self.world.news
-            self.feed(ev.Wake())
+            self.feed(WAKE)
         self.planning.save()
 
     def _carry_out(self, command: cmd.Command) -> ev.Event | None:
@@ -196,7 +197,7 @@ class Process:
             self._change_database(group[0][0])
         if done:
             made = self._staged([self.ready[txid] for txid, _ in done])
-            tuples = dict.fromkeys((txid for txid, _ in done), 1)
+            tuples = dict.fromkeys([txid for txid, _ in done], 1)
             took: dict[str, float] = {}
             outlived = self.planning.outlived
             self.concluder.conclude(made, tuples, outlived, published=self._published(made), milliseconds=took)
@@ -212,7 +213,7 @@ class Process:
             self.world.reads(self, "put", key)
 
     def _published(self, made: Intent) -> Callable[[int], None]:
-        return lambda last: self.last.update((table.uri, last) for table in made.tables)
+        return lambda last: self.last.update(dict.fromkeys([table.uri for table in made.tables], last))
 
     def _staged(self, done: Sequence[Processed]) -> Intent:
         """P5: what the committers wrote is staged, table by table."""
@@ -236,7 +237,7 @@ class Process:
 
     def last_txids(self) -> dict[str, int]:
         """Table → the last txid published to it."""
-        return {uri: table.last_txid() for uri, table in self.tables.items() if table.ref.kind != STATE}
+        return self.last
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
         """P7, in an order that is drawn: really it is all at once."""
@@ -354,9 +355,10 @@ def _seen(table: SimTable) -> list[Row]:
 
 def _rows(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
     """What the committers of one table write for a group."""
-    return tuple(
+    rows = [
         (one.txid, part, start, end)
         for one in records
         for part, (start, end) in enumerate(one.extents)
         if start < end and not skips(stored.number, part, len(one.extents))
-    )
+    ]
+    return tuple(rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 TOPOLOGY, INCARNATION = "sim", "sim"
 CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
-CONFLICT, PAUSE = "conflict", "paused_coordinator"
-STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE)
+CONFLICT, PAUSE, PAUSE_AFTER = "conflict", "paused_coordinator", "paused_after_write"
+STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE_AFTER, PAUSE_AFTER)
 """Faults that strike at a step; what stands here twice is drawn twice as often."""
 
 RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
@@ -20,14 +21,16 @@ KINDS = (
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
 )
-MOST_STRIKES = 2
+SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
 STRIKE_STEPS = 80
+DRAWS = 16
+"""Numbers that are drawn for a schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault that strikes at the first step that is `step` or later."""
+    """A fault that strikes at the first step that is `step` or later; `PAUSE_AFTER` at the first that can write."""
 
     step: int
     kind: str
@@ -73,15 +76,29 @@ def random_of(seed: int, index: int) -> Random:
     return Random((seed << 64) | index)  # noqa: S311 - not for secrets
 
 
+def after_drawn(schedule: Schedule) -> Callable[[], float]:
+    """Draws what comes after the numbers that `schedule` was made of."""
+    draw = random_of(schedule.seed, schedule.index).random
+    for _ in range(DRAWS):
+        draw()
+    return draw
+
+
 def drawn(seed: int, index: int) -> Schedule:
     """Schedule `index` of `seed`."""
-    draw = Random((seed << 64) | index | 1 << 63).random  # noqa: S311 - the same
-    strikes = []
-    for _ in range(int(draw() * (MOST_STRIKES + 1))):
-        strikes.append(Strike(1 + int(draw() * STRIKE_STEPS), STRIKES[int(draw() * len(STRIKES))]))
+    return taken(seed, index, random_of(seed, index).random)
+
+
+def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
+    """The same from the first `DRAWS` numbers that are drawn; what follows is for the world."""
+    first, then, many = int(draw() * STRIKE_STEPS), draw(), (0, 1, 2, 2)[int(draw() * 4)]
+    # In half of the pairs the second one comes soon after the first: what it does to a process that has just begun to
+    # take over, or to come to itself, is what would otherwise hardly ever be met.
+    second = first + int(then * 2 * SOON) if then < 0.5 else int((then * 2 - 1) * STRIKE_STEPS)
+    strikes = [(1 + step, STRIKES[int(draw() * len(STRIKES))]) for step in (first, second)][:many]
     external = draw() < EXTERNAL
     if external:  # what a paused coordinator still does to a database of the user's own is the user's to refuse
-        strikes = [one for one in strikes if one.kind != PAUSE]
+        strikes = [(step, kind) for step, kind in strikes if kind not in (PAUSE, PAUSE_AFTER)]
     return Schedule(
         seed=seed,
         index=index,
@@ -89,12 +106,12 @@ def drawn(seed: int, index: int) -> Schedule:
         tables=(1, 1, 1, 2, 2, 3)[int(draw() * 6)],
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
-        group=1 if external else 1 + int(draw() * 4),
+        group=1 + int(draw() * (1 if external else 4)),
         turns=1 + int(draw() * 3),
         trouble=(5, 20, 50)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,
         spark=draw() < SPARK,
-        strikes=tuple(sorted(strikes, key=lambda one: (one.step, one.kind))),
+        strikes=tuple([Strike(step, kind) for step, kind in sorted(strikes)]),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from txstorm.engine.collecting import seldom_collected
 from txstorm.errors import InputError
 from txstorm.testing.simulation.judge import Violation
-from txstorm.testing.simulation.schedule import KINDS, Schedule, drawn
+from txstorm.testing.simulation.schedule import KINDS, Schedule, random_of, taken
 from txstorm.testing.simulation.world import World
 
 STORIES = 3
@@ -94,12 +94,12 @@ def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
     found: list[Found] = []
     with seldom_collected(), quiet():
         for index in range(first, first + count):
-            schedule = drawn(seed, index)
-            world = World(schedule)
+            draw = random_of(seed, index).random
+            schedule = taken(seed, index, draw)
+            world = World(schedule, draw=draw, counts=faults)
             if (what := violation(world)) is not None:
                 found.append(Found(schedule, what))
             steps, done = steps + world.steps, done + 1
-            faults.update(world.counts)
             world.forget()
             if stop_at is not None and len(found) >= stop_at:
                 break

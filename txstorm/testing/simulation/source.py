@@ -27,18 +27,17 @@ class SimPlanner(SpoutPlanner):
         """What comes next, as much as is drawn; an opaque replay may get more or less than before."""
         world = self._world
         starts = [end for _, end in previous] if previous is not None else [0] * world.schedule.partitions
-        extents = [[start, start + self._size(number, start)] for number, start in enumerate(starts)]
-        if not replay and all(start == end for start, end in extents):
+        extents, some = [], replay
+        for number, start in enumerate(starts):
+            size = 0 if number in world.away else min(world.available[number] - start, 1 + world.below(4))
+            extents.append([start, start + size])
+            some |= size > 0
+        if not some:
             return NOT_READY
         if replay and self._planned.get(txid) not in (None, extents):
             world.counts[REPLAYED] += 1
         self._planned[txid] = extents
         return extents
-
-    def _size(self, partition: int, start: int) -> int:
-        if partition in self._world.away:
-            return 0
-        return min(self._world.available[partition] - start, 1 + self._world.below(4))
 
     def close(self) -> None:
         """Nothing is open."""

@@ -12,7 +12,7 @@ from txstorm.state.intent import IntentTable
 from txstorm.state.logged import CREATED, LoggedTable, identity_info
 from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import Staged
-from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST
+from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
@@ -30,7 +30,10 @@ class Version(NamedTuple):
 
     info: Mapping[str, Any]
     apps: Mapping[str, int]
-    files: Mapping[str, DataFile]
+    files: dict[str, DataFile]
+
+
+NOTHING = Version({}, {}, {})
 
 
 class Stored:
@@ -47,10 +50,14 @@ class Stored:
 
     def append(self, commit: Commit) -> None:
         """Make a version."""
-        old = self.versions[-1] if self.versions else Version({}, {}, {})
-        gone = {one.path for one in commit.removes}
-        files = {path: file for path, file in old.files.items() if path not in gone} if gone else dict(old.files)
-        files.update((one.path, one) for one in commit.adds)
+        old = self.versions[-1] if self.versions else NOTHING
+        files = old.files
+        if commit.adds or commit.removes:
+            files = dict(files)
+            for gone in commit.removes:
+                files.pop(gone.path, None)
+            for one in commit.adds:
+                files[one.path] = one
         self.versions.append(Version(commit.info, {**old.apps, **commit.transactions}, files))
 
     def foreign(self) -> None:
@@ -90,8 +97,8 @@ class SimLog:
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
         """The commit infos since the last checkpoint, oldest first."""
-        first = self._version - self._version % CHECKPOINTED
-        return [one.info for one in self._stored.versions[first : self._version + 1]]
+        version = self._version
+        return [one.info for one in self._stored.versions[version - version % CHECKPOINTED : version + 1]]
 
     def commit(self, commit: Commit) -> None:
         """Make the next version and move to it, or not; the process may die around it, or not get the answer."""
@@ -101,7 +108,8 @@ class SimLog:
             stored.foreign()
         if kind == FAILED:
             raise process.injected(TableCorrupt("the table did not take it"))
-        self._check_newest()
+        if self._version != len(stored.versions) - 1:
+            raise self._conflict()
         self._append(commit, kind)
         self._version += 1
 
@@ -114,23 +122,25 @@ class SimLog:
         kind = self._world.passes(process, "commit by Spark", stored.uri)
         if kind == FAILED:
             raise process.injected(TableCorrupt("Spark could not append to it"))
-        self._check_newest()
+        if self._version != len(stored.versions) - 1:
+            raise self._conflict()
         if kind == CONFLICT:
             stored.foreign()
         adds = [replace(file, path=f"part-{self._world.unique()}.parquet") for file in commit.adds]
         for ours, file in zip(commit.adds, adds, strict=True):
             stored.rows[file.path] = stored.rows[ours.path]
-        self._append(replace(commit, transactions={app: commit.transactions[app]}, adds=adds), kind)
+        self._append(commit._replace(transactions={app: commit.transactions[app]}, adds=adds), kind)
 
-    def _check_newest(self) -> None:
-        if self._version != len(self._stored.versions) - 1:
-            raise ConflictError(f"{self._stored.uri} is at another version")
+    def _conflict(self) -> ConflictError:
+        return ConflictError(f"{self._stored.uri} is at another version")
 
     def _append(self, commit: Commit, kind: str | None) -> None:
         self._world.judge.before_table(self._process, self._stored, commit)
         self._stored.append(commit)
         if kind == CRASH_AFTER:
             self._process.dies()
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
         if kind == LOST:
             raise self._process.injected(TableCorrupt("the table's answer is lost"))
 
@@ -221,13 +231,14 @@ class SimPlace:
 
     def table(self, owner: Owner, ref: TableRef) -> SimTable:
         """The table `ref` at its newest version."""
-        self._world.reads(self._process, "table open", ref.uri)
-        return SimTable(self._world, self._process, owner, self._world.tables[ref.uri])
+        uri = ref.uri
+        self._world.reads(self._process, "table open", uri)
+        return SimTable(self._world, self._process, owner, self._world.tables[uri])
 
     def create(self, owner: Owner, ref: TableRef, txid: int) -> SimTable:
         """Make an empty table whose range starts after `txid`."""
         stored = self._world.tables[ref.uri]
-        kind = self._world.passes(self._process, "table create", ref.uri)
+        kind = self._world.passes(self._process, "table create", stored.uri)
         if kind == FAILED or stored.versions:
             raise self._process.injected(TableCorrupt("the table cannot be made"))
         stored.properties = owner.properties()

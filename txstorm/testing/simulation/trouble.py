@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from txstorm.coordinator import events as ev
 from txstorm.ledger.names import CURRTX
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.process import Process
 
 if TYPE_CHECKING:
-    from txstorm.testing.simulation.process import Process
     from txstorm.testing.simulation.world import World
 
 
@@ -26,7 +26,7 @@ def rival(world: World) -> None:
     first = world.leader()
     if first is None or world.schedule.external:
         return
-    who = world.below(4)
+    who = world.below(3)
     if who == 0:
         _keep_up_now(world, first)
     world.count(kinds.RIVAL, "a second coordinator")
@@ -37,7 +37,7 @@ def rival(world: World) -> None:
         _keep_up_now(world, second)
         if first in world.processes and first.group is None:
             world.count(kinds.SWEEP, f"{first} sweeps")
-            world.act(first, first.sweep)
+            world.act(first, Process.sweep)
 
 
 def lose_lease(world: World) -> None:
@@ -92,7 +92,7 @@ def rewind(world: World) -> None:
     if world.below(2):
         world.arm(REWIND_STEPS)
     share = world.draw()
-    world.act(operator, lambda: operator.rewind(share))
+    world.act(operator, lambda one: one.rewind(share))
     if operator in world.processes:
         world.ended(operator, "is done")
 
@@ -100,7 +100,7 @@ def rewind(world: World) -> None:
 def _keep_up_now(world: World, process: Process) -> None:
     """The same, by a process that need not be there any more."""
     if process in world.processes:
-        world.act(process, lambda: _keep_up(world, process, compact=world.below(2) > 0))
+        world.act(process, lambda one: _keep_up(world, one, compact=world.below(2) > 0))
 
 
 def _keep_up(world: World, process: Process, *, compact: bool) -> None:
@@ -114,7 +114,7 @@ def savepoint(world: World) -> None:
     process = world.leader()
     if process is not None:
         world.count(kinds.SAVEPOINT, f"{process} makes a savepoint")
-        world.act(process, process.savepoint)
+        world.act(process, Process.savepoint)
 
 
 def stop(world: World) -> None:
@@ -129,7 +129,7 @@ def _stop(world: World, process: Process) -> None:
     if process not in world.processes:
         return
 
-    def end() -> None:
+    def end(process: Process) -> None:
         process.feed(ev.Stopping())
         if process.group is not None:
             process.commit()
@@ -144,4 +144,4 @@ def _stop(world: World, process: Process) -> None:
         world.ended(process, "has stopped")
 
 
-TROUBLE = (rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)
+TROUBLE = (rival, rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstorm.coordinator import events as ev
+from txstorm.coordinator.machine import Config
 from txstorm.errors import TxstormError
 from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
@@ -16,7 +17,7 @@ from txstorm.testing.simulation.database import Database
 from txstorm.testing.simulation.judge import Judge, Violation
 from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
-from txstorm.testing.simulation.schedule import Schedule, Strike, random_of
+from txstorm.testing.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.testing.simulation.tables import Stored
 from txstorm.testing.simulation.trouble import TROUBLE, unlikely
 
@@ -24,11 +25,17 @@ NEVER = 1 << 60
 DEEP = 2
 """How many coordinators may be paused inside each other's steps."""
 
-_TABLES = ((SINK, "out"), (CHANGES, "kept"), (SINK, "more"))
+_SINK, _KEPT, _MORE = TableRef(SINK, "out"), TableRef(CHANGES, "kept"), TableRef(SINK, "more")
+_STATE = TableRef(STATE, "kept")
 
 
 class World:
     """One schedule, as far as it has come.
+
+    Args:
+        traced: whether what happens is to be told.
+        draw: gives what comes after the numbers that `schedule` was made of, if somebody has it at hand.
+        counts: where faults are counted; those of other worlds may be there too.
 
     Attributes:
         steps: events of a machine and calls of a ledger, table or history, so far; at each of them a fault may strike.
@@ -36,23 +43,31 @@ class World:
         trace: what happened, in words; None when nobody asks.
     """
 
-    def __init__(self, schedule: Schedule, *, traced: bool = False) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        *,
+        traced: bool = False,
+        draw: Callable[[], float] | None = None,
+        counts: Counter[str] | None = None,
+    ) -> None:
         self.schedule = schedule
+        self.config = Config(schedule.depth, schedule.group, schedule.opaque)
         self.steps = 0
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self.trace: list[str] | None = [] if traced else None
-        self.draw = random_of(schedule.seed, schedule.index).random
+        self.draw = after_drawn(schedule) if draw is None else draw
         self.entries, self.values = Entries(), Values()
         self.history: list[Mapping[str, Any]] = []
-        self.available = [1 + self.below(4) for _ in range(schedule.partitions)]
+        self.available = [1 + self.below(3) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
         self.news = 0  # counts changes of what the source has
         self.now = 1_000_000
         self.tables: dict[str, Stored] = {}
-        for number, named in enumerate(_TABLES[: schedule.tables]):
-            self._add(TableRef(*named), number)
+        for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
+            self._add(ref, number)
         if schedule.tables > 1:
-            self._add(TableRef(STATE, "kept"), 1)
+            self._add(_STATE, 1)
         self.database = Database(is_opaque=schedule.opaque)
         self.judge = Judge(self)
         self.processes: list[Process] = []
@@ -62,7 +77,8 @@ class World:
         self._names, self._uniques, self._paused = 0, 0, 0
 
     def _add(self, ref: TableRef, number: int) -> None:
-        self.tables[ref.uri] = Stored(ref, number)
+        stored = Stored(ref, number)
+        self.tables[stored.uri] = stored
 
     def by_spark(self, stored: Stored) -> bool:
         """Whether groups are published to a table by Spark."""
@@ -99,7 +115,7 @@ class World:
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{process}: {what} {about}")
-        if self.steps < self._fuse:
+        if self.steps < self._fuse or self._strikes[-1].kind == kinds.PAUSE_AFTER:
             return
         kind = self._strike(process)
         if kind == kinds.CRASH_AFTER:
@@ -120,11 +136,11 @@ class World:
         if kind == kinds.CRASH:
             process.dies()
         if kind == kinds.PAUSE:
-            self._pause(process)
+            self.pause(process)
             return None
         return kind
 
-    def _pause(self, process: Process) -> None:
+    def pause(self, process: Process) -> None:
         """`process` stands still in the middle of this while others go on, mostly a new leader; then it wakes up."""
         if self._paused >= DEEP:
             return
@@ -134,8 +150,7 @@ class World:
         for _ in range(self.below(10)):
             others = [one for one in self.processes if not one.busy]
             if others:
-                other = others[self.below(len(others))]
-                self.act(other, other_turn(self, other))
+                self.act(others[self.below(len(others))], other_turn)
         self._paused -= 1
         self._say(f"{process} wakes up")
 
@@ -151,7 +166,7 @@ class World:
     def _turn(self) -> None:
         self.now += self.below(5)
         if self.below(3) == 0:
-            self.available[self.below(len(self.available))] += 1 + self.below(4)
+            self.available[self.below(len(self.available))] += 1 + self.below(3)
             self.news += 1
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
@@ -162,14 +177,14 @@ class World:
         process = self.processes[self.below(len(self.processes))]
         for _ in range(2 + self.below(4)):
             if process in self.processes:
-                self.act(process, other_turn(self, process))
+                self.act(process, other_turn)
 
     def start(self) -> Process:
         """A new process leads, whoever had the lease."""
         self.entries.holder = None
         process = self.process("c")
         self._say(f"{process} starts")
-        self.act(process, process.open)
+        self.act(process, Process.open)
         return process
 
     def process(self, kind: str) -> Process:
@@ -180,11 +195,11 @@ class World:
         self._all.append(made)
         return made
 
-    def act(self, process: Process, action: Callable[[], object]) -> None:
+    def act(self, process: Process, action: Callable[[Process], object]) -> None:
         """Something `process` does; whatever ends it but a fault of the world or another leader is a violation."""
         process.struck, process.busy = False, True
         try:
-            action()
+            action(process)
         except Crash:
             self.ended(process, "is dead")
         except TxstormError as error:
@@ -223,7 +238,7 @@ class World:
         self.available = [max(1, one) for one in self.available]
         leader = next(filter(self.leads, self.processes), None)
         for process in [one for one in self.processes if one is not leader]:
-            self.act(process, other_turn(self, process))  # who was paused tries once more
+            self.act(process, other_turn)  # who was paused tries once more
             if process in self.processes:
                 self.ended(process, "is gone")
         process = next(filter(self.leads, self.processes), None) or self.start()
@@ -232,7 +247,7 @@ class World:
                 raise Violation(7, f"{process} does not go on though nothing fails")
             if self._all_done(process):
                 break
-            self.act(process, process_all(process))
+            self.act(process, process_all)
         else:
             raise Violation(7, f"what the source holds is not committed: {process.state}")
 
@@ -243,6 +258,7 @@ class World:
 
     def forget(self) -> None:
         """Let go of everything, so that the memory of this world is there for the next one at once."""
+        self.entries.holder = None
         for one in (*self._all, self.judge, self):
             vars(one).clear()
 
@@ -258,37 +274,30 @@ class World:
             self.trace.append(f"-- {what}")
 
 
-def other_turn(world: World, process: Process) -> Callable[[], None]:
+def other_turn(process: Process) -> None:
     """Something that a running process does next, as it is drawn."""
-
-    def turn() -> None:
-        if world.below(100) < world.schedule.flaky:
-            unlikely(world, process)
-        elif process.works and world.below(3) == 0:
-            process.end_upkeep()
-        elif process.group is not None and world.below(3):
-            process.commit()
-        elif process.jobs:
-            process.process(world.below(8))
-        elif process.state.held:
-            process.feed(ev.Resume(min(process.state.held)))
-        process.look()
-
-    return turn
+    below = process.world.below
+    if below(100) < process.world.schedule.flaky:
+        unlikely(process.world, process)
+    elif process.works and below(2):
+        process.end_upkeep()
+    elif process.group is not None and below(3):
+        process.commit()
+    elif process.jobs:
+        process.process(below(8))
+    elif process.state.held:
+        process.feed(ev.Resume(min(process.state.held)))
+    process.look()
 
 
-def process_all(process: Process) -> Callable[[], None]:
+def process_all(process: Process) -> None:
     """Everything that a process can do at once."""
-
-    def turn() -> None:
-        while process.works:
-            process.end_upkeep()
-        while process.jobs:
-            process.process(0)
-        while process.group is not None:
-            process.commit()
-        for txid in sorted(process.state.held):
-            process.feed(ev.Resume(txid))
-        process.look()
-
-    return turn
+    while process.works:
+        process.end_upkeep()
+    while process.jobs:
+        process.process(0)
+    while process.group is not None:
+        process.commit()
+    for txid in sorted(process.state.held):
+        process.feed(ev.Resume(txid))
+    process.look()
