@@ -330,7 +330,6 @@ def test_a_damaged_long_value(name, tmp_path):
         write_words(tmp_path / "words" / f"{number:04}.txt", ["a"])
     made = topology(tmp_path / "words/*.txt", rows=1500)
     assert go(made, tmp_path / "data") == 1
-    (blob,) = (tmp_path / "data/intents").iterdir()
-    damage(blob)
+    damage(max((tmp_path / "data/intents").iterdir(), key=lambda blob: blob.stat().st_size))
     with unchanged(tmp_path / "data"), refused(Says(LEDGER, "coordinator/meta/1", found, "restore the data directory")):
         go(made, tmp_path / "data")

@@ -124,4 +124,5 @@ def _wrong(text: str, found: str) -> InputError:
 def without_credentials(text: str) -> str:
     """`text` for a message: what stands before an ``@``, such as a password, is left out."""
     before, at, rest = text.rpartition("@")
-    return f"…@{rest}" if at and ":" in before else text
+    secret = ":" in before.partition("://")[2] if "://" in before else ":" in before
+    return f"…@{rest}" if at and secret else text
