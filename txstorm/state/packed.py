@@ -1,7 +1,8 @@
 """Many rows of a state in memory, as bytes in a few NumPy arrays: some sixty bytes a row instead of 400.
 
 Keys and rows have a place, in the order in which they came. A hash table with open addressing has the places by the
-hashes of the keys. Everything is done for whole batches: a thousand keys are looked up in about a dozen steps.
+hashes of the keys. Everything is done for whole batches: a thousand keys are looked up in about a dozen steps. What is
+known of a place is next to each other: with millions of rows it is waiting for memory that takes the time.
 """
 
 from __future__ import annotations
@@ -37,12 +38,17 @@ class PackedRows:
     def _empty(self, record: np.dtype[np.void]) -> None:
         self._count = 0
         self._gone = 0
-        self._hashes = np.empty(_LEAST, np.uint64)
-        self._records = np.empty(_LEAST, record)
-        self._there = np.empty(_LEAST, np.bool_)
-        self._ends = np.zeros(_LEAST + 1, np.int64)
+        self._size = 0
+        fields = [("hash", "<u8"), ("start", "<i8"), ("size", "<i4"), ("there", "?"), ("row", record)]
+        self._use(np.empty(_LEAST, np.dtype(fields, align=True)))
         self._content = np.empty(16 * _LEAST, np.uint8)
         self._table = np.full(2 * _LEAST, _NONE, np.int32)
+
+    def _use(self, entries: npt.NDArray[np.void]) -> None:
+        """These are the places, and their parts."""
+        self._entries = entries
+        self._hashes, self._starts, self._sizes = entries["hash"], entries["start"], entries["size"]
+        self._there, self._records = entries["there"], entries["row"]
 
     def __len__(self) -> int:
         """How many rows are here."""
@@ -51,8 +57,7 @@ class PackedRows:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(array.nbytes for array in (self._hashes, self._records, self._there, self._ends, self._content,
-                                              self._table))  # fmt: skip
+        return self._entries.nbytes + self._content.nbytes + self._table.nbytes
 
     def get(self, keys: PackedKeys) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
         """For each of `keys` whether it is here; and the rows of those that are, in the order of `keys`."""
@@ -106,13 +111,15 @@ class PackedRows:
         which = np.flatnonzero(found != _NONE)
         places = found[which]
         sizes = keys.sizes[which]
-        differs = self._ends[places + 1] - self._ends[places] != sizes
+        differs = self._sizes[places] != sizes
         if differs.any():
             which, places, sizes, other = which[~differs], places[~differs], sizes[~differs], which[differs]
         else:
             other = which[:0]
         if len(which):
-            unequal = self._content[ranges(self._ends[places], sizes)] != keys.content[ranges(keys.ends[which], sizes)]
+            unequal = (
+                self._content[ranges(self._starts[places], sizes)] != keys.content[ranges(keys.ends[which], sizes)]
+            )
             if unequal.any():
                 of = np.repeat(np.arange(len(which)), sizes)
                 other = np.concatenate([other, which[np.unique(of[unequal])]])
@@ -128,7 +135,7 @@ class PackedRows:
             place = int(self._table[at[0]])
             if place == _NONE:
                 break
-            content = self._content[self._ends[place] : self._ends[place + 1]]
+            content = self._content[self._starts[place] : self._starts[place] + self._sizes[place]]
             if self._hashes[place] == keys.hashes[one] and np.array_equal(content, wanted):
                 return place
             at = self._next(at, step)
@@ -147,19 +154,17 @@ class PackedRows:
     def _added(self, keys: PackedKeys) -> Places:
         """The new places of new keys, which are gone as yet."""
         first, count = self._count, len(keys.hashes)
-        end, size = first + count, int(self._ends[first]) + len(keys.content)
-        if end > len(self._hashes):
-            room = int(_GROWTH * end)
-            self._hashes = _longer(self._hashes, room)
-            self._records = _longer(self._records, room)
-            self._there = _longer(self._there, room)
-            self._ends = _longer(self._ends, room + 1)
+        end, size = first + count, self._size + len(keys.content)
+        if end > len(self._entries):
+            self._use(_longer(self._entries, int(_GROWTH * end)))
         if size > len(self._content):
             self._content = _longer(self._content, int(_GROWTH * size))
         self._hashes[first:end] = keys.hashes
         self._there[first:end] = False
-        self._content[self._ends[first] : size] = keys.content
-        self._ends[first + 1 : end + 1] = self._ends[first] + keys.ends[1:]
+        self._starts[first:end] = self._size + keys.ends[:-1]
+        self._sizes[first:end] = keys.sizes
+        self._content[self._size : size] = keys.content
+        self._size = size
         self._count, self._gone = end, self._gone + count
         places = np.arange(first, end)
         if end > _FULL * len(self._table):
@@ -183,7 +188,9 @@ class PackedRows:
     def _without_gone(self) -> None:
         """Give room back."""
         kept = np.flatnonzero(self._there[: self._count])
-        keys = PackedKeys(self._hashes[: self._count], self._ends[: self._count + 1], self._content).taken(kept)
+        sizes = self._sizes[kept].astype(np.int64)
+        content = self._content[ranges(self._starts[kept], sizes)]
+        keys = PackedKeys(self._hashes[kept], np.concatenate([[0], np.cumsum(sizes)]), content)
         records = self._records[kept]
         self._empty(records.dtype)
         self._records[self._added(keys)] = records

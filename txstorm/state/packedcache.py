@@ -25,6 +25,8 @@ _HOT = 8
 """The part of the bound that is for rows in the form in which they are used is one of so many."""
 _FEW = 64
 """Keys of a look-up up to which what is unpacked is kept."""
+_MISSES, _PASSED_OVER = 0.75, 15
+"""When so many of the keys of a large look-up are not among the hot ones, so many are not looked for there."""
 
 
 class PackedCache:
@@ -43,7 +45,7 @@ class PackedCache:
         self._codec = codec
         self._limit = limit - limit // _HOT
         self._hot_bytes = limit // _HOT
-        self._lock, self._changes = Lock(), 0
+        self._lock, self._changes, self._pass_over = Lock(), 0, 0
         self.forget()
         self.complete = True
 
@@ -53,11 +55,17 @@ class PackedCache:
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
         """The row of each of `keys`, None for those that are not here; `complete` is to be asked after this."""
+        if len(keys) > _FEW and self._pass_over:
+            self._pass_over -= 1
+            with self._lock:  # a row that is hot already may not be among the others yet
+                return self._unpacked(self._codec.packed(keys))
         changes = self._changes
         found = self._hot.get(keys)
         if None not in found:
             return found
         absent = [key for key, row in zip(keys, found, strict=True) if row is None]
+        if len(absent) > max(_FEW, _MISSES * len(keys)):
+            self._pass_over = _PASSED_OVER
         unpacked = self._unpacked(self._codec.packed(absent))
         if len(absent) <= _FEW:
             with self._lock:
