@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import processes
 from benchmarks.suite.exact import check
 from benchmarks.suite.job import Job, Outcome
+from benchmarks.suite.serve import RUNNER
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = 2.0
@@ -170,7 +171,8 @@ def _environment(python: str) -> dict[str, str]:
     """Of a side; what is on the path of this interpreter is none of another environment's business."""
     own = [os.environ["PYTHONPATH"]] if python == sys.executable and os.environ.get("PYTHONPATH") else []
     path = os.pathsep.join([str(ROOT), *own])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "SPARK_LOCAL_IP": "127.0.0.1"}
+    more = {"PYTHONWARNINGS": "ignore", "SPARK_LOCAL_IP": "127.0.0.1", RUNNER: str(os.getpid())}
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 class _deadline:  # noqa: N801 - a context manager, used as a word
