@@ -130,7 +130,7 @@ class StateIndex:
         self._bounds = bounds or Bounds()
         self._monotonic = monotonic
         self._disk: DiskRows | None = None
-        self._whole = self._new_cache(state)
+        self._whole: WholeCache | None = self._new_cache(state)
         self._cache: Cache = self._whole
         # What the disk has not got yet, and what is just being written to it: one value, so that it changes at once.
         self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = self._pending({}), self._pending({})
@@ -162,7 +162,7 @@ class StateIndex:
     def resume(self, disk: DiskRows) -> None:
         """Go on with rows on disk; those that came later are then loaded over them."""
         self._disk = disk
-        self._cache = self._whole.let_go()
+        self._let_go()
         self._cache.forget()
 
     def load(self, table: pa.Table) -> None:
@@ -313,13 +313,20 @@ class StateIndex:
             log.warning("%s; state %r stays in memory", error, self._name)
             return False
         with self._lock:
+            assert self._whole is not None
             self._behind = self._pending(self._whole.rows()), self._pending({})
-            self._cache = self._whole.let_go()
+            self._let_go()
         return True
+
+    def _let_go(self) -> None:
+        """There is a disk now: what was kept until then goes over into what keeps to the bound, or there."""
+        assert self._whole is not None
+        self._cache, self._whole = self._whole.let_go(), None
 
     def _forget_expired(self, upto: datetime) -> bool:
         """Forget rows in memory with a stamp up to `upto`; whether that was most of them."""
         with self._lock:
+            assert self._whole is not None
             before = len(self._cache)
             self._cache.remove([key for key, (value, _, _) in self._whole.rows().items() if value[-1] <= upto])
             return len(self._cache) <= before // 2
