@@ -180,7 +180,7 @@ def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held
 def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_back(held, place):
     standby = Standby(place)
     standby.waits()
-    Books(held, place / "data" / "intents").write_identity(Identity("other", "0" * 32))
+    Books(held, place / "data" / "intents").write_identity(Identity("other", "0" * 32), None)
     held.release()
     standby.join(60)
     assert isinstance(standby.error, DataDirectoryError)

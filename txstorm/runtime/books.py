@@ -81,9 +81,22 @@ class Books:
         value = self._read(names.IDENTITY)
         return None if value is None else Identity(**value)
 
-    def write_identity(self, identity: Identity) -> None:
-        """Claim a new ledger, or record another fingerprint."""
-        self.ledger.commit([self._put(names.IDENTITY, dict(vars(identity)))])
+    def write_identity(self, identity: Identity, known: Identity | None) -> None:
+        """Claim a new ledger, or record another fingerprint, where `known` still stands, as `identity` returned it.
+
+        No epoch guards it yet: without that a coordinator that slept here would take back the timeline of a rewind.
+
+        Raises:
+            FencedError: something else stands there now.
+        """
+        entry = self.ledger.get(names.IDENTITY)
+        try:
+            if self.identity() != known:
+                raise ConflictError(f"{names.IDENTITY} is not as it was read")
+            expect = ABSENT if entry is None else entry.version
+            self.ledger.commit([self._put(names.IDENTITY, dict(vars(identity)), expect)])
+        except ConflictError as error:
+            raise FencedError(f"another coordinator has claimed the ledger meanwhile ({error})") from error
 
     def origin(self) -> Any:
         """What the last run wrote of its code, as `txstorm.runtime.origin` reads it; None when nothing."""

@@ -192,7 +192,7 @@ def _lead(
     write_format(data_dir)
     written = replace(identity, fingerprint=topology.fingerprint())
     if written != known:
-        books.write_identity(written)
+        books.write_identity(written, known)
     waiting = take_over(data_dir, books, identity)
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(

@@ -48,8 +48,34 @@ def test_a_new_ledger_knows_nothing(books: Books) -> None:
 
 
 def test_identity_is_written_and_read(books: Books) -> None:
-    books.write_identity(Identity("words", "0a", 2, "f"))
+    books.write_identity(Identity("words", "0a", 2, "f"), None)
     assert books.identity() == Identity("words", "0a", 2, "f")
+
+
+def test_one_that_slept_before_it_wrote_the_identity_takes_no_rewind_back(books: Books, tmp_path: Path) -> None:
+    old, rewound = Identity("words", "0a", 0, "f"), Identity("words", "0a", 1, "f")
+    books.write_identity(old, None)
+    Books(MemoryLedger(beside=books.ledger), tmp_path).write_identity(rewound, old)
+    for known in (old, None):
+        with pytest.raises(FencedError, match="another coordinator has claimed the ledger"):
+            books.write_identity(Identity("words", "0a", 0, "g"), known)
+        assert books.identity() == rewound
+
+
+def test_of_two_that_claim_a_new_ledger_at_once_one_does(
+    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Books(ledger, tmp_path), Books(MemoryLedger(beside=ledger), tmp_path)
+    commit = ledger.commit
+
+    def later(ops: Sequence[Op], *, durable: bool = True) -> None:
+        second.write_identity(Identity("words", "0b"), None)
+        commit(ops, durable=durable)
+
+    monkeypatch.setattr(ledger, "commit", later)
+    with pytest.raises(FencedError, match="another coordinator has claimed the ledger"):
+        first.write_identity(Identity("words", "0a"), None)
+    assert first.identity() == Identity("words", "0b")
 
 
 def test_a_coordinator_that_sleeps_right_after_it_raised_the_epoch_is_fenced_by_the_next(

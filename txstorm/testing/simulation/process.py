@@ -87,7 +87,7 @@ class Process:
             identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
         if identity != known:
-            self.books.write_identity(identity)
+            self.books.write_identity(identity, known)
         take_over(self.place, self.books, identity)
         return identity
 

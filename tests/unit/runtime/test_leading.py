@@ -1,0 +1,73 @@
+"""What a start checks before it takes over, beside a coordinator that still commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.bolts import CountByKey
+from txstorm.errors import TableCorrupt
+from txstorm.ledger.open import open_ledger
+from txstorm.runtime import leading
+from txstorm.runtime.books import Books
+from txstorm.spouts import MemoryTransactionalSpout
+
+
+def count(data_dir: Path, txids: int) -> None:
+    """Run until so many transactions are committed."""
+    spout = MemoryTransactionalSpout({0: [["a"], ["b"], ["c"], ["d"]][:txids]}, ["word"], 1)
+    builder = TransactionalTopologyBuilder("words", "words", spout)
+    builder.set_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
+    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
+    handle.awaitTermination()
+    assert handle.committed == txids
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    """Of a directory with two transactions."""
+    count(tmp_path / "data", 2)
+    ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
+    yield Books(ledger, tmp_path / "data" / "intents")
+    ledger.close()
+
+
+def test_what_is_committed_meanwhile_is_read_again(
+    tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, looked = leading.check_tables, []
+
+    def slowly(*args: Any, **options: Any) -> None:
+        looked.append(args[1])
+        if len(looked) == 1:
+            count(tmp_path / "data", 4)
+        real(*args, **options)
+
+    monkeypatch.setattr(leading, "check_tables", slowly)
+    identity = books.identity()
+    assert identity is not None
+    leading.check(tmp_path / "data", books, identity)
+    # The second look is that of the run that commits meanwhile.
+    assert [set(recorded.values()) for recorded in looked] == [{2}, {2}, {4}]
+
+
+def test_tables_that_are_ahead_of_a_ledger_that_stands_still_are_refused(tmp_path: Path, books: Books) -> None:
+    identity, old = books.identity(), tmp_path / "old"
+    assert identity is not None
+    leading.check(tmp_path / "data", books, identity)
+    old.write_bytes((tmp_path / "data" / "ledger.db").read_bytes())
+    count(tmp_path / "data", 4)
+    books.ledger.close()
+    for rest in (tmp_path / "data").glob("ledger.db*"):
+        rest.unlink()
+    old.rename(tmp_path / "data" / "ledger.db")
+    ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
+    try:
+        with pytest.raises(TableCorrupt, match="the ledger expects it at txid 2, found 4"):
+            leading.check(tmp_path / "data", Books(ledger, tmp_path / "data" / "intents"), identity)
+    finally:
+        ledger.close()
