@@ -133,17 +133,20 @@ class Faults:
         count: by kind.
         next: seconds from each kill to the next commit.
         fresh: seconds from each kill to the first commit of a transaction that was planned after it.
+        of_kind: those of `fresh`, by kind.
     """
 
     count: Counter[str] = field(default_factory=Counter)
     next: list[float] = field(default_factory=list)
     fresh: list[float] = field(default_factory=list)
+    of_kind: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def add(self, kind: str, next: float, fresh: float) -> None:
         """One more."""
         self.count[kind] += 1
         self.next.append(next)
         self.fresh.append(fresh)
+        self.of_kind[kind].append(fresh)
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -168,7 +171,7 @@ class Soak:
     place: Path
     seed: int
     say: Say
-    rate: int = 3500
+    rate: int = 6000
     rest: float = 3.0
     faults: Faults = field(default_factory=Faults)
     struck: bool = False
@@ -358,6 +361,8 @@ class Soak:
             "recovery_p99_s": percentile(self.faults.next, 0.99),
             "fresh_p50_s": percentile(self.faults.fresh, 0.5),
             "fresh_p99_s": percentile(self.faults.fresh, 0.99),
+            "fresh_p50_s_of": {kind: percentile(times, 0.5) for kind, times in self.faults.of_kind.items()},
+            "fresh_max_s_of": {kind: round(max(times, default=0.0), 3) for kind, times in self.faults.of_kind.items()},
         }
 
     def _logs(self) -> str:

@@ -38,6 +38,8 @@ The last line of the output is one JSON object:
                        otherwise than killed or taken over from
   recovery_p50_s, …99  seconds from a kill to the next commit
   fresh_p50_s, …99     seconds from a kill to the first commit of a transaction that was planned after it
+  fresh_p50_s_of,      the same by what was killed; the longest of each
+  fresh_max_s_of
 
 Exit code: 0 when nothing is lost, nothing counts twice, and there are no problems; 1 otherwise; 2 for wrong arguments.
 The seed decides what is killed and when; the machine decides what it meets. Linux only.
@@ -58,7 +60,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, required=True, metavar="M", help="how long faults are made")
     parser.add_argument("--seed", type=int, metavar="S", help="what is killed and when (drawn)")
-    parser.add_argument("--rate", type=int, default=3500, metavar="N", help="records a second (%(default)s)")
+    parser.add_argument("--rate", type=int, default=6000, metavar="N", help="records a second (%(default)s)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="an empty directory for everything; it is kept")
     parser.add_argument("--json", action="store_true", help="nothing but the last line to standard output")
     found = parser.parse_args(given)
