@@ -8,8 +8,10 @@ from bad_input_cases import Keep, Says, go, refused
 from bad_topologies import Pass
 
 from txstorm import TransactionalTopologyBuilder
+from txstorm.engine.program import program_of
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import InputError
+from txstorm.plan.stages import compile_plan
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.read import read_state
 
@@ -44,6 +46,16 @@ def made(declare):
     declare(builder)
     builder.set_committer_bolt("keep", Keep()).global_grouping("pass")
     return builder.build_topology()
+
+
+@pytest.mark.spark
+def test_one_that_would_stand_by_learns_of_it_before_it_waits(only_here, spark):
+    topology = made(lambda builder: builder.set_bolt("pass", only_here.Pass()).shuffle_grouping("lines"))
+    engine = SparkEngine(spark)
+    engine.start(program_of(compile_plan(topology)))
+    with refused(Says(InputError, "component 'pass'", "cannot be loaded in a worker", "PYTHONPATH")):
+        engine.warm_up()
+    engine.close()
 
 
 @pytest.mark.spark

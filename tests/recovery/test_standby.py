@@ -115,6 +115,10 @@ class Recorder(LocalEngine):
         self.calls.append("start")
         super().start(program)
 
+    def warm_up(self):
+        self.calls.append("warm up")
+        super().warm_up()
+
     def close(self):
         self.calls.append("close")
         super().close()
@@ -162,7 +166,7 @@ class Standby(threading.Thread):
 def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held, place):
     standby = Standby(place, until_txid=3)
     standby.waits()
-    assert standby.engine.calls == ["start"]
+    assert standby.engine.calls == ["start", "warm up"]
     assert standby.told[0].startswith("life: standing by for 'first' (pid ")
     assert held.children("") == []
     assert not (place / "data" / "format.json").exists()
@@ -173,7 +177,7 @@ def test_the_engine_is_started_before_the_wait_and_nothing_is_written_in_it(held
     handle.awaitTermination()
     assert handle.committed == 3
     assert standby.told[-1].startswith("life: taking over from 'first'")
-    assert standby.engine.calls == ["start", "start", "close"]
+    assert standby.engine.calls == ["start", "warm up", "start", "close"]
     assert_as_undisturbed(place / "data", 3)
 
 
@@ -185,7 +189,7 @@ def test_one_that_cannot_lead_after_all_closes_its_engine_and_gives_the_lease_ba
     standby.join(60)
     assert isinstance(standby.error, DataDirectoryError)
     assert "belongs to topology 'other'" in str(standby.error)
-    assert standby.engine.calls == ["start", "close"]
+    assert standby.engine.calls == ["start", "warm up", "close"]
     assert held.holder() is None
 
 

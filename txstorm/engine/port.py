@@ -172,6 +172,13 @@ class Engine(Protocol):
     def start(self, program: Program) -> None:
         """Make ready to run `program`; called before `submit`, and again for another program while nothing runs."""
 
+    def warm_up(self) -> None:
+        """Do ahead what would make the first packs slow; called after `start` for a run that waits to lead.
+
+        Raises:
+            InputError, SessionLost: nothing will be processed here. Other failures are left to the packs.
+        """
+
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process a pack. The future gives one outcome per txid, in order, up to and including the first failed one.
 

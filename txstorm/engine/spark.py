@@ -26,6 +26,7 @@ SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary(
 _FLUSH_BYTES = 8 << 20
 _programs: dict[str, Program] = {}
 Batches = Iterable[pa.RecordBatch]
+StageFunction = Callable[[Batches], Iterator[pa.RecordBatch]]
 A = TypeVar("A")
 
 
@@ -63,6 +64,21 @@ class SparkEngine:
             self._session = client.sessions.acquire(f"txstorm {program.topology}")
         else:
             client.check_session(self._session)
+
+    def warm_up(self) -> None:
+        """Run a job of the shape of a pack that reads nothing: Spark has loaded what it needs, workers the program."""
+        assert self._program is not None
+        program, shipped = self._program, self._shipped_program()
+        future = self._submit(
+            self._pool,
+            lambda group: list(
+                self._collected(lambda: self._frame(program, lambda level: warm_function(shipped, level)), group)
+            ),
+        )
+        try:
+            future.result()
+        except EngineError as error:
+            log.warning("the first packs will take longer: nothing could be made ready for them (%s)", error)
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` as one Spark job."""
@@ -114,8 +130,12 @@ class SparkEngine:
 
     def _run(self, pack: Pack, group: str) -> list[Processed]:
         assert self._program is not None
-        program = self._program
-        return gather(program, pack, self._collected(lambda: self._frame(program, pack), group))
+        program, shipped = self._program, self._shipped_program()
+
+        def frame() -> Any:
+            return self._frame(program, lambda level: stage_function(shipped, pack, level))
+
+        return gather(program, pack, self._collected(frame, group))
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
         """The answers of a large commit; there is nothing to exchange, since its input is divided already."""
@@ -150,14 +170,14 @@ class SparkEngine:
             return InputError(message)
         return EngineError(client.explain_failure(error))
 
-    def _frame(self, program: Program, pack: Pack) -> Any:
-        shipped = self._shipped_program()
+    def _frame(self, program: Program, function: Callable[[int], StageFunction]) -> Any:
+        """All stages, each a `function` of its level."""
         rows = client.cargo_type(*SCHEMA.names)
         frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
         for stage in program.stages:
             if stage.level > 0:
                 frame = client.exchange(frame, stage.tasks, "target")
-            frame = frame.mapInArrow(stage_function(shipped, pack, stage.level), rows)
+            frame = frame.mapInArrow(function(stage.level), rows)
         return frame
 
     def _shipped_program(self) -> Shipped:
@@ -190,7 +210,7 @@ class Shipped:
         return program
 
 
-def stage_function(shipped: Shipped, pack: Pack, level: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
     """The function Spark runs in every partition of the stage at `level`."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -202,7 +222,21 @@ def stage_function(shipped: Shipped, pack: Pack, level: int) -> Callable[[Batche
     return run
 
 
-def share_function(shipped: Shipped, work: LargeCommit) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def warm_function(shipped: Shipped, level: int) -> StageFunction:
+    """The function Spark runs in every partition of the stage at `level` before there is anything to do."""
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        program = shipped.load()
+        for component in program.stages[level].components:
+            program.components[component].fresh()
+        yield _rows([], [])
+
+    return run
+
+
+def share_function(shipped: Shipped, work: LargeCommit) -> StageFunction:
     """The function Spark runs in every partition of a large commit."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,8 @@
 """Spark's Python daemon, without what costs every task of every job more than its work does.
 
 ``importlib.invalidate_caches()`` before a task reads the directories of pyspark.zip, py4j.zip and the jars again;
-``gc.collect()`` after it goes through everything that was ever imported. Started by Spark through
+``gc.collect()`` after it goes through everything that was ever imported. What every worker needs is imported here,
+before it is forked: there are new ones after a minute without work, and after one has died. Started by Spark through
 ``spark.python.daemon.module``; nothing else imports it.
 """
 
@@ -17,6 +18,8 @@ def main() -> None:
     """Run Spark's daemon."""
     zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
     from pyspark import daemon
+
+    import txstorm.engine.spark  # noqa: F401
 
     worker = daemon.worker
     served = itertools.count(1)  # every worker, being forked, has its own

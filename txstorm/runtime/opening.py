@@ -113,7 +113,11 @@ def open_session(
     check_directory(data_dir)
     settings = topology.settings
     named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
-    make_ready = partial(engine.start, program)
+
+    def make_ready() -> None:
+        engine.start(program)
+        engine.warm_up()
+
     writer = spark_writer(topology)
     try:
         books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)

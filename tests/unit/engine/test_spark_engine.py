@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,55 @@ def test_a_pack_is_processed_as_on_threads(engine: SparkEngine) -> None:
     assert outcomes[2].error is not None
     assert (outcomes[2].error.component, outcomes[2].error.type) == ("a", "FailedException")
     assert engine.describe()["engine"] == "spark"
+
+
+class Telling(BasicBolt):
+    """Tells where it was loaded and prepared; may kill who loads it, but for the driver."""
+
+    def __init__(self, directory: Path, fatal: bool) -> None:
+        self.directory, self.fatal, self.driver = directory, fatal, os.getpid()
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        (self.directory / f"loaded-{os.getpid()}").touch()
+        if self.fatal and os.getpid() != self.driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def prepare(self, context):
+        (self.directory / "prepared").touch()
+
+    def execute(self, tuple, collector):
+        (self.directory / "executed").touch()
+
+
+def warmed_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]:
+    """What a component tells of it."""
+    builder = TransactionalTopologyBuilder("telling", "numbers", samples.Rows())
+    builder.set_bolt("telling", Telling(directory, fatal)).shuffle_grouping("numbers")
+    made = SparkEngine(spark)
+    made.start(program(builder.build_topology()))
+    made.warm_up()
+    made.close()
+    return {path.name for path in directory.iterdir()} - {f"loaded-{os.getpid()}"}
+
+
+@pytest.mark.spark
+def test_workers_that_are_warmed_up_load_the_code_and_call_nothing_of_it(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = warmed_up(spark, tmp_path, fatal=False)
+    assert told
+    assert {name.partition("-")[0] for name in told} == {"loaded"}
+    assert caplog.messages == []
+
+
+@pytest.mark.spark
+def test_a_worker_that_dies_when_it_is_warmed_up_is_left_to_the_packs(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warmed_up(spark, tmp_path, fatal=True)
+    [message] = caplog.messages
+    assert message.startswith("the first packs will take longer")
 
 
 class Sleepy(BasicBolt):
