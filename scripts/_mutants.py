@@ -1,6 +1,7 @@
 """Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
 
-Arguments: ``[--schedules N] [--seed S] [NAME...]``. The last line is ``killed K of N``; exit code 1 when one survives.
+Arguments: ``[--schedules N] [--seed S] [NAME...]``. As many are tried at once as there are processors. The last line is
+``killed K of N``; exit code 1 when one survives.
 """
 
 import argparse
@@ -9,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -318,10 +321,11 @@ def main() -> int:
         parser.error(f"no mutant {unknown[0]!r}; there are {', '.join(known)}")
     mutants = [known[name] for name in chosen.names] or MUTANTS
     width, survivors = max(len(mutant.name) for mutant in mutants), 0
-    for mutant in mutants:
-        count, what = killed(mutant, chosen.schedules, chosen.seed)
-        survivors += not what
-        print(f"{mutant.name:{width}}  {f'schedule {count}' if what else 'SURVIVES':>14}  {what[:110]}", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each of them waits for a process of its own
+        tried = pool.map(partial(killed, schedules=chosen.schedules, seed=chosen.seed), mutants)
+        for mutant, (count, what) in zip(mutants, tried, strict=True):
+            survivors += not what
+            print(f"{mutant.name:{width}}  {f'schedule {count}' if what else 'SURVIVES':>14}  {what[:110]}", flush=True)
     print(f"killed {len(mutants) - survivors} of {len(mutants)}")
     return 1 if survivors else 0
 
