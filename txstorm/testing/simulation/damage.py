@@ -28,7 +28,9 @@ def damage(world: World) -> None:
         return
     before = copy(stored)
     stored.versions, stored.rows = list(stored.versions), dict(stored.rows)
-    what = DAMAGES[world.below(len(DAMAGES))](world, stored)
+    first = world.below(len(DAMAGES))
+    done = (one(world, stored) for one in (*DAMAGES[first:], *DAMAGES[:first]))
+    what = next(filter(None, done), None)  # not everything can happen to every table
     if what is not None:
         for process in list(world.processes):
             world.ended(process, "is stopped")
@@ -134,12 +136,12 @@ def _recorded(world: World) -> Mapping[str, int]:
 
 
 DAMAGES: tuple[Callable[[World, Stored], str | None], ...] = (
-    _foreign,
-    _stranger,
-    _missing,
-    _behind,
-    _ahead,
     _torn,
     _written,
+    _foreign,
     _unstaged,
+    _stranger,
+    _behind,
+    _missing,
+    _ahead,
 )

@@ -39,6 +39,9 @@ def rival(world: World) -> None:
         world.arm(1, kinds.PAUSE_AFTER)  # as soon as it has raised the epoch
     world.count(kinds.RIVAL, "a second coordinator")
     second = world.start()
+    if who == 2 and first in world.processes:
+        world.count(kinds.SAVEPOINT, f"{first} makes a savepoint")
+        world.act(first, name_last)
     if who == 0:
         _stop(world, second)
     if who == 1:
