@@ -1,6 +1,7 @@
 """Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
 
-Arguments: ``[--schedules N] [--seed S] [NAME...]``. The last line is ``killed K of N``; exit code 1 when one survives.
+Arguments: ``[--schedules N] [--seed S] [NAME...]``. As many are tried at once as there are processors. The last line is
+``killed K of N``; exit code 1 when one survives.
 """
 
 import argparse
@@ -9,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +35,7 @@ class Mutant(NamedTuple):
 
 MACHINE, PLANNING, BOOKS = "coordinator/machine.py", "runtime/planning.py", "runtime/books.py"
 CONCLUDING, LEADING, LOGGED = "runtime/concluding.py", "runtime/leading.py", "state/logged.py"
+REWINDING = "runtime/rewinding.py"
 
 MUTANTS = (
     Mutant(
@@ -163,8 +167,8 @@ MUTANTS = (
     Mutant(
         "nobody_raises_the_tables_epoch",
         LOGGED,
-        "            if self._check_epoch(epoch) == epoch and not fresh:\n                return\n",
-        "            if self._check_epoch(epoch) <= epoch and not fresh:\n                return\n",
+        "            if self._check_epoch(epoch) == epoch and not fresh:\n",
+        "            if self._check_epoch(epoch) <= epoch and not fresh:\n",
     ),
     Mutant(
         "ledger_without_epoch_guard",
@@ -186,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "rewind_moves_the_ledger_first",
-        "runtime/rewinding.py",
+        REWINDING,
         "    place, now = placed(where), int(clock() * 1000)\n",
         "    place, now = placed(where), int(clock() * 1000)\n"
         "    books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))\n"
@@ -194,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         "rewind_is_finished_with_an_old_epoch",
-        "runtime/rewinding.py",
+        REWINDING,
         "    books.raise_epoch()\n",
         "",
     ),
@@ -283,6 +287,144 @@ MUTANTS = (
         "    return {staged.path for table in tables for staged in table.files}\n",
         "    return set() & {table.uri for table in tables}\n",
     ),
+    Mutant(
+        "what_is_processed_comes_again_and_counts",
+        MACHINE,
+        "    if not _is_current(state, index, event.attempt_id) or state.entries[index].status is not PROCESSING:",
+        "    if not _is_current(state, index, event.attempt_id):",
+    ),
+    Mutant(
+        "one_more_in_flight",
+        MACHINE,
+        "len(state.entries) >= state.config.max_pending",
+        "len(state.entries) > state.config.max_pending",
+    ),
+    Mutant(
+        "one_more_in_a_group",
+        MACHINE,
+        "islice(state.entries, index, index + state.config.max_group)",
+        "islice(state.entries, index, index + state.config.max_group + 1)",
+    ),
+    Mutant(
+        "failed_transactions_do_not_wait",
+        MACHINE,
+        "    if txid in state.held or (",
+        "    if (",
+    ),
+    Mutant(
+        "new_transactions_though_inactive",
+        MACHINE,
+        "    return replay or state.mode is Mode.ACTIVE\n",
+        "    return True\n",
+    ),
+    Mutant(
+        "the_rest_of_a_group_begins_before_its_failure_is_told",
+        MACHINE,
+        "    elif back:\n",
+        "    elif False:\n",
+    ),
+    Mutant(
+        "times_go_back_with_the_clock",
+        PLANNING,
+        "        stamp = max(self._clock(), 0 if previous is None else previous.stamp)\n",
+        "        stamp = self._clock()\n",
+    ),
+    Mutant(
+        "what_was_read_is_not_kept",
+        PLANNING,
+        "                self._books.note_metas(changed)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "another_batch_than_the_first_time",
+        PLANNING,
+        "            if before != digest:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "a_database_is_changed_before_it_is_known_what_was_read",
+        PLANNING,
+        "            if self.planner.task_planned or self._external:\n",
+        "            if self.planner.task_planned:\n",
+    ),
+    Mutant(
+        "metadata_stays_for_good",
+        PLANNING,
+        "        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]\n",
+        "        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last - 1]\n",
+    ),
+    Mutant(
+        "one_intent_fewer_is_kept",
+        CONCLUDING,
+        "        old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]\n",
+        "        old, self._kept = self._kept[: 1 - self._keep], self._kept[1 - self._keep :]\n",
+    ),
+    Mutant(
+        "what_is_decided_is_published_only_once",
+        CONCLUDING,
+        "            if self._sleep(pause_after(attempt)):\n",
+        "            if not self._sleep(pause_after(attempt)):\n",
+    ),
+    Mutant(
+        "the_history_names_no_versions",
+        "runtime/outcome.py",
+        '            "versions": dict(versions),\n',
+        '            "versions": {},\n',
+    ),
+    Mutant(
+        "recovery_forgets_other_tables",
+        LEADING,
+        "    tables = {**known, **dict",
+        "    tables = {**dict",
+    ),
+    Mutant(
+        "a_start_does_not_compare_ledger_and_tables",
+        "state/recovery.py",
+        "        table = place.table(owner, ref)\n        _check_txid(table, recorded, live)\n",
+        "        place.table(owner, ref)\n",
+    ),
+    Mutant(
+        "a_start_does_not_look_for_staged_files",
+        LEADING,
+        "    check_kept(where, standing.intents)\n",
+        "",
+    ),
+    Mutant(
+        "other_peoples_tables_are_taken",
+        "state/owner.py",
+        '    if properties["txstorm.incarnation"] != owner.incarnation:\n',
+        "    if False:\n",
+    ),
+    Mutant(
+        "entries_that_are_lost_do_not_show",
+        "state/tiling.py",
+        "        if last is not None and expected is not None and expected != last:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "what_is_published_is_not_durable",
+        LOGGED,
+        '                self._make_durable(version)\n                faults.point(f"p7.{number}.after")\n',
+        '                faults.point(f"p7.{number}.after")\n',
+    ),
+    Mutant(
+        "what_dead_coordinators_committed_is_not_durable",
+        LOGGED,
+        "            self._durable -= self._recent\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "superseded_coordinators_make_savepoints",
+        BOOKS,
+        "self.ledger.commit([*self._guard, *expected, ",
+        "self.ledger.commit([*expected, ",
+    ),
+    Mutant(
+        "a_rewind_leaves_history_out",
+        REWINDING,
+        "    place.append_history([row for rows in books.history().values() for row in rows])\n",
+        "",
+    ),
 )
 
 
@@ -318,10 +460,11 @@ def main() -> int:
         parser.error(f"no mutant {unknown[0]!r}; there are {', '.join(known)}")
     mutants = [known[name] for name in chosen.names] or MUTANTS
     width, survivors = max(len(mutant.name) for mutant in mutants), 0
-    for mutant in mutants:
-        count, what = killed(mutant, chosen.schedules, chosen.seed)
-        survivors += not what
-        print(f"{mutant.name:{width}}  {f'schedule {count}' if what else 'SURVIVES':>14}  {what[:110]}", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each of them waits for a process of its own
+        tried = pool.map(partial(killed, schedules=chosen.schedules, seed=chosen.seed), mutants)
+        for mutant, (count, what) in zip(mutants, tried, strict=True):
+            survivors += not what
+            print(f"{mutant.name:{width}}  {f'schedule {count}' if what else 'SURVIVES':>14}  {what[:110]}", flush=True)
     print(f"killed {len(mutants) - survivors} of {len(mutants)}")
     return 1 if survivors else 0
 

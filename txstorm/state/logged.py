@@ -80,7 +80,8 @@ class LoggedTable(ABC):
         self._lost = False
         self._uri = ref.uri
         check_owner(where or self._uri, log.properties, owner)
-        self._check_log()
+        self._recent = len(self._check_log())
+        self._durable = log.version  # whoever leads has made all of it durable, see `raise_epoch`
 
     @abstractmethod
     def sync(self, version: int) -> None:
@@ -166,21 +167,25 @@ class LoggedTable(ABC):
     def raise_epoch(self, epoch: int) -> None:
         """Make `epoch` the table's, so that a coordinator with an older one can no longer commit to it.
 
-        The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it.
+        The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it. It is made
+        durable with all that was committed before: who led then may have died, or be, between a commit and its sync.
 
         Raises:
             FencedError: the table has a newer epoch.
         """
         self._log.refresh()
         fresh = self.prepare()
+        if self._check_epoch(epoch) < epoch:
+            self._durable -= self._recent
         for _ in range(TRIES):
             if self._check_epoch(epoch) == epoch and not fresh:
+                self._make_durable(self.version)  # the answer of an earlier try may be lost
                 return
             last = self.last_txid()
             info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
             version = self._try(Commit({self._txid_app: last, self._epoch_app: epoch}, info))
             if version is not None:
-                self.sync(version)
+                self._make_durable(version)
                 return
         raise self.blocked("raise the epoch", None)
 
@@ -201,7 +206,7 @@ class LoggedTable(ABC):
         self._check_unchanged(table)
         for _ in range(TRIES):
             if version is not None:
-                self.sync(version)
+                self._make_durable(version)
                 faults.point(f"p7.{number}.after")
                 return version
             version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
@@ -230,7 +235,7 @@ class LoggedTable(ABC):
                 return False
             version = self._try(self._exchanging(files, leaving, last, epoch))
             if version is not None:
-                self.sync(version)
+                self._make_durable(version)
                 return True
         raise self.blocked("put rewritten files into it", None)
 
@@ -257,6 +262,15 @@ class LoggedTable(ABC):
         self._log.commit(commit)
         return self._log.version
 
+    def _make_durable(self, version: int) -> None:
+        """Make `version` durable, and those before it that are not known to be: of which the answer was lost, say.
+
+        A power cut that took one of them and left a later one would leave a table that cannot be read.
+        """
+        for one in range(min(self._durable + 1, version), version + 1):
+            self.sync(one)
+        self._durable = max(self._durable, version)
+
     def _check_unchanged(self, table: IntentTable) -> None:
         """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
         if self._lost:
@@ -264,11 +278,12 @@ class LoggedTable(ABC):
             self.check_columns(table)
             self._lost = False
 
-    def _check_log(self) -> None:
+    def _check_log(self) -> Sequence[Mapping[str, Any]]:
         infos = self._log.checked_infos()
         check_tiles(self._uri, infos)
         if self.ref.kind in (CHANGES, STATE):
             check_own(self._uri, infos)
+        return infos
 
     def _after_failure(self, cause: TableCorrupt) -> None:
         """The commit may have been made or not: read again, and only when nothing has moved give up."""

@@ -108,6 +108,33 @@ def test_taking_over_fences_the_old_one_on_every_table(tmp_path, decided):
         raise_epochs(tmp_path, AT_ONE, OWNER, 1)
 
 
+def test_taking_over_makes_durable_what_the_one_before_committed_and_did_not(tmp_path, decided, monkeypatch):
+    table = DeltaTableState.open(tmp_path, OWNER, table_ref("sinks/out"))
+    handle = DeltaHandle.open(table.path)
+    handle.commit(Commit({}, {"kind": "regroup", "timeline": 0}))  # and then it was killed
+    synced = []
+    monkeypatch.setattr(DeltaTableState, "sync", lambda table, version: synced.append((table.ref.uri, version)))
+    raise_epochs(tmp_path, AT_ONE, OWNER, 7)
+    assert [("sinks/out", handle.version), ("sinks/out", handle.version + 1)] == [
+        one for one in synced if one[0] == "sinks/out"
+    ][-2:]
+
+
+def test_an_epoch_is_durable_also_when_its_answer_was_lost(tmp_path, decided, monkeypatch):
+    commit_really, synced = DeltaHandle.commit, []
+
+    def lost(handle, made):
+        commit_really(handle, made)
+        handle.version -= 1
+        raise TableCorrupt("the answer is lost")
+
+    monkeypatch.setattr(DeltaTableState, "sync", lambda table, version: synced.append(version))
+    table = DeltaTableState.open(tmp_path, OWNER, table_ref("sinks/out"))
+    monkeypatch.setattr(DeltaHandle, "commit", lost)
+    table.raise_epoch(7)
+    assert synced[-1] == table.version
+
+
 def test_rolled_forward_once_from_the_intent_alone(tmp_path, decided):
     raise_epochs(tmp_path, AT_ONE, OWNER, 2)
     versions = roll_forward(tmp_path, decided, 2)

@@ -50,7 +50,7 @@ def test_random_schedules_keep_every_invariant_and_meet_every_fault():
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
 @pytest.mark.parametrize("spark", [False, True])
 def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
-    usual = replace(drawn(3, 28), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
+    usual = replace(drawn(3, 17), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
     usual = replace(usual, spark=spark)
     world = World(usual)
     world.run()

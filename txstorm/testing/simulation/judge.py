@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from txstorm.runtime.books import DECIDED
 from txstorm.state.intent import CHANGES, STATE
 from txstorm.state.logged import COMMITTED
 from txstorm.state.owner import Owner, TableRef
+from txstorm.state.staging import STAGED
 from txstorm.testing.simulation.schedule import INCARNATION
 from txstorm.testing.simulation.source import Extents
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from txstorm.testing.simulation.tables import Row, Stored
     from txstorm.testing.simulation.world import World
 
+THEIRS = f"{STAGED}/theirs.parquet"
+"""A file that somebody else has put beside the staged ones."""
+
+TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = Owner("", INCARNATION).epoch_app
 Decision = list[tuple[int, int, str]]
 """Txid, attempt and digest of every txid of a group."""
@@ -42,8 +47,10 @@ class Judge:
         self._world = world
         self._opaque = world.schedule.opaque
         self._published: dict[tuple[int, int], tuple[int, str]] = {}
-        self._planned: dict[tuple[int, int], Extents] = {}
+        self._planned: dict[tuple[int, int], tuple[Extents, int]] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
+        self._stamps: dict[tuple[int, int], int] = {}
+        self._rewind: Mapping[str, Any] | None = None  # what is decided and not carried out
         self.timeline = 0
         self._epoch_app = EPOCH_APP
         self.currtx = FIRST_TXID
@@ -65,12 +72,50 @@ class Judge:
                     self._meta(int(name), entry, currtx)
             elif above == names.INTENTS:
                 self._intent(process, int(name), entry, currtx, rewound=rewound)
-            elif above == names.HISTORY and entry is not None:
-                self.history(self._value(entry.value))
+                if entry is not None:
+                    self._check_read(self._value(entry.value), changed)
+            elif above == names.HISTORY:
+                self._told(path, entry)
             elif path == names.EPOCH and entry is not None:
                 self._epoch = self._value(entry.value)
+            elif path == DECIDED and entry is not None:
+                self._rewind = self._value(entry.value)
+            elif path == names.TABLES and entry is not None:
+                self._recorded(self._value(entry.value))
+            elif above == names.SAVEPOINTS and process.books.epoch != self._epoch:
+                raise Violation(5, f"{process} makes a savepoint though it does not lead")
         if moves is not None:
             self._moved(process, currtx, rewound=rewound)
+        if rewound:
+            entries = self._world.entries
+            left = [path for above in TAKEN_BACK for path in entries.paths(above) if changed.get(path, path) is path]
+            if left:
+                raise Violation(6, f"a rewind to txid {currtx - 1} is over, {left} stay in the ledger")
+
+    def _recorded(self, tables: Mapping[str, int]) -> None:
+        """Where tables stand is recorded: of those that were known all are."""
+        before = self._world.entries.at.get(names.TABLES)
+        if before is not None and not self._value(before.value).keys() <= tables.keys():
+            raise Violation(6, f"of {self._value(before.value)} only {tables} stays recorded")
+
+    def _check_read(self, intent: Mapping[str, Any], changed: Mapping[str, Entry | None]) -> None:
+        """What was read of a batch is known for good when it is decided, so that a replay can be held to it."""
+        for one in intent["txids"]:
+            path = names.meta_path(one["txid"])
+            entry = changed.get(path) or self._world.entries.at.get(path)
+            meta = None if entry is None else self._value(entry.value)
+            if meta is None or list(meta["digests"].values()) != [one["digest"]]:
+                raise Violation(4, f"txid {one['txid']} is decided with {one['digest']}, its metadata says {meta}")
+
+    def _told(self, path: str, entry: Entry | None) -> None:
+        """Rows of the history are written to the ledger, or leave it for the history itself."""
+        if entry is not None:
+            self.history(self._value(entry.value))
+            return
+        kept = {(row["timeline"], row["txid"]) for row in self._world.history}
+        for row in self._value(self._world.entries.at[path].value):
+            if (row["timeline"], row["txid"]) not in kept:
+                raise Violation(6, f"the row of txid {row['txid']} is removed and is not in the history")
 
     def _intent(self, process: Process, last: int, entry: Entry | None, currtx: int, *, rewound: bool) -> None:
         if entry is None:
@@ -88,19 +133,24 @@ class Judge:
         ours, epoch = intent["epoch"], self._epoch
         if ours != epoch:
             raise Violation(5, f"{process} decides with epoch {ours}, the ledger has {epoch}")
+        if self._rewind is not None:
+            raise Violation(5, f"{process} decides though a rewind to txid {self._rewind['txid']} is decided")
         first, last = intent["txids"][0]["txid"], intent["txids"][-1]["txid"]
         end = max(self.currtx - 1, max(self._intents, default=0))
         if first != end + 1:
             raise Violation(2, f"txids {first}-{last} are decided after {end}")
         self._all_published(end + 1, "decided", last)
         for table in intent["tables"]:
-            if table["staged"]["path"] not in self._world.tables[table["uri"]].rows:
-                raise Violation(6, f"txids {first}-{last}: {table['uri']} is decided without its file")
+            stored = self._world.tables[table["uri"]]
+            if table["staged"]["path"] not in stored.rows:
+                raise Violation(6, f"txids {first}-{last}: {stored.uri} is decided without its file")
+            if stored.raised:
+                stored.check_durable(stored.raised, f"txids {first}-{last} are decided")
 
     def _moved(self, process: Process, currtx: int, *, rewound: bool) -> None:
         before, self.currtx = self.currtx, currtx
         if rewound:
-            self.timeline += 1
+            self._rewound(currtx)
             return
         if currtx <= before:
             raise Violation(2, f"currtx moves from {before} to {currtx}")
@@ -108,22 +158,42 @@ class Judge:
             raise Violation(5, f"{process} completes though it does not lead")
         self._all_published(currtx, "completed", currtx - 1)
 
+    def _rewound(self, currtx: int) -> None:
+        """The ledger follows last of all, when tables and history are where the rewind wants them."""
+        rewind, self._rewind = self._rewind, None
+        self.timeline += 1
+        assert rewind is not None
+        txid = rewind["txid"]
+        if currtx != txid + 1:
+            raise Violation(2, f"after a rewind to txid {txid} currtx is {currtx}")
+        for stored in self._world.tables.values():
+            if stored.versions and self._app(stored) is None:
+                raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} is not where it wants it")
+            stored.check_durable(stored.published, f"a rewind to txid {txid} is over")
+        if rewind["row"] is not None and self._world.history[-1] != rewind["row"]:
+            raise Violation(6, f"a rewind to txid {txid} is over, the history does not end with it")
+
     def _all_published(self, below: int, what: str, txid: int) -> None:
         """What intents say of txids under `below` is in all their tables."""
         for last in [one for one in self._unseen if one < below]:
             for table in self._unseen.pop(last)["tables"]:
-                at = self._at(self._world.tables[table["uri"]])
-                if at < last:
+                stored = self._world.tables[table["uri"]]
+                if (at := self._at(stored)) < last:
                     raise Violation(2, f"txid {txid} is {what}, {table['uri']} is at {at}")
+                if at == last:
+                    stored.check_durable(stored.published, f"txid {txid} is {what}")
 
     def _meta(self, txid: int, entry: Entry | None, currtx: int) -> None:
         """Of a spout whose batches may not change, what was planned stays until it is committed."""
         if entry is not None:
             if not self._opaque:
-                document = self._value(entry.value)["document"]
-                known = self._planned.setdefault((self.timeline, txid), document)
-                if known != document:
-                    raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {document}")
+                meta = self._value(entry.value)
+                planned = meta["document"], meta["stamp"]
+                known = self._planned.setdefault((self.timeline, txid), planned)
+                if known is planned and planned[1] < self._world.now:
+                    raise Violation(4, f"txid {txid} is planned at {self._world.now} with the time {planned[1]}")
+                if known != planned:
+                    raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {planned}")
         elif txid >= currtx - 1 and not (self._opaque and txid >= self.currtx):
             raise Violation(6, f"metadata of txid {txid} is removed, currtx is {currtx}")
 
@@ -168,13 +238,55 @@ class Judge:
             known = self._extents.setdefault((timeline, txid), extents)
             if known != extents:
                 raise Violation(4, f"the history has txid {txid} with {known} and with {extents}")
+            if self._published.setdefault((timeline, txid), said := (row["attempt"], row["digest"])) != said:
+                raise Violation(3, f"the history has txid {txid} with {said}, tables have other ones")
+            stamp = self._stamps[timeline, txid] = row["stamp"]
+            if stamp < self._stamps.get((timeline, txid - 1), 0):
+                raise Violation(4, f"txid {txid} has the time {stamp}, which is before that of the one before it")
+            self._check_versions(row)
             before = self._extents.get((timeline, txid - 1))
             if before is None:
                 before = [[0, 0]] * self._world.schedule.partitions if txid == 1 else None
             if before is not None and [end for _, end in before] != [start for start, _ in extents]:
                 raise Violation(4, f"txid {txid} has extents {extents}, the one before it {before}")
 
+    def completed(self, last: int, intents: int) -> None:
+        """Whoever has completed a group up to `last` keeps the last intents, and the metadata of `last` and later."""
+        entries = self._world.entries
+        kept, metas = entries.names(names.INTENTS), entries.names(names.META)
+        if len(kept) != intents and last == self.currtx - 1:
+            raise Violation(6, f"txid {last} is completed, intents {kept} are kept, {intents} should be")
+        if metas and int(metas[0]) < last:
+            raise Violation(6, f"txid {last} is completed, metadata of {metas} stays")
+
+    def gone(self, above: str, removed: Iterable[int]) -> None:
+        """What somebody says to have removed is gone."""
+        left = [one for one in removed if f"{above}/{one}" in self._world.entries.at]
+        if left:
+            raise Violation(6, f"{above} of {left} stays in the ledger")
+
+    def _check_versions(self, row: Mapping[str, Any]) -> None:
+        """The history names the version of every table that was made by the group of a txid."""
+        intent = self._intents.get(row["last"])
+        if intent is not None and row["timeline"] == intent["timeline"]:
+            first, uris = intent["txids"][0]["txid"], {one["uri"] for one in intent["tables"]}
+            if row["first"] != first or row["versions"].keys() != uris:
+                raise Violation(3, f"the history has {row}, its group begins with {first} and changes {sorted(uris)}")
+        for uri, version in row["versions"].items():
+            made = self._world.tables[uri].versions[version].info
+            if made.get("kind") != COMMITTED or (made["first"], made["last"]) > (row["txid"], row["last"]):
+                raise Violation(3, f"the history has txid {row['txid']} in version {version} of {uri}, which is {made}")
+
     # -- when the world has healed -------------------------------------------------------------------------------
+
+    def swept(self) -> None:
+        """What nothing needs is gone, and what is not txstorm's is not."""
+        for stored in self._world.tables.values():
+            kept = {path for version in stored.versions for path in version.files}
+            kept |= {one["staged"]["path"] for intent in self._intents.values() for one in intent["tables"]}
+            left = stored.rows.keys() - kept - {THEIRS}
+            if left or THEIRS not in stored.rows:
+                raise Violation(6, f"{stored.uri}: {sorted(left) or THEIRS} is {'left' if left else 'gone'}")
 
     def end(self) -> None:
         """All that was put into the source is in every table once, in order."""
@@ -232,7 +344,19 @@ class Judge:
             raise Violation(1, f"{stored.uri} as of txid {at} holds {found}, not {expected}")
 
     def _at(self, stored: Stored) -> int:
-        return stored.versions[-1].apps.get(_txid_app(stored.ref, self.timeline), 0)
+        return self._app(stored) or 0
+
+    def _app(self, stored: Stored) -> int | None:
+        return stored.versions[-1].apps.get(self.txid_app(stored))
+
+    def txid_app(self, stored: Stored) -> str:
+        """Under which name a table keeps its last txid now."""
+        return _txid_app(stored.ref, self.timeline)
+
+    def read(self, txid: int) -> Any:
+        """What is kept of what was read for an undecided txid; None when nothing is."""
+        entry = self._world.entries.at.get(names.meta_path(txid))
+        return None if entry is None else self._value(entry.value)["digests"]
 
     def _value(self, data: bytes) -> Any:
         return self._world.values.decode(data, "")

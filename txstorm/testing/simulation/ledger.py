@@ -59,6 +59,10 @@ class Entries:
             else:
                 names[name] = self.at[path] = entry
 
+    def paths(self, path: str) -> list[str]:
+        """The entries directly below `path`."""
+        return [f"{path}/{name}" for name in self.below.get(path, ())]
+
     def names(self, path: str) -> list[str]:
         """Names directly below `path`."""
         found = self.below.get(path, ())

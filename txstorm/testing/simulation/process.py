@@ -7,7 +7,7 @@ come, what committers write, and the files are simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.clients.delta_values import DataFile
@@ -15,25 +15,25 @@ from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator.machine import initial, step
 from txstorm.engine.port import Processed
-from txstorm.ledger.names import savepoint_path
-from txstorm.ledger.store import ABSENT, Check
+from txstorm.errors import SpoutError
+from txstorm.ledger import names
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.concluding import Concluder
 from txstorm.runtime.leading import check, take_over
 from txstorm.runtime.planning import Planning
-from txstorm.runtime.rewinding import carry_out, finish_rewind
+from txstorm.runtime.rewinding import finish_rewind
 from txstorm.state.exchange import Exchange
-from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
-from txstorm.state.owner import Owner, TableRef
-from txstorm.state.rewind import Rewind, planned
-from txstorm.state.savepoint import SavedTable, Savepoint
+from txstorm.state.intent import STATE, Intent, IntentTable, TxidRecord
+from txstorm.state.owner import Owner
 from txstorm.state.staging import STAGED, Staged, StagedName, compact_name
 from txstorm.state.sweep import kept_by, orphans
-from txstorm.testing.simulation.judge import frontier, skips
+from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.judge import Violation, skips
 from txstorm.testing.simulation.ledger import SimLedger
 from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.testing.simulation.source import SimPlanner
-from txstorm.testing.simulation.tables import Row, SimPlace, SimRows, SimTable, Stored
+from txstorm.testing.simulation.tables import Row, SimPlace, SimTable, Stored
+from txstorm.testing.simulation.upkeep import compaction, gathering
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.world import World
@@ -56,13 +56,15 @@ class Process:
         self.ledger = SimLedger(world, self)
         self.books = Books(self.ledger, world.values)
         self.place = SimPlace(world, self)
-        self.struck = self.busy = False
+        self.struck = self.busy = self.publishing = False
+        self.starts, self.goes_on = True, True
         self.asked = -1
         self.group: cmd.Commit | None = None
         self.jobs: dict[int, int] = {}
         self.ready: dict[int, Processed] = {}
         self.dead: list[tuple[int, int]] = []
         self.works: list[tuple[SimTable, Exchange]] = []
+        self.held: set[int] = set()
 
     def __str__(self) -> str:
         return self.name
@@ -75,6 +77,10 @@ class Process:
         """`error` comes from the world: that this process ends with it is no fault of it."""
         self.struck = True
         return error
+
+    def refused(self, error: E) -> E:
+        """The same of a table, to which what is decided has to be published again and again."""
+        return error if self.publishing else self.injected(error)
 
     # -- P0 -----------------------------------------------------------------------------------------------------
 
@@ -103,7 +109,8 @@ class Process:
             table.raise_epoch(self.books.epoch)
         self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
         self.books.write_tables(self.last)
-        self.planning = Planning(self.books, SimPlanner(self.world), self.world.micros)
+        source, external = SimPlanner(self.world), self.world.schedule.external
+        self.planning = Planning(self.books, source, self.world.micros, external=external)
         self.concluder = Concluder(
             self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
         )
@@ -129,6 +136,13 @@ class Process:
                 if (answer := self._carry_out(command)) is not None:
                     pending.append(answer)
 
+    def activate(self, *, active: bool) -> None:
+        """Begin new transactions again, or none until then."""
+        if active != self.starts:
+            self.starts = active
+            self.feed(ev.Activated() if active else ev.Deactivated())
+            self.look()
+
     def look(self) -> None:
         """Ask the source again if it has changed; what is planned is stored before it is processed."""
         self.books.check_lease()
@@ -143,13 +157,35 @@ class Process:
                 return self._plan(command)
             case cmd.Process():
                 self.jobs[command.txid] = command.attempt_id
+                if not self.goes_on:
+                    self._wrong(command, "is stopping")
             case cmd.Commit():
+                self._check_group(command)
                 self.group = command
             case cmd.Discard():
                 self._discard(command)
+            case cmd.Forget():
+                if command.before >= self.world.judge.currtx:
+                    self._wrong(command, "knows that it is not committed")
         return None
 
+    def _check_group(self, command: cmd.Commit) -> None:
+        if len(command.txids) > self.world.schedule.group or not self.goes_on:
+            self._wrong(command, f"may commit {self.world.schedule.group} at once, and none if it is stopping")
+        attempts = [self.ready[txid].attempt.attempt_id for txid in command.txids]
+        if attempts != list(command.attempt_ids):
+            self._wrong(command, f"has attempts {attempts} of them")
+
+    def _wrong(self, command: cmd.Command, though: str) -> NoReturn:
+        raise Violation(9, f"{self} is told {command}, though it {though}")
+
     def _plan(self, command: cmd.Plan) -> ev.Event:
+        if len(self.jobs) + len(self.ready) >= self.world.schedule.depth:
+            self._wrong(command, f"may have {self.world.schedule.depth} in flight")
+        if not (command.replay or self.starts):
+            self._wrong(command, "is to begin nothing new")
+        if self.held and command.txid >= min(self.held):
+            self._wrong(command, f"has to wait with txid {min(self.held)}")
         if not self.planning.plan(command.txid, replay=command.replay):
             return ev.NotReady(command.txid)
         self.attempts += 1
@@ -163,28 +199,74 @@ class Process:
         if self.group is not None and set(self.group.attempt_ids) & set(command.attempt_ids):
             self.group = None
 
+    def work_off(self) -> None:
+        """Everything that can be done at once."""
+        while self.works:
+            self.end_upkeep()
+        while self.jobs:
+            self.process(0)
+        while self.group is not None:
+            self.commit()
+        for txid in sorted(self.held):
+            self.resume(txid)
+        self.look()
+
     # -- processing ----------------------------------------------------------------------------------------------
 
     def process(self, place: int) -> None:
         """The processing phase of one of the jobs is over (P4)."""
         txid = list(self.jobs)[place % len(self.jobs)]
         attempt = TransactionAttempt(txid, self.jobs.pop(txid))
-        extents = self.planning.document(txid)
-        made = Processed(attempt, digests={"source": f"{extents}"})
+        made = Processed(attempt, digests={"source": f"{self.planning.document(txid)}"})
         self.planning.processed([made])
         self.ready[txid] = made
         self.feed(ev.Processed(*attempt))
 
-    def fail(self, place: int, *, resume: bool) -> None:
-        """The processing phase of one of the jobs has failed."""
+    def lie(self, place: int) -> None:
+        """The source gives another batch than the first time, though it is none that may do that."""
         txid = list(self.jobs)[place % len(self.jobs)]
+        if self.world.schedule.opaque or not self.planning.metas[txid].digests:
+            return
+        self.world.count(kinds.LIE, f"{self} gets another batch for txid {txid}")
+        digests = {"source": "another one"} if place % 2 else {}
+        try:
+            self.planning.processed([Processed(TransactionAttempt(txid, self.jobs[txid]), digests=digests)])
+        except SpoutError as error:
+            raise self.injected(error) from None
+        raise Violation(4, f"{self} takes another batch for txid {txid} than the first time")
+
+    def fail(self, place: int, *, resume: bool, emitted: bool) -> None:
+        """The processing phase of one of the jobs has failed, before or after its batch was read."""
+        txid = list(self.jobs)[place % len(self.jobs)]
+        if emitted:
+            self._emitted(TransactionAttempt(txid, self.jobs[txid]))
+        if not resume:
+            self.held.add(txid)
         self.feed(ev.Failed(txid, self.jobs[txid], resume))
 
+    def _emitted(self, attempt: TransactionAttempt) -> None:
+        """From now on a replay is held to what was read, whoever replays it; unless it was read before."""
+        digests = {"source": f"{self.planning.document(attempt.txid)}"}
+        fresh = not (self.world.schedule.opaque or self.planning.metas[attempt.txid].digests)
+        self.planning.emitted(Processed(attempt, digests=digests))
+        if fresh and self.world.judge.read(attempt.txid) != digests:
+            raise Violation(4, f"what {self} has read for txid {attempt.txid} is not kept")
+
+    def resume(self, txid: int) -> None:
+        """What has failed may be tried again."""
+        self.held.discard(txid)
+        self.feed(ev.Resume(txid))
+
     def stale(self, place: int, kind: int) -> None:
-        """A late or duplicate answer of an attempt that is void: it must change nothing."""
-        txid, attempt = self.dead[place]
+        """A late answer of an attempt that is void, or one that comes again: it must change nothing."""
+        txid, attempt = (*self.dead, *[one.attempt for one in self.ready.values()])[place]
         events = ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt)
-        self.feed(events[kind])
+        before, late = self.state, events[kind if place < len(self.dead) else 0]
+        self.feed(late)
+        if self.state != before:
+            raise Violation(
+                9, f"{self} is told {late}, which comes late or again, and goes from {before} to {self.state}"
+            )
 
     # -- P5 to P8 ------------------------------------------------------------------------------------------------
 
@@ -200,15 +282,21 @@ class Process:
             tuples = dict.fromkeys([txid for txid, _ in done], 1)
             took: dict[str, float] = {}
             outlived = self.planning.outlived
+            intents = len(self.world.entries.names(names.INTENTS)) + (len(made.tables) > 0)
             self.concluder.conclude(made, tuples, outlived, published=self._published(made), milliseconds=took)
+            self.world.judge.completed(made.last, min(intents, KEEP_INTENTS))
             for txid, _ in done:
                 self.ready.pop(txid, None)
             self.planning.committed(made.last)
             self.feed(ev.Committed(*done[-1]))
         if upto is not None and upto < len(group):
+            if self.group is not None:
+                self._wrong(self.group, f"is about to be told that {group[upto]} has failed")
             self.feed(ev.Failed(*group[upto]))
 
     def _change_database(self, txid: int) -> None:
+        if not self.world.judge.read(txid):
+            raise Violation(4, f"{self} changes a database for txid {txid}, what it has read of it is not kept")
         for key in self.world.database.apply(self._record(self.ready[txid])):
             self.world.reads(self, "put", key)
 
@@ -244,7 +332,11 @@ class Process:
         numbered = list(enumerate(intent.tables, start=1))
         if len(numbered) > 1 and self.world.below(2):
             numbered.reverse()
-        return {one.uri: self.tables[one.uri].publish(number, one, intent, epoch) for number, one in numbered}
+        self.publishing = True
+        try:
+            return {one.uri: self.tables[one.uri].publish(number, one, intent, epoch) for number, one in numbered}
+        finally:
+            self.publishing = False
 
     def forget(self, before: int) -> None:
         """There are no maps."""
@@ -258,35 +350,16 @@ class Process:
         if len(self.works) > 1 or not refs or (compact and compacts):
             return False
         ref = refs[self.world.below(len(refs))]
-        work = self._compaction(ref) if compact else self._gathering(ref)
+        work = compaction(self, ref) if compact else gathering(self, ref)
         self.works += [] if work is None else [work]
         return work is not None
 
     def end_upkeep(self) -> None:
         """Put the files in their place, in the committer's turn."""
         table, files = self.works.pop(self.world.below(len(self.works)))
-        self.tables[table.ref.uri].exchange(files, self.books.epoch)
-
-    def _compaction(self, ref: TableRef) -> tuple[SimTable, Exchange] | None:
-        changes = TableRef(CHANGES, ref.name)
-        kept, later = self.place.table(self.owner, ref), self.place.table(self.owner, changes)
-        base, as_of = kept.last_txid(), min(self.last[changes.uri], later.last_txid())
-        if base >= as_of:
-            return None
-        partitions = self.world.schedule.partitions
-        ends = frontier([row for row in _seen(later) if row[0] <= as_of], partitions, changes.uri)
-        rows = tuple((as_of, part, 0, end) for part, end in enumerate(ends))
-        removes = [file.path for file in kept.log.files()]
-        return kept, Exchange([self.compacted(kept.stored, rows)], removes, 0, base, as_of)
-
-    def _gathering(self, ref: TableRef) -> tuple[SimTable, Exchange] | None:
-        table = self.place.table(self.owner, ref)
-        files = [(min(table.stored.rows[one.path]), one.path) for one in table.log.files()]
-        paths = [path for _, path in sorted(files)]
-        if len(paths) < 2:
-            return None
-        rows = tuple(sorted(row for path in paths for row in table.stored.rows[path]))
-        return table, Exchange([self.compacted(table.stored, rows)], paths, 0)
+        if self.tables[table.ref.uri].exchange(files, self.books.epoch):
+            version = self.tables[table.ref.uri].version
+            table.stored.check_durable(version, f"{self} says that {table.ref.uri} has other files")
 
     def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
         """Stage the rows of other files as one."""
@@ -309,48 +382,7 @@ class Process:
         if groups:
             self.place.append_history([row for rows in groups.values() for row in rows])
             self.books.forget_history(list(groups))
-
-    # -- savepoints and rewinds ----------------------------------------------------------------------------------
-
-    def savepoint(self) -> bool:
-        """Name the last committed transaction; what it needs must stay."""
-        txid, name = self.books.committed(), f"s{self.world.unique()}"
-        rows = [row for found in self.books.history().values() for row in found if row["txid"] == txid]
-        if not rows:
-            return False
-        where = {uri: SavedTable(table.version) for uri, table in self.tables.items()}
-        document, stamp = rows[0]["extents"], rows[0]["stamp"]
-        made = Savepoint(name, TOPOLOGY, INCARNATION, self.owner.timeline, txid, document, stamp, 0, where)
-        return self.books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()})
-
-    def rewind(self, share: float) -> bool:
-        """Take back what was committed after a txid, as `txstorm rewind`; False when nothing was."""
-        identity = self.lead()
-        last = self.books.currtx() - 1
-        if last < 1:
-            return False
-        txid = int(share * last)
-        owner = Owner(identity.topology, identity.incarnation, identity.timeline)
-        row = self._row(identity.timeline, txid) if txid else None
-        tables = tuple(
-            planned(self.place.table(owner, stored.ref), txid, SimRows(self, stored))
-            for stored in self.world.tables.values()
-            if stored.versions
-        )
-        timeline = identity.timeline + 1
-        decided = Rewind(TOPOLOGY, INCARNATION, timeline, self.books.epoch, txid, row, tables)
-        self.books.decide_rewind(decided)
-        carry_out(self.place, self.books, decided, self.world.clock)
-        return True
-
-    def _row(self, timeline: int, txid: int) -> dict[str, Any]:
-        own = {"timeline": timeline + 1, "first": txid, "last": txid, "versions": {}}
-        known = [*self.world.history, *(row for rows in self.books.history().values() for row in rows)]
-        return {**[row for row in known if row["txid"] == txid][-1], **own}
-
-
-def _seen(table: SimTable) -> list[Row]:
-    return sorted(row for file in table.log.files() for row in table.stored.rows[file.path])
+            self.world.judge.gone(names.HISTORY, groups)
 
 
 def _rows(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:

@@ -15,11 +15,11 @@ STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE
 RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
 STALE, AWAY, REWIND, CLOCK, STOP = "late_or_duplicate_event", "partition_away", "rewind", "clock_jump", "stop"
 SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering", "sweep"
-REPLAYED = "opaque_replay_differs"
+REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
-    *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED),
+    *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED, LIE, DAMAGE, INACTIVE),
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
@@ -103,12 +103,12 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
         seed=seed,
         index=index,
         opaque=draw() < 0.6,
-        tables=(1, 1, 1, 2, 2, 3)[int(draw() * 6)],
+        tables=(1, 1, 1, 1, 2, 2, 3)[int(draw() * 7)],
         partitions=1 + int(draw() * 2),
         depth=1 + int(draw() * 8),
         group=1 + int(draw() * (1 if external else 4)),
-        turns=1 + int(draw() * 3),
-        trouble=(5, 20, 50)[int(draw() * 3)],
+        turns=(1, 1, 1, 2, 3)[int(draw() * 5)],
+        trouble=(5, 15, 40)[int(draw() * 3)],
         flaky=(0, 20, 40)[int(draw() * 3)],
         notices=draw() < 0.5,
         external=external,

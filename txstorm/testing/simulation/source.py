@@ -22,6 +22,7 @@ class SimPlanner(SpoutPlanner):
         self._world = world
         self.opaque = world.schedule.opaque
         self._planned: dict[int, Extents] = {}
+        self.told: Any = None
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """What comes next, as much as is drawn; an opaque replay may get more or less than before."""
@@ -38,6 +39,10 @@ class SimPlanner(SpoutPlanner):
             world.counts[REPLAYED] += 1
         self._planned[txid] = extents
         return extents
+
+    def committed(self, document: Any) -> None:
+        """The driver says how far transactions are committed."""
+        self.told = document
 
     def close(self) -> None:
         """Nothing is open."""

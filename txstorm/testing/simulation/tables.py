@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from txstorm.clients.delta_values import Commit, DataFile, LogEntry
 from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.state.intent import IntentTable
-from txstorm.state.logged import CREATED, LoggedTable, identity_info
+from txstorm.state.logged import COMMITTED, CREATED, EPOCH, RESTORED, LoggedTable, identity_info
 from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import Staged
+from txstorm.testing.simulation.judge import THEIRS, Violation
 from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:
@@ -45,13 +46,21 @@ class Stored:
         self.number = number
         self.properties: Mapping[str, str] = {}
         self.versions: list[Version] = []
-        self.rows: dict[str, tuple[Row, ...]] = {}
+        self.rows: dict[str, tuple[Row, ...]] = {THEIRS: ()}
         self.locked = False  # by everybody who commits, as Spark needs it
+        self.volatile: set[int] = set()  # versions that a power cut could take
+        self.raised = self.published = 0  # the newest version that raised the epoch; and that published or restored
 
     def append(self, commit: Commit) -> None:
         """Make a version."""
         old = self.versions[-1] if self.versions else NOTHING
         files = old.files
+        if commit.info["kind"] == EPOCH:
+            self.raised = len(self.versions)
+        elif commit.info["kind"] in (COMMITTED, RESTORED):
+            self.published = len(self.versions)
+        if self.versions:
+            self.volatile.add(len(self.versions))
         if commit.adds or commit.removes:
             files = dict(files)
             for gone in commit.removes:
@@ -59,6 +68,15 @@ class Stored:
             for one in commit.adds:
                 files[one.path] = one
         self.versions.append(Version(commit.info, {**old.apps, **commit.transactions}, files))
+
+    def check_durable(self, last: int, what: str) -> None:
+        """Raise `Violation` if a power cut could take version `last`, or one before it that no checkpoint covers.
+
+        `what` follows from it.
+        """
+        since = last - last % CHECKPOINTED
+        if taken := [number for number in self.volatile if since <= number <= last]:
+            raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
 
     def foreign(self) -> None:
         """A commit of somebody else, which changes no row."""
@@ -107,7 +125,7 @@ class SimLog:
         if kind == CONFLICT:
             stored.foreign()
         if kind == FAILED:
-            raise process.injected(TableCorrupt("the table did not take it"))
+            raise process.refused(TableCorrupt("the table did not take it"))
         if self._version != len(stored.versions) - 1:
             raise self._conflict()
         self._append(commit, kind)
@@ -121,7 +139,7 @@ class SimLog:
         stored, process = self._stored, self._process
         kind = self._world.passes(process, "commit by Spark", stored.uri)
         if kind == FAILED:
-            raise process.injected(TableCorrupt("Spark could not append to it"))
+            raise process.refused(TableCorrupt("Spark could not append to it"))
         if self._version != len(stored.versions) - 1:
             raise self._conflict()
         if kind == CONFLICT:
@@ -142,7 +160,7 @@ class SimLog:
         if kind == PAUSE_AFTER:
             self._world.pause(self._process)
         if kind == LOST:
-            raise self._process.injected(TableCorrupt("the table's answer is lost"))
+            raise self._process.refused(TableCorrupt("the table's answer is lost"))
 
     def history(self) -> Iterator[LogEntry]:
         """The versions, newest first."""
@@ -188,6 +206,7 @@ class SimTable(LoggedTable):
     def sync(self, version: int) -> None:
         """A moment at which the process may die."""
         self._world.reads(self._process, "table sync", self.stored.uri)
+        self.stored.volatile.discard(version)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
         """The staged file; no state is kept in the layout ``merge`` here."""

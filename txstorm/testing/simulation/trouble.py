@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from txstorm.coordinator import events as ev
 from txstorm.ledger.names import CURRTX
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.damage import damage
+from txstorm.testing.simulation.judge import Violation
+from txstorm.testing.simulation.operating import name_last, take_back
 from txstorm.testing.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 REWIND_STEPS = 80
 """About as many as a rewind has."""
+
+DRAINS = 20
+"""More rounds than a stopping coordinator needs for the transactions that are in flight."""
 
 
 def rival(world: World) -> None:
@@ -29,8 +35,13 @@ def rival(world: World) -> None:
     who = world.below(3)
     if who == 0:
         _keep_up_now(world, first)
+    if who == 2:
+        world.arm(1, kinds.PAUSE_AFTER)  # as soon as it has raised the epoch
     world.count(kinds.RIVAL, "a second coordinator")
     second = world.start()
+    if who == 2 and first in world.processes:
+        world.count(kinds.SAVEPOINT, f"{first} makes a savepoint")
+        world.act(first, name_last)
     if who == 0:
         _stop(world, second)
     if who == 1:
@@ -52,7 +63,7 @@ def unlikely(world: World, process: Process) -> None:
     which = world.below(6)
     if which == 0 and process.jobs:
         world.count(kinds.BATCH, f"a batch of {process} fails")
-        process.fail(world.below(8), resume=world.below(3) > 0)
+        process.fail(world.below(8), resume=world.below(3) > 0, emitted=world.below(2) > 0)
     elif which == 1 and process.group is not None:
         world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
         process.commit(world.below(len(process.group.txids)))
@@ -61,9 +72,11 @@ def unlikely(world: World, process: Process) -> None:
         process.sweep()
     elif which > 3:
         _keep_up(world, process, compact=which > 4)
-    elif process.dead:
+    elif which == 2 and process.jobs and world.below(2):
+        process.lie(world.below(8))
+    elif process.dead or process.ready:
         world.count(kinds.STALE, f"{process} gets a late event")
-        process.stale(world.below(len(process.dead)), world.below(3))
+        process.stale(world.below(len(process.dead) + len(process.ready)), world.below(3))
 
 
 def go_away(world: World) -> None:
@@ -92,7 +105,7 @@ def rewind(world: World) -> None:
     if world.below(2):
         world.arm(REWIND_STEPS)
     share = world.draw()
-    world.act(operator, lambda one: one.rewind(share))
+    world.act(operator, lambda one: take_back(one, share))
     if operator in world.processes:
         world.ended(operator, "is done")
 
@@ -104,17 +117,19 @@ def _keep_up_now(world: World, process: Process) -> None:
 
 
 def _keep_up(world: World, process: Process, *, compact: bool) -> None:
-    """Files of a compaction, or of gathering small ones, are written; they get their place later."""
-    if process.begin_upkeep(compact=compact):
-        world.count(kinds.COMPACTION if compact else kinds.GATHERING, f"{process} writes files")
+    """Files of a compaction, or of gathering small ones, are written, as there is need; they get their place later."""
+    for this in (compact, not compact):
+        if process.begin_upkeep(compact=this):
+            world.count(kinds.COMPACTION if this else kinds.GATHERING, f"{process} writes files")
+            return
 
 
 def savepoint(world: World) -> None:
     """The last committed transaction is named."""
-    process = world.leader()
+    process = world.processes[world.below(len(world.processes))] if world.processes else None
     if process is not None:
         world.count(kinds.SAVEPOINT, f"{process} makes a savepoint")
-        world.act(process, Process.savepoint)
+        world.act(process, name_last)
 
 
 def stop(world: World) -> None:
@@ -124,15 +139,30 @@ def stop(world: World) -> None:
         _stop(world, process)
 
 
+def deactivate(world: World) -> None:
+    """Who leads is to begin no new transaction, or may do so again."""
+    process = world.leader()
+    if process is not None:
+        world.count(kinds.INACTIVE, f"{process} is {'de' if process.starts else ''}activated")
+        world.act(process, lambda one: one.activate(active=not one.starts))
+
+
 def _stop(world: World, process: Process) -> None:
     """The group that is committing is finished, the history flushed, files swept; whether it leads or not."""
     if process not in world.processes:
         return
+    drains, in_vain = world.below(3) == 0, world.below(3) == 0
 
     def end(process: Process) -> None:
-        process.feed(ev.Stopping())
+        process.starts, process.goes_on = False, drains
+        begun = process.state.started
+        process.feed(ev.Stopping(drain=drains))
+        if drains:
+            _drain(process, begun)
         if process.group is not None:
-            process.commit()
+            process.commit(world.below(len(process.group.txids)) if in_vain else None)
+        if not process.state.stopped:
+            raise Violation(7, f"{process} has stopped, but for its state: {process.state}")
         process.books.check_lease()
         process.flush_history()
         process.books.check_lease()
@@ -144,4 +174,14 @@ def _stop(world: World, process: Process) -> None:
         world.ended(process, "has stopped")
 
 
-TROUBLE = (rival, rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop)
+def _drain(process: Process, begun: int) -> None:
+    """All that was `begun` is committed: every round commits a group, or makes an end of what keeps it."""
+    for _ in range(DRAINS):
+        if process.state.stopped:
+            break
+        process.work_off()
+    if process.state.currtx < begun:
+        raise Violation(7, f"{process} does not commit what is begun, up to txid {begun - 1}: {process.state}")
+
+
+TROUBLE = (rival, rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop, deactivate, damage)

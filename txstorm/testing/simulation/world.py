@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from txstorm.coordinator import events as ev
-from txstorm.coordinator.machine import Config
-from txstorm.errors import TxstormError
+from txstorm.coordinator.machine import FIRST_TXID, Config
+from txstorm.errors import TableCorrupt, TxstormError
 from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
 from txstorm.state.owner import TableRef
@@ -22,6 +22,12 @@ from txstorm.testing.simulation.tables import Stored
 from txstorm.testing.simulation.trouble import TROUBLE, unlikely
 
 NEVER = 1 << 60
+TAKING_OVER = 30
+"""About as many steps as it takes to take over."""
+
+UPKEEP = 4
+"""About as many as it takes to put files in the place of others."""
+
 DEEP = 2
 """How many coordinators may be paused inside each other's steps."""
 
@@ -75,6 +81,7 @@ class World:
         self._strikes = list(reversed(schedule.strikes))
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
         self._names, self._uniques, self._paused = 0, 0, 0
+        self._healing = False
 
     def _add(self, ref: TableRef, number: int) -> None:
         stored = Stored(ref, number)
@@ -121,13 +128,24 @@ class World:
         if kind == kinds.CRASH_AFTER:
             process.dies()
         if kind in (kinds.LOST, kinds.FAILED):
-            raise process.injected(Injected(f"no answer to {what}"))
+            error = OSError if kind == kinds.LOST else TableCorrupt
+            raise error(f"no answer to {what}") if process.publishing else process.injected(Injected(f"{what} failed"))
 
-    def arm(self, within: int) -> None:
-        """Something more strikes, at one of the next steps."""
-        strike = Strike(self.steps + 1 + self.below(within), kinds.STRIKES[self.below(len(kinds.STRIKES))])
+    def arm(self, within: int, kind: str | None = None) -> None:
+        """Something more strikes, at one of the next steps: `kind`, or what is drawn."""
+        if self.schedule.external or self._healing or not self.schedule.trouble:
+            return  # with a database of the user's own it might be a pause
+        strikes = kind or kinds.STRIKES[self.below(len(kinds.STRIKES))]
+        strike = Strike(self.steps + 1 + self.below(within), strikes)
         self._strikes = sorted([*self._strikes, strike], key=lambda one: (-one.step, one.kind))
         self._fuse = self._strikes[-1].step
+
+    @contextmanager
+    def calm(self) -> Iterator[None]:
+        """Nothing strikes meanwhile."""
+        fuse, self._fuse = self._fuse, NEVER
+        yield
+        self._fuse = fuse
 
     def _strike(self, process: Process) -> str | None:
         kind = self._strikes.pop().kind
@@ -146,8 +164,10 @@ class World:
             return
         self._paused += 1
         if self.below(2) or all(one.busy for one in self.processes):
+            if self.below(3) == 0:
+                self.arm(TAKING_OVER, kinds.CRASH)
             self.start()
-        for _ in range(self.below(10)):
+        for _ in range(self.below(8)):
             others = [one for one in self.processes if not one.busy]
             if others:
                 self.act(others[self.below(len(others))], other_turn)
@@ -168,16 +188,17 @@ class World:
         if self.below(3) == 0:
             self.available[self.below(len(self.available))] += 1 + self.below(3)
             self.news += 1
+        if not self.processes:
+            if self.judge.currtx > FIRST_TXID and self.below(4) == 0:
+                self.arm(TAKING_OVER)
+            self.start()
+        if self.processes:
+            process = self.processes[self.below(len(self.processes))]
+            for _ in range(2 + self.below(4)):
+                if process in self.processes:
+                    self.act(process, other_turn)
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
-        if not self.processes:
-            self.start()
-        if not self.processes:
-            return
-        process = self.processes[self.below(len(self.processes))]
-        for _ in range(2 + self.below(4)):
-            if process in self.processes:
-                self.act(process, other_turn)
 
     def start(self) -> Process:
         """A new process leads, whoever had the lease."""
@@ -232,7 +253,7 @@ class World:
     def _heal(self) -> None:
         """Nothing fails any more: all that the source holds must be committed in a bounded number of turns."""
         self._say("everything heals")
-        self._fuse = NEVER
+        self._fuse, self._healing = NEVER, True
         self.away.clear()
         self.news += 1
         self.available = [max(1, one) for one in self.available]
@@ -242,14 +263,18 @@ class World:
             if process in self.processes:
                 self.ended(process, "is gone")
         process = next(filter(self.leads, self.processes), None) or self.start()
+        self.act(process, lambda one: one.activate(active=True))
         for _ in range(20 + 4 * sum(self.available)):
             if process not in self.processes:
                 raise Violation(7, f"{process} does not go on though nothing fails")
             if self._all_done(process):
                 break
-            self.act(process, process_all)
+            self.act(process, Process.work_off)
         else:
             raise Violation(7, f"what the source holds is not committed: {process.state}")
+        if self.below(4) == 0:
+            self.act(process, Process.sweep)
+            self.judge.swept()
 
     def _all_done(self, process: Process) -> bool:
         idle = not (process.jobs or process.group or process.works) and process.state.idle
@@ -280,24 +305,13 @@ def other_turn(process: Process) -> None:
     if below(100) < process.world.schedule.flaky:
         unlikely(process.world, process)
     elif process.works and below(2):
+        if below(3) == 0:
+            process.world.arm(UPKEEP)
         process.end_upkeep()
     elif process.group is not None and below(3):
         process.commit()
     elif process.jobs:
         process.process(below(8))
-    elif process.state.held:
-        process.feed(ev.Resume(min(process.state.held)))
-    process.look()
-
-
-def process_all(process: Process) -> None:
-    """Everything that a process can do at once."""
-    while process.works:
-        process.end_upkeep()
-    while process.jobs:
-        process.process(0)
-    while process.group is not None:
-        process.commit()
-    for txid in sorted(process.state.held):
-        process.feed(ev.Resume(txid))
+    elif process.held:
+        process.resume(min(process.held))
     process.look()
