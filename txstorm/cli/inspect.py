@@ -64,13 +64,15 @@ def history(
     Example: txstorm history txstorm-data/word-count --limit 100
     """
     from txstorm.cli.output import print_json, stderr, stdout
-    from txstorm.runtime.reading import check_readable, committed_txid, identity_of, read_directory_history
+    from txstorm.runtime.lifecycle import topology_in
+    from txstorm.runtime.reading import checked_txid, identity_of, read_directory_history
 
-    directory = check_readable(at_ledger(data_dir, ledger))
+    directory = topology_in(at_ledger(data_dir, ledger))
+    committed = checked_txid(directory)
     rows = read_directory_history(directory).to_pylist()
     shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
     identity = identity_of(directory)
-    topology, committed = identity.topology if identity else "", committed_txid(directory)
+    topology = identity.topology if identity else ""
     if json:
         print_json({"topology": topology, "committed_txid": committed, "txids": [_document(row) for row in shown]})
         return
