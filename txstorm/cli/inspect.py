@@ -65,14 +65,13 @@ def history(
     """
     from txstorm.cli.output import print_json, stderr, stdout
     from txstorm.runtime.lifecycle import topology_in
-    from txstorm.runtime.reading import checked_txid, identity_of, read_directory_history
+    from txstorm.runtime.reading import committed_txid, identity_of, read_directory_history
 
     directory = topology_in(at_ledger(data_dir, ledger))
-    committed = checked_txid(directory)
     rows = read_directory_history(directory).to_pylist()
     shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
     identity = identity_of(directory)
-    topology = identity.topology if identity else ""
+    topology, committed = identity.topology if identity else "", committed_txid(directory)
     if json:
         print_json({"topology": topology, "committed_txid": committed, "txids": [_document(row) for row in shown]})
         return

@@ -213,11 +213,16 @@ def checked_txid(data_dir: str | Path, *names: str) -> int:
     if standing is None:
         return 0
     if standing.owner is not None:
-        newest = check_not_behind(directory, standing.owner, standing.tables, names or None)
-        if newest > standing.newest:  # beside a live run; what is in a table now, the ledger has known by now
-            then = _ask(directory, _Standing.read, standing)
-            check_not_ahead(directory, newest, then.newest)
+        _check_newest(directory, standing, check_not_behind(directory, standing.owner, standing.tables, names or None))
     return standing.committed
+
+
+def _check_newest(directory: Path, standing: _Standing | None, newest: tuple[int, int]) -> None:
+    """Raise `TableCorrupt` where the `newest` timeline and txid of tables are none that the ledger knows of."""
+    if standing is not None and newest > standing.newest:
+        # As beside a live run: but what was in a table before this look at the ledger, that knows by now.
+        then = _ask(directory, _Standing.read, standing)
+        check_not_ahead(directory, newest, then.newest)
 
 
 class _Standing(NamedTuple):
@@ -275,17 +280,18 @@ def read_directory_history(data_dir: str | Path) -> pa.Table:
         DataDirectoryError: the ledger or the history table is damaged, lost in part, or of a newer format.
     """
     directory = Path(data_dir)
-    committed = committed_txid(directory)
+    standing = _ask(directory, _Standing.read, None)
     # The ledger first: rows that move to the table meanwhile are seen twice, never not at all.
     kept = history_table(_kept_rows(directory))
     moved = read_history(directory)
     known = set(zip(moved["timeline"].to_pylist(), moved["txid"].to_pylist(), strict=True))
+    _check_newest(directory, standing, max(known, default=(0, 0)))
     keys = zip(kept["timeline"].to_pylist(), kept["txid"].to_pylist(), strict=True)
     new = kept.filter(pa.array([key not in known for key in keys], pa.bool_()))
     rows = pa.concat_tables([moved, new])
-    if committed and committed not in rows["txid"].to_pylist():
+    if standing is not None and standing.committed and standing.committed not in rows["txid"].to_pylist():
         msg = (
-            f"table {directory / HISTORY}: the ledger has committed txid {committed}, expected it in the history, got "
+            f"table {directory / HISTORY}: the ledger has committed txid {standing.committed}, expected it there, got "
             f"{rows.num_rows} others; they are not from the same moment: restore both from the same copy"
         )
         raise TableCorrupt(msg)
