@@ -10,9 +10,11 @@ from bad_input_cases import Says, go, refused, topology, unchanged, write_words
 
 from txstorm import faults
 from txstorm.cli.main import execute
-from txstorm.errors import DataDirectoryError, TableCorrupt, TxstormError
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt, TxstormError
+from txstorm.ledger.blobs import encode_value
 from txstorm.ledger.lease import FileLease
 from txstorm.ledger.open import open_ledger
+from txstorm.ledger.store import Put
 from txstorm.runtime.lifecycle import read_status
 from txstorm.runtime.reading import SinkView, StateView, read_directory_history
 from txstorm.runtime.snapshot import snapshot
@@ -214,3 +216,39 @@ def test_a_history_without_a_ledger_is_refused(data_dir, capsys):
     (data_dir / "ledger.db").unlink()
     assert execute(["history", str(data_dir)]) == 2
     assert "has no ledger" in capsys.readouterr().err
+
+
+# -- values of the ledger that nothing has checksums of, as in ZooKeeper and Delta -----------------------------------
+
+VALUES = {
+    "no number": ("coordinator/currtx", "x"),
+    "list for a number": ("coordinator/currtx", [1]),
+    "below zero": ("coordinator/currtx", -1),
+    "nobody": ("identity", {}),
+    "timeline of no number": ("identity", {"topology": "words", "incarnation": "a", "timeline": None}),
+    "txid of no number": ("tables", {"changes/counts": "x"}),
+    "unknown table": ("tables", {"a": 1}),
+    "child of no txid": ("intents/x", {}),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(
+    "command", [["snapshot"], ["history"], ["rewind", "--to-txid", "12", "--yes"]], ids=lambda c: c[0]
+)
+def test_a_value_of_another_shape_is_named(command, name, data_dir, capsys):
+    path, value = VALUES[name]
+    with closing(open_ledger(data_dir, create=False)) as ledger:
+        ledger.commit([Put(path, encode_value(None, value))])
+    with unchanged(data_dir):
+        assert execute([command[0], str(data_dir), *command[1:]]) == 2
+    error = capsys.readouterr().err
+    assert f"ledger entry {path}: expected" in " ".join(error.split())
+    assert "restore the ledger" in " ".join(error.split())
+
+
+def test_a_row_of_the_history_that_is_none_is_named(data_dir):
+    with closing(open_ledger(data_dir, create=False)) as ledger:
+        ledger.commit([Put("history/26", encode_value(None, ["x"]))])
+    with refused(Says(LedgerCorrupt, "ledger entry history/26", "expected rows of the history", "restore the ledger")):
+        read_directory_history(data_dir)
