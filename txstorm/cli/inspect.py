@@ -64,9 +64,10 @@ def history(
     Example: txstorm history txstorm-data/word-count --limit 100
     """
     from txstorm.cli.output import print_json, stderr, stdout
-    from txstorm.runtime.reading import check_readable, committed_txid, identity_of, read_directory_history
+    from txstorm.runtime.lifecycle import topology_in
+    from txstorm.runtime.reading import committed_txid, identity_of, read_directory_history
 
-    directory = check_readable(at_ledger(data_dir, ledger))
+    directory = topology_in(at_ledger(data_dir, ledger))
     rows = read_directory_history(directory).to_pylist()
     shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
     identity = identity_of(directory)

@@ -14,6 +14,7 @@ import typer.core
 
 from txstorm._version import __version__
 from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show, simulate
+from txstorm.errors import InputError
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -116,9 +117,20 @@ def execute(arguments: list[str]) -> int:
         # Whoever read our output has gone. Python would complain again when it closes the file at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _failed(_of_the_system(error), as_json=as_json, debug=_debug(arguments))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - user code runs below; all of it is reported
         return _failed(error, as_json=as_json, debug=_debug(arguments))
     return code if isinstance(code, int) else 0
+
+
+def _of_the_system(error: OSError) -> InputError:
+    """What the operating system refuses is not ours to mend, wherever it was asked."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    msg = f"{where}{error.strerror or error}; check the path, its permissions and the disk, then run the command again"
+    refused = InputError(msg)
+    refused.__cause__ = error
+    return refused
 
 
 def _print_anything() -> None:

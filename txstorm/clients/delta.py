@@ -32,6 +32,7 @@ from txstorm.clients.delta_log import (
     archive_entries,
     archived_entries,
     check_checkpoint,
+    check_log,
     checksum,
     copy_archived,
     entries_since_checkpoint,
@@ -43,6 +44,7 @@ from txstorm.clients.delta_log import (
 from txstorm.clients.delta_values import Commit as Commit
 from txstorm.clients.delta_values import DataFile as DataFile
 from txstorm.clients.delta_values import LogEntry as LogEntry
+from txstorm.clients.local_file import read_whole
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 _PLAIN = {"delta.enableDeletionVectors": "false"}
@@ -77,7 +79,8 @@ class DeltaHandle:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
         """
         with TemporaryDirectory(prefix="txstorm-log-") as place:
-            archived = version is not None and copy_archived(path, version, Path(place))
+            with _reading(path, "the archived log"):
+                archived = version is not None and copy_archived(path, version, Path(place))
             return cls(path, _opened(Path(place) if archived else path, version))
 
     @classmethod
@@ -151,10 +154,7 @@ class DeltaHandle:
             TableCorrupt: an entry or checkpoint of ours that this version is read from is not what was written.
         """
         with _reading(self.path, "the log"):
-            try:
-                check_checkpoint(self.path)
-            except ValueError as cause:
-                raise _corrupt(self.path, "the log is damaged", cause) from cause
+            check_checkpoint(self.path)
             return [_checked(entry) for entry in entries_since_checkpoint(self.path)]
 
     def commit(self, commit: Commit) -> None:
@@ -253,8 +253,6 @@ class DeltaHandle:
             return _checked(self.log_entry(version))
         except FileNotFoundError:
             return None
-        except OSError as cause:
-            raise _corrupt(self.path, "the history cannot be read", cause) from cause
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
@@ -317,6 +315,7 @@ class DeltaHandle:
 
 def _opened(path: Path, version: int | None) -> DeltaTable:
     try:
+        check_log(path)
         return DeltaTable(str(path), version=version)
     except TableNotFoundError:
         msg = f"{path}: expected a Delta table, found none; restore the directory, or name the right data directory"
@@ -330,25 +329,23 @@ def _opened(path: Path, version: int | None) -> DeltaTable:
 def _reading(path: Path, what: str) -> Iterator[None]:
     try:
         yield
-    except (DeltaError, OSError, pa.ArrowException) as cause:
+    except (DeltaError, OSError, ValueError, pa.ArrowException) as cause:
         raise _corrupt(path, f"{what} cannot be read", cause) from cause
 
 
 def is_table(path: Path) -> bool:
     """Whether there is the log of a Delta table at `path`, readable or not."""
-    return any((path / LOG).glob("[0-9]*"))
+    try:
+        return any((path / LOG).glob("[0-9]*"))
+    except OSError:
+        return True
 
 
 def _last_checkpoint(path: Path) -> int:
     try:
-        return int(json.loads((path / LOG / "_last_checkpoint").read_bytes())["version"])
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-    ):  # none; a hint for readers, not part of the log
-        return 0
+        return int(json.loads(read_whole(path / LOG / "_last_checkpoint"))["version"])
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        return 0  # none; a hint for readers, not part of the log
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
@@ -382,7 +379,9 @@ def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperti
 def _checked(entry: Path) -> Mapping[str, Any]:
     try:
         return own_info(entry)
-    except ValueError as cause:
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError) as cause:
         raise _corrupt(entry.parent.parent, f"entry {entry.name} of the log is damaged", cause) from cause
 
 

@@ -23,7 +23,8 @@ from pyarrow.fs import FileSelector, PyFileSystem
 
 from txstorm import faults
 from txstorm.clients.delta import first_line
-from txstorm.clients.delta_log import INFO, LOG
+from txstorm.clients.delta_log import INFO, LOG, check_log
+from txstorm.clients.local_file import read_whole
 from txstorm.errors import ConflictError, DataDirectoryError, TableCorrupt, TxstormError
 
 APP = "txstorm/ledger"
@@ -68,7 +69,7 @@ class LocalFiles:
     def read(self, path: str) -> bytes | None:
         """The content of a file."""
         try:
-            return (self._root / path).read_bytes()
+            return read_whole(self._root / path)
         except FileNotFoundError:
             return None
 
@@ -155,6 +156,8 @@ class ControlTable:
             DataDirectoryError: its log cannot be read, or the store cannot be reached.
         """
         try:
+            if (path := local_path(uri)) is not None:
+                check_log(path)
             table = DeltaTable(uri, storage_options=_options(uri))
         except TableNotFoundError:
             return None

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from txstorm.clients.local_file import check_file
 from txstorm.clients.seal import check_seal
 
 BATCH_ROWS = 1 << 16
@@ -116,7 +117,8 @@ class Selected:
         files = [self._table / unquote(path) for path in actions["path"].to_pylist()]
         if not files:
             return ds.dataset(self._schema.empty_table())
-        for file in files:
+        for file, size in zip(files, actions["size_bytes"].to_pylist(), strict=True):
+            check_file(file, size)
             check_seal(file)
         return ds.dataset([str(file) for file in files], schema=self._schema, format=_PARQUET)
 

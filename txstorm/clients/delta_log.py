@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from txstorm.clients.local_file import check_file, check_files, read_whole
+
 LOG = "_delta_log"
 INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
@@ -53,6 +55,11 @@ def _checked(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _checked(one) for name, one in value.items() if name not in _UNCHECKED}
     return [_checked(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def check_log(table: Path) -> None:
+    """Raise `OSError` unless all that libraries read as the log of `table` are files; nothing where there is no log."""
+    check_files(table / LOG, (".json", ".parquet", "_last_checkpoint"))
 
 
 def entries_since_checkpoint(table: Path) -> list[Path]:
@@ -129,6 +136,7 @@ def copy_archived(table: Path, version: int, place: Path) -> bool:
     (place / LOG).mkdir()
     for name in names:
         if (found := version_of(name)) is not None and first <= found <= version:
+            check_file(archive / name)
             shutil.copyfile(archive / name, place / LOG / name)
     return True
 
@@ -147,9 +155,9 @@ def check_checkpoint(table: Path) -> None:
     """Raise `ValueError` where the newest checkpoint is not what was noted; one of somebody else has no note."""
     version = _newest_checkpoint(path.name for path in (table / LOG).iterdir())
     try:
-        note = json.loads((table / NOTE).read_bytes())
+        note = json.loads(read_whole(table / NOTE))
         noted = note["files"] if note["version"] == version else {}
-    except (OSError, ValueError, LookupError, TypeError):  # the note is not needed to read the table
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # the note is not needed to read the table
         return
     for name, digest in noted.items():
         if _digest(table / LOG / name) != digest:
@@ -162,7 +170,7 @@ def _newest_checkpoint(names: Iterable[str]) -> int:
 
 
 def _digest(path: Path) -> str:
-    return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    return blake2b(read_whole(path), digest_size=16).hexdigest()
 
 
 def own_info(entry: Path) -> Mapping[str, Any]:
@@ -203,7 +211,7 @@ def paths_of(entry: Path) -> Iterator[str]:
 
 def _actions(entry: Path) -> dict[str, list[Any]]:
     actions: dict[str, list[Any]] = defaultdict(list)
-    for line in entry.read_bytes().splitlines():
+    for line in read_whole(entry).splitlines():
         for kind, content in json.loads(line).items():
             actions[kind].append(content)
     return actions

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from txstorm.clients.local_file import check_file
+
 _TAIL = 8
 """Bytes behind the footer: its length, little-endian, and ``PAR1``."""
 _MOST = 1 << 16
@@ -56,6 +58,7 @@ def _length(end: memoryview | bytes) -> int:
 
 def _end(file: Path) -> bytes:
     """The end of `file`, with the whole footer if that is as long as the file says."""
+    check_file(file)
     with file.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         end = _last(stream.fileno(), size, _MOST)

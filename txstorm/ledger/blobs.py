@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
 from txstorm.ledger.durable import sync_file, write_durably
 from txstorm.ledger.store import MAX_VALUE
@@ -48,7 +49,7 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoc
         raise MetadataError(msg)
     digest = _digest(document)
     path = _blob_path(blob_dir, digest, epoch)
-    if path.is_file() and path.read_bytes() == document:
+    if path.is_file() and read_whole(path) == document:
         # The one who wrote it may have died before the directory was synced.
         sync_file(blob_dir)
     else:
@@ -191,7 +192,7 @@ def _read_blob(blob_dir: Path | None, document: dict[str, Any], what: str) -> by
         raise _corrupt(what, f"the name of a file {digest!r}, epoch {epoch!r} and the directory {blob_dir}")
     path = _blob_path(blob_dir, digest, epoch)
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except OSError as error:
         raise _corrupt(what, f"{path}: {error.strerror}") from error
     if len(data) != size or _digest(data) != digest:

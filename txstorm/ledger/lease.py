@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -151,9 +152,12 @@ class FileLease:
 
     def _elsewhere(self) -> Holder | None:
         try:
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            file = _opened(self._path, os.O_RDONLY)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            msg = f"{self._path}: expected a lock file that this user can read, got {error.strerror}; check the data"
+            raise DataDirectoryError(f"{msg} directory") from error
         try:
             return _theirs(file)
         finally:
@@ -171,10 +175,19 @@ def _ours(key: str) -> Holder | None:
 
 def _open_lock_file(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return _opened(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         msg = f"{path}: expected a lock file that this user can write, got {error.strerror}; check the data directory"
         raise DataDirectoryError(msg) from error
+
+
+def _opened(path: Path, mode: int) -> int:
+    """An open file; never a pipe, which would wait for somebody at its other end."""
+    file = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "something else than a file", str(path))
+    return file
 
 
 def _refusal(path: str, error: OSError, theirs: Holder | None) -> TxstormError:

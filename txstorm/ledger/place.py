@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.durable import write_durably
 from txstorm.ledger.specs import SQLITE, LedgerSpec, parse_ledger
@@ -31,7 +32,7 @@ def recorded_ledger(data_dir: Path) -> LedgerSpec | None:
     """
     path = data_dir / PLACE_FILE
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_whole(path).decode(errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return default_ledger(data_dir) if (data_dir / LEDGER_FILE).exists() else None
     except OSError as error:
@@ -60,7 +61,7 @@ def recorded_settings(data_dir: Path) -> Settings:
 
     if recorded_ledger(data_dir) is None or not (data_dir / PLACE_FILE).exists():
         return Settings()
-    return Settings.parse(json.loads((data_dir / PLACE_FILE).read_bytes()).get("settings", {}))
+    return Settings.parse(json.loads(read_whole(data_dir / PLACE_FILE)).get("settings", {}))
 
 
 def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None = None) -> None:

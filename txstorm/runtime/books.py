@@ -12,8 +12,9 @@ from txstorm.api.attempt import FIRST_TXID
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import names
 from txstorm.ledger.blobs import BlobValues, Values
-from txstorm.ledger.store import ABSENT, Check, Delete, Ledger, Op, Put, in_commits
+from txstorm.ledger.store import ABSENT, Check, Delete, Entry, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
+from txstorm.runtime.shapes import checked, txid_of
 from txstorm.runtime.standing import Identity as Identity
 from txstorm.runtime.standing import Meta as Meta
 from txstorm.runtime.standing import Standing as Standing
@@ -134,8 +135,8 @@ class Books:
 
     def metas(self) -> dict[int, Meta]:
         """All stored metadata."""
-        entries = self.ledger.scan(names.META)
-        return {int(txid): Meta(**self._value(names.meta_path(int(txid)), e.value)) for txid, e in entries.items()}
+        entries = self._numbered(names.META)
+        return {txid: Meta(**self._value(names.meta_path(txid), entry.value)) for txid, entry in entries.items()}
 
     def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
         """Store metadata of several txids (P1, and P4 with the real extents), in one write where the store takes it.
@@ -165,17 +166,17 @@ class Books:
 
     def intents(self) -> list[Intent]:
         """All kept intents, in txid order; those that end at or after `currtx` are live."""
-        entries = self.ledger.scan(names.INTENTS)
-        return [self._intent(int(last), entry.value) for last, entry in entries.items()]
+        entries = self._numbered(names.INTENTS)
+        return [self._intent(last, entry.value) for last, entry in entries.items()]
 
     def kept_intents(self) -> list[int]:
         """The last txids of all kept intents, in order."""
-        return [int(last) for last in self.ledger.children(names.INTENTS)]
+        return [txid_of(names.INTENTS, last) for last in self.ledger.children(names.INTENTS)]
 
     def live_intents(self) -> list[Intent]:
         """Decided groups that are not completed yet."""
-        currtx, kept = self.currtx(), self.ledger.scan(names.INTENTS)
-        return [self._intent(int(last), entry.value) for last, entry in kept.items() if int(last) >= currtx]
+        currtx, kept = self.currtx(), self._numbered(names.INTENTS)
+        return [self._intent(last, entry.value) for last, entry in kept.items() if last >= currtx]
 
     def tables(self) -> dict[str, int]:
         """Table → its last published txid, as of the last completed group."""
@@ -213,8 +214,8 @@ class Books:
 
     def history(self) -> dict[int, list[dict[str, Any]]]:
         """History rows that are still in the ledger, by the last txid of their group."""
-        entries = self.ledger.scan(names.HISTORY)
-        return {int(last): self._value(names.history_path(int(last)), entry.value) for last, entry in entries.items()}
+        entries = self._numbered(names.HISTORY)
+        return {last: self._value(names.history_path(last), entry.value) for last, entry in entries.items()}
 
     def forget_history(self, lasts: Sequence[int]) -> None:
         """Drop history rows that are in the history table now."""
@@ -313,8 +314,8 @@ class Books:
 
     def failures(self) -> dict[int, dict[str, Any]]:
         """Txid → {"count", "cause", …} of txids that failed and are not committed yet; see `retry.Failure`."""
-        entries = self.ledger.scan(names.FAILURES)
-        return {int(txid): self._value(names.failure_path(int(txid)), entry.value) for txid, entry in entries.items()}
+        entries = self._numbered(names.FAILURES)
+        return {txid: self._value(names.failure_path(txid), entry.value) for txid, entry in entries.items()}
 
     def write_failure(self, txid: int, failure: Mapping[str, Any]) -> None:
         """Record the failures of `txid`: {"count", "cause", …}, of which the cause is cut."""
@@ -360,12 +361,16 @@ class Books:
     def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
         return Put(path, self._values.encode(value, path, self.epoch), expect)
 
+    def _numbered(self, path: str) -> dict[int, Entry]:
+        """The entries below `path`, which are named after txids."""
+        return {txid_of(path, name): entry for name, entry in self.ledger.scan(path).items()}
+
     def _read(self, path: str) -> Any:
         entry = self.ledger.get(path)
         return None if entry is None else self._value(path, entry.value)
 
     def _value(self, path: str, data: bytes) -> Any:
-        return self._values.decode(data, path)
+        return checked(path, self._values.decode(data, path))
 
     def _intent(self, last: int, data: bytes) -> Intent:
         path = names.intent_path(last)

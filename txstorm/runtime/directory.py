@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.durable import write_durably
 from txstorm.ledger.open import ledger_is_known, local_directory
@@ -30,7 +31,7 @@ def check_directory(data_dir: Path) -> None:
         if not path.exists():
             _check_empty(data_dir)
             return
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_whole(path).decode(errors="replace")
     except OSError as error:
         msg = (
             f"data directory {data_dir}: expected a directory that this user can read, got {error.strerror}; check its "

@@ -5,18 +5,21 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from txstorm.engine.letters import TABLE_SCHEMA
-from txstorm.errors import LedgerCorrupt, MissingDependency
+from txstorm.errors import LedgerCorrupt, MissingDependency, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.directory import check_readable as check_readable
 from txstorm.runtime.directory import ledger_exists
 from txstorm.runtime.origin import Origin
-from txstorm.state.history import history_table, read_history, recorded_stamp
+from txstorm.state.behind import check_not_ahead, check_not_behind
+from txstorm.state.declared import LETTERS_REF
+from txstorm.state.history import HISTORY, history_table, read_history, recorded_stamp
+from txstorm.state.owner import Owner
 from txstorm.state.read import (
     Stamps,
     check_txid,
@@ -96,7 +99,7 @@ class StateView(TableView):
 
     def to_arrow(self) -> pa.Table:
         """The rows as a `pyarrow.Table`, sorted by key."""
-        committed = committed_txid(self.data_dir)
+        committed = checked_txid(self.data_dir, *_names(self.name))
         return read_state(self.data_dir, self.name, self._txid, committed, stamps_in(self.data_dir))
 
     def to_json(self) -> str:
@@ -112,7 +115,8 @@ class StateView(TableView):
         Raises:
             StateError: no such state, `to_txid` is not committed, or the order is the other way round.
         """
-        return read_changes(self.data_dir, self.name, from_txid, to_txid, committed_txid(self.data_dir))
+        committed = checked_txid(self.data_dir, *_names(self.name))
+        return read_changes(self.data_dir, self.name, from_txid, to_txid, committed)
 
     def __str__(self) -> str:
         when = "the last committed txid" if self._txid is None else f"txid {self._txid}"
@@ -139,9 +143,10 @@ class _AppendedView(TableView):
         super().__init__(data_dir, name)
         self._txid = txid
 
-    def _last(self) -> int | None:
+    def _last(self, uri: str) -> int | None:
+        committed = checked_txid(self.data_dir, uri)
         if self._txid is not None:
-            check_txid(str(self), self._txid, committed_txid(self.data_dir))
+            check_txid(str(self), self._txid, committed)
         return self._txid
 
     @property
@@ -161,7 +166,7 @@ class SinkView(_AppendedView):
 
     def to_arrow(self) -> pa.Table:
         """The rows as a `pyarrow.Table`; raises `StateError` when there is no such sink, or its txid not committed."""
-        return read_sink(self.data_dir, self.name, last=self._last())
+        return read_sink(self.data_dir, self.name, last=self._last(f"sinks/{self.name}"))
 
     def __str__(self) -> str:
         return f"sink {self.name}{self._when}"
@@ -184,7 +189,7 @@ class DeadLettersView(_AppendedView):
 
     def to_arrow(self) -> pa.Table:
         """The rows as a `pyarrow.Table`; empty when nothing was ever left out."""
-        rows = read_letters(self.data_dir, self._last())
+        rows = read_letters(self.data_dir, self._last(LETTERS_REF.uri))
         return pa.schema([*TABLE_SCHEMA, TXID]).empty_table() if rows is None else rows
 
     def __str__(self) -> str:
@@ -194,6 +199,52 @@ class DeadLettersView(_AppendedView):
 def committed_txid(data_dir: str | Path) -> int:
     """The last committed transaction of the topology in `data_dir`; 0 before the first, and without a ledger."""
     return _ask(Path(data_dir), Books.committed, 0)
+
+
+def checked_txid(data_dir: str | Path, *names: str) -> int:
+    """As `committed_txid`, and the tables belong to it: those `names` that the ledger knows, or all without any.
+
+    Raises:
+        TableCorrupt: a table is missing, damaged, or not from the same moment as the ledger.
+        DataDirectoryError: a table is foreign or of another incarnation.
+    """
+    directory = Path(data_dir)
+    standing = _ask(directory, _Standing.read, None)
+    if standing is None:
+        return 0
+    if standing.owner is not None:
+        _check_newest(directory, standing, check_not_behind(directory, standing.owner, standing.tables, names or None))
+    return standing.committed
+
+
+def _check_newest(directory: Path, standing: _Standing | None, newest: tuple[int, int]) -> None:
+    """Raise `TableCorrupt` where the `newest` timeline and txid of tables are none that the ledger knows of."""
+    if standing is not None and newest > standing.newest:
+        # As beside a live run: but what was in a table before this look at the ledger, that knows by now.
+        then = _ask(directory, _Standing.read, standing)
+        check_not_ahead(directory, newest, then.newest)
+
+
+class _Standing(NamedTuple):
+    """What the ledger says of the tables; `newest` is the timeline and txid that none may be ahead of."""
+
+    committed: int
+    owner: Owner | None
+    tables: dict[str, int]
+    newest: tuple[int, int]
+
+    @classmethod
+    def read(cls, books: Books) -> _Standing:
+        tables, identity = books.tables(), books.identity()
+        owner = None if identity is None else Owner(identity.topology, identity.incarnation, identity.timeline)
+        rewind = books.rewind()
+        last = max([books.currtx() - 1, *books.kept_intents()])
+        timeline = max(owner.timeline if owner else 0, rewind.timeline if rewind else 0)
+        return cls(books.committed(), owner, tables, (timeline, last))
+
+
+def _names(state: str) -> tuple[str, str]:
+    return f"changes/{state}", f"state/{state}"
 
 
 def stamps_in(data_dir: str | Path) -> Stamps:
@@ -226,16 +277,24 @@ def read_directory_history(data_dir: str | Path) -> pa.Table:
     rolled forward after a crash).
 
     Raises:
-        DataDirectoryError: the ledger or the history table is damaged, or of a newer format.
+        DataDirectoryError: the ledger or the history table is damaged, lost in part, or of a newer format.
     """
     directory = Path(data_dir)
+    standing = _ask(directory, _Standing.read, None)
     # The ledger first: rows that move to the table meanwhile are seen twice, never not at all.
     kept = history_table(_kept_rows(directory))
     moved = read_history(directory)
     known = set(zip(moved["timeline"].to_pylist(), moved["txid"].to_pylist(), strict=True))
+    _check_newest(directory, standing, max(known, default=(0, 0)))
     keys = zip(kept["timeline"].to_pylist(), kept["txid"].to_pylist(), strict=True)
     new = kept.filter(pa.array([key not in known for key in keys], pa.bool_()))
     rows = pa.concat_tables([moved, new])
+    if standing is not None and standing.committed and standing.committed not in rows["txid"].to_pylist():
+        msg = (
+            f"table {directory / HISTORY}: the ledger has committed txid {standing.committed}, expected it there, got "
+            f"{rows.num_rows} others; they are not from the same moment: restore both from the same copy"
+        )
+        raise TableCorrupt(msg)
     return rows.sort_by([("timeline", "ascending"), ("txid", "ascending")])
 
 

@@ -19,7 +19,7 @@ from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import InputError
 from txstorm.runtime.books import Identity
-from txstorm.runtime.reading import check_readable, committed_txid, identity_of, read_directory_history
+from txstorm.runtime.reading import check_readable, checked_txid, identity_of, read_directory_history
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.read import read_letters
 from txstorm.state.schema import TXID
@@ -65,7 +65,7 @@ class Recording:
     def __init__(self, data_dir: str | Path) -> None:
         self.data_dir = check_readable(data_dir)
         self.identity = self._identity()
-        self.committed = committed_txid(self.data_dir)
+        self.committed = checked_txid(self.data_dir)
         self._rows = read_directory_history(self.data_dir)
         self._diverted = _diverted(read_letters(self.data_dir))
         # By timeline and txid: of a txid that was committed on two timelines the later row counts.

@@ -21,7 +21,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.ledger.store import ABSENT, Check, Delete
 from txstorm.runtime.books import Books
 from txstorm.runtime.lifecycle import topology_in
-from txstorm.runtime.reading import committed_txid, read_directory_history
+from txstorm.runtime.reading import checked_txid, read_directory_history
 from txstorm.state.declared import LETTERS_REF
 from txstorm.state.intent import CHANGES, OUTSIDE, SINK, STATE
 from txstorm.state.read import check_txid, has_letters, list_sinks, list_states, state_parts
@@ -116,7 +116,7 @@ def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
 def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float]) -> Savepoint:
     identity = books.identity()
     assert identity is not None
-    committed = committed_txid(directory)
+    committed = checked_txid(directory)
     wanted = committed if txid is None else txid
     check_txid(f"savepoint {name!r}", wanted, committed)
     check_in_history(directory, books, wanted)

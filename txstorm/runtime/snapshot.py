@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from txstorm.runtime.lifecycle import topology_in
-from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, TableView, committed_txid, tables_of
+from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, TableView, checked_txid, tables_of
 from txstorm.state.read import check_txid, has_letters, json_value
 
 
@@ -76,7 +76,7 @@ def snapshot(data_dir: str | Path, txid: int | None = None) -> TopologySnapshot:
         StateError: `txid` is not committed.
     """
     directory = topology_in(data_dir)
-    committed = committed_txid(directory)
+    committed = checked_txid(directory)
     wanted = committed if txid is None else txid
     check_txid(f"snapshot of {directory}", wanted, committed)
     return TopologySnapshot(directory, wanted)

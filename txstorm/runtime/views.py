@@ -8,7 +8,7 @@ from typing import Any
 from txstorm.clients.delta import first_line
 from txstorm.errors import InputError
 from txstorm.runtime.lifecycle import topology_in
-from txstorm.runtime.reading import committed_txid, stamps_in
+from txstorm.runtime.reading import checked_txid, stamps_in
 from txstorm.state.sql import View, views
 
 
@@ -20,7 +20,7 @@ def sql_views(data_dir: str | Path, txid: int | None = None, name_prefix: str = 
         StateError: `txid` is not committed, or no longer kept.
     """
     directory = topology_in(data_dir)
-    return views(directory, txid, committed_txid(directory), name_prefix, stamps_in(directory))
+    return views(directory, txid, checked_txid(directory), name_prefix, stamps_in(directory))
 
 
 def register_views(spark: Any, data_dir: str | Path, txid: int | None = None, name_prefix: str = "") -> list[str]:

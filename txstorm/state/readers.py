@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Condition
 from typing import Concatenate, ParamSpec, TypeVar
 
+from txstorm.errors import DataDirectoryError
+
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
@@ -38,11 +40,21 @@ def removing(data_dir: Path) -> Iterator[bool]:
 
 
 def reads(function: Callable[Concatenate[Path, P], Answer]) -> Callable[Concatenate[Path, P], Answer]:
-    """Has `function`, whose first argument is a data directory, counted among its readers."""
+    """Has `function`, whose first argument is a data directory, counted among its readers.
+
+    What the disk refuses is a `DataDirectoryError`.
+    """
 
     @wraps(function)
     def counted(data_dir: Path, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
-        with reading(data_dir):
-            return function(data_dir, *args, **kwargs)
+        try:
+            with reading(data_dir):
+                return function(data_dir, *args, **kwargs)
+        except OSError as error:
+            msg = (
+                f"data directory {data_dir}: expected tables that this user can read, got {error}; check permissions "
+                "and the disk, or restore the directory from a copy"
+            )
+            raise DataDirectoryError(msg) from error
 
     return counted

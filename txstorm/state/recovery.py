@@ -54,7 +54,7 @@ def check_tables(  # noqa: D417 - the rest is in the text
     """
     owner, place = Owner(topology, incarnation, timeline), placed(where)
     for ref in tables_of(recorded):
-        _check_there(place, ref)
+        check_there(place, ref)
         table = place.table(owner, ref)
         _check_txid(table, recorded, live)
 
@@ -113,7 +113,8 @@ def _publish(place: Place, owner: Owner, number: int, table: IntentTable, intent
     return found.publish(number, table, intent, epoch)
 
 
-def _check_there(place: Place, ref: TableRef) -> None:
+def check_there(place: Place, ref: TableRef) -> None:
+    """Raise `TableCorrupt` unless there is the table `ref`, readable or not."""
     if not place.has(ref):
         msg = (
             f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta import Commit, DataFile
+from txstorm.clients.local_file import check_file
 from txstorm.clients.seal import check_seal
 from txstorm.errors import (
     BlockedError,
@@ -201,6 +202,7 @@ class _Files:
 
     def _file(self, path: str) -> pq.ParquetFile:
         file = self._table.path / path
+        check_file(file)
         check_seal(file)
         return pq.ParquetFile(file, page_checksum_verification=True)
 

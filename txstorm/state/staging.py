@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from txstorm import faults
 from txstorm.clients.delta import DataFile
+from txstorm.clients.local_file import read_whole
 from txstorm.clients.seal import sealed
 from txstorm.errors import TableCorrupt
 from txstorm.ledger.durable import sync_file
@@ -131,6 +132,8 @@ def data_file(table: Path, staged: Staged) -> DataFile:
         found = file.stat()
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
+    except OSError as error:
+        raise _damaged(file, f"it cannot be read: {error.strerror}") from error
     if found.st_size != staged.size:
         raise _damaged(file, f"expected {staged.size} bytes, found {found.st_size}")
     return DataFile(staged.path, staged.size, int(found.st_mtime * 1000), staged.stats)
@@ -144,7 +147,7 @@ def check_digest(table: Path, staged: Staged) -> None:
 def checked_bytes(table: Path, staged: Staged) -> bytes:
     """The bytes of the staged file; raises `TableCorrupt` unless they are those it was staged with."""
     data_file(table, staged)
-    data = (table / staged.path).read_bytes()
+    data = read_whole(table / staged.path, staged.size)
     found = digest(data)
     if found != staged.digest:
         raise _damaged(table / staged.path, f"expected digest {staged.digest[:16]}…, found {found[:16]}…")

@@ -18,6 +18,11 @@ from txstorm.runtime.standing import with_digests
 from txstorm.state.intent import Intent, TxidRecord
 
 
+def row(txid):
+    """What P8 writes of a txid, as far as it counts here."""
+    return {"timeline": 0, "txid": txid, "attempt": txid, "stamp": txid, "first": txid, "last": txid}
+
+
 @pytest.fixture
 def ledger() -> MemoryLedger:
     return MemoryLedger()
@@ -160,10 +165,10 @@ def test_a_completed_group_moves_on_in_one_write(books: Books) -> None:
     """Row T12."""
     books.write_metas({txid: Meta({}, 1) for txid in (1, 2)})
     books.decide(intent(1, 2))
-    books.complete(2, {"changes/a": 2}, [{"txid": 1}, {"txid": 2}], [Delete(names.meta_path(1))])
+    books.complete(2, {"changes/a": 2}, [row(1), row(2)], [Delete(names.meta_path(1))])
     assert books.currtx() == 3
     assert books.tables() == {"changes/a": 2}
-    assert books.history() == {2: [{"txid": 1}, {"txid": 2}]}
+    assert books.history() == {2: [row(1), row(2)]}
     assert list(books.metas()) == [2]
     assert books.live_intents() == []
     assert books.intents() == [intent(1, 2)]

@@ -6,6 +6,7 @@ import pytest
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency, StateError
 from txstorm.runtime import reading
+from txstorm.runtime.books import Books
 from txstorm.runtime.reading import (
     SinkView,
     StateView,
@@ -147,12 +148,12 @@ def test_rows_that_move_while_they_are_read_are_neither_lost_nor_doubled(tmp_pat
 def test_a_long_row_that_is_swept_while_it_is_read_is_looked_for_again(done, monkeypatch):
     answers = [LedgerCorrupt("a file of the ledger is missing"), {3: [row(3)]}]
 
-    def ask(directory, question, otherwise):
+    def history(books):
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(reading, "_ask", ask)
+    monkeypatch.setattr(Books, "history", history)
     assert read_directory_history(done)["txid"].to_pylist() == [1, 2, 3]
     assert answers == []
