@@ -10,6 +10,7 @@ from typing import Any
 
 from txstorm.errors import LedgerCorrupt
 from txstorm.ledger import names
+from txstorm.runtime.origin import VERSION
 from txstorm.state.intent import DIRECTORIES
 
 Shape = Callable[[Any], bool]
@@ -46,6 +47,12 @@ def _meta(value: Any) -> bool:
     return fields(value) and value.keys() <= {"document", "stamp", "digests"} and _texts(value.get("digests", {}))
 
 
+def _origin(value: Any) -> bool:
+    if isinstance(value, Mapping) and value.get("version") != VERSION:
+        return True  # `Origin.from_json` says that it is newer
+    return _fields(target=lambda target: target is None or _text(target), place=_text, directory=_text)(value)
+
+
 _ROW = _fields(timeline=_number, txid=_number, attempt=_number, stamp=_number, first=_number, last=_number)
 _SHAPES: dict[str, tuple[Shape, str]] = {
     names.CURRTX: (_number, "a txid"),
@@ -55,7 +62,7 @@ _SHAPES: dict[str, tuple[Shape, str]] = {
         _fields(topology=_text, incarnation=_text, timeline=_number, fingerprint=_text),
         "topology, incarnation, timeline and fingerprint",
     ),
-    names.ORIGIN: (_fields(target=lambda target: True, place=_text, directory=_text), "where the code is"),
+    names.ORIGIN: (_origin, "where the code is"),
     names.STATUS: (lambda value: isinstance(value, Mapping), "what a run tells of itself"),
     names.MODE: (_fields(active=lambda active: isinstance(active, bool)), "whether it is active"),
     names.TABLES: (_tables, "tables with their txids"),

@@ -19,7 +19,7 @@ def staged(tmp_path):
 
 
 def rows_of(file):
-    actions = pa.table({"path": [file.name]})
+    actions = pa.table({"path": [file.name], "size_bytes": [file.stat().st_size]})
     return Selected(file.parent, ROWS.schema, actions, Wanted()).table()
 
 
