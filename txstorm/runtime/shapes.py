@@ -10,7 +10,6 @@ from typing import Any
 
 from txstorm.errors import LedgerCorrupt
 from txstorm.ledger import names
-from txstorm.runtime.origin import VERSION
 from txstorm.state.intent import DIRECTORIES
 
 Shape = Callable[[Any], bool]
@@ -48,9 +47,11 @@ def _meta(value: Any) -> bool:
 
 
 def _origin(value: Any) -> bool:
-    if isinstance(value, Mapping) and value.get("version") != VERSION:
-        return True  # `Origin.from_json` says that it is newer
-    return _fields(target=lambda target: target is None or _text(target), place=_text, directory=_text)(value)
+    """Of the first format; `Origin.from_json` says of others that they are newer."""
+    first = _fields(
+        version=_number, target=lambda target: target is None or _text(target), place=_text, directory=_text
+    )
+    return first(value) or (_fields(version=_number)(value) and value["version"] > 1)
 
 
 _ROW = _fields(timeline=_number, txid=_number, attempt=_number, stamp=_number, first=_number, last=_number)
