@@ -10,7 +10,7 @@ from txstorm.runtime.rewinding import carry_out
 from txstorm.state.owner import Owner
 from txstorm.state.rewind import Rewind, planned
 from txstorm.state.savepoint import SavedTable, Savepoint
-from txstorm.testing.simulation.judge import Violation
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.testing.simulation.tables import SimRows
 

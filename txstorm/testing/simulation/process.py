@@ -28,7 +28,7 @@ from txstorm.state.owner import Owner
 from txstorm.state.staging import STAGED, Staged, StagedName, compact_name
 from txstorm.state.sweep import kept_by, orphans
 from txstorm.testing.simulation import schedule as kinds
-from txstorm.testing.simulation.judge import Violation, skips
+from txstorm.testing.simulation.content import Violation, skips
 from txstorm.testing.simulation.ledger import SimLedger
 from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.testing.simulation.source import SimPlanner

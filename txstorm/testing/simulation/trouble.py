@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from txstorm.coordinator import events as ev
 from txstorm.ledger.names import CURRTX
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.damage import damage
-from txstorm.testing.simulation.judge import Violation
 from txstorm.testing.simulation.operating import name_last, take_back
 from txstorm.testing.simulation.process import Process
 
@@ -110,6 +110,32 @@ def rewind(world: World) -> None:
         world.ended(operator, "is done")
 
 
+def back_and_forth(world: World) -> None:
+    """What comes is committed and the state brought up to date, then the operator rewinds; and all of that again.
+
+    So a rewind meets versions of the state that an earlier one has taken back, and others that come back.
+    """
+    if world.schedule.tables == 1 or world.schedule.external:
+        return  # there is no state
+    for _ in range(2 + world.below(2)):
+        for _ in range(1 + world.below(2)):
+            world.more()
+            process = world.leader() or world.start()
+            if process in world.processes:
+                world.count(kinds.COMPACTION, f"{process} commits what there is, and a compaction")
+                world.act(process, _compacted)
+        for stored in world.tables.values():
+            if stored.versions and world.below(3) == 0:
+                stored.foreign()
+        rewind(world)
+
+
+def _compacted(process: Process) -> None:
+    process.work_off()
+    if process.begin_upkeep(compact=True):
+        process.end_upkeep()
+
+
 def _keep_up_now(world: World, process: Process) -> None:
     """The same, by a process that need not be there any more."""
     if process in world.processes:
@@ -184,4 +210,7 @@ def _drain(process: Process, begun: int) -> None:
         raise Violation(7, f"{process} does not commit what is begun, up to txid {begun - 1}: {process.state}")
 
 
-TROUBLE = (rival, rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop, deactivate, damage)
+TROUBLE = (
+    *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
+    *(rewind, rewind, rewind, back_and_forth),
+)

@@ -13,8 +13,9 @@ from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
 from txstorm.state.owner import TableRef
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.database import Database
-from txstorm.testing.simulation.judge import Judge, Violation
+from txstorm.testing.simulation.judge import Judge
 from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
 from txstorm.testing.simulation.schedule import Schedule, Strike, after_drawn
@@ -186,8 +187,7 @@ class World:
     def _turn(self) -> None:
         self.now += self.below(5)
         if self.below(3) == 0:
-            self.available[self.below(len(self.available))] += 1 + self.below(3)
-            self.news += 1
+            self.more()
         if not self.processes:
             if self.judge.currtx > FIRST_TXID and self.below(4) == 0:
                 self.arm(TAKING_OVER)
@@ -199,6 +199,11 @@ class World:
                     self.act(process, other_turn)
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
+
+    def more(self) -> None:
+        """The source gets more."""
+        self.available[self.below(len(self.available))] += 1 + self.below(3)
+        self.news += 1
 
     def start(self) -> Process:
         """A new process leads, whoever had the lease."""
