@@ -360,6 +360,8 @@ class Process:
         if self.tables[table.ref.uri].exchange(files, self.books.epoch):
             version = self.tables[table.ref.uri].version
             table.stored.check_durable(version, f"{self} says that {table.ref.uri} has other files")
+        elif files.as_of is not None and self.world.leads(self):
+            raise Violation(7, f"{self} leads and cannot bring {table.ref.uri} to txid {files.as_of}")
 
     def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
         """Stage the rows of other files as one."""

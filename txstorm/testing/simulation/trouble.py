@@ -93,19 +93,25 @@ def jump(world: World) -> None:
 
 
 def rewind(world: World) -> None:
-    """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
+    """The operator stops what runs and rewinds; a coordinator that was only paused may be left.
+
+    Often it has just written files that have no place yet, and wakes up in the middle of the rewind.
+    """
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
         return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
     process = world.leader()
-    if process is not None:
+    asleep = process is not None and world.below(3) == 0
+    if asleep and process is not None:
+        _keep_up_now(world, process)
+    elif process is not None:
         world.ended(process, "is stopped")
     operator = world.process("rewind")
     world.entries.holder = None
     world.count(kinds.REWIND, f"{operator} starts")
-    if world.below(2):
+    if not asleep and world.below(2):
         world.arm(REWIND_STEPS)
     share = world.draw()
-    world.act(operator, lambda one: take_back(one, share))
+    world.act(operator, lambda one: take_back(one, share, asleep=asleep))
     if operator in world.processes:
         world.ended(operator, "is done")
 
