@@ -468,6 +468,30 @@ MUTANTS = (
         "        dict(tables)\n",
     ),
     Mutant(
+        "epochs_are_raised_whatever_stands_there",
+        BOOKS,
+        "self._put(names.EPOCH, epoch, expect)",
+        "self._put(names.EPOCH, epoch)",
+    ),
+    Mutant(
+        "a_compaction_gives_up_at_once",
+        LOGGED,
+        "            if files.base not in (None, last) or len(leaving) < len(leaves):\n",
+        "            if files.as_of is not None or len(leaving) < len(leaves):\n",
+    ),
+    Mutant(
+        "who_slept_through_a_rewind_goes_on_before_it",
+        LEADING,
+        "    _check_timeline(books, identity)\n",
+        "",
+    ),
+    Mutant(
+        "a_rewind_that_is_over_is_carried_out_again",
+        REWINDING,
+        "    if books.rewind() is None:\n        return None\n    books.raise_epoch()\n    rewind = books.rewind()",
+        "    if (rewind := books.rewind()) is None:\n        return None\n    books.raise_epoch()",
+    ),
+    Mutant(
         "rows_that_are_gathered_are_said_to_be_new",
         LOGGED,
         "        change = files.as_of is not None or files.floor is not None\n",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from txstorm.state.intent import TxidRecord
 from txstorm.state.logged import COMMITTED
 from txstorm.state.owner import Owner, TableRef
 from txstorm.testing.simulation.schedule import INCARNATION
@@ -97,3 +98,14 @@ def frontier(rows: Sequence[Row], partitions: int, uri: str) -> list[int]:
 def skips(table: int, partition: int, partitions: int) -> bool:
     """Whether a table gets nothing of a partition: so that some txids do not change it."""
     return table > 0 and partitions > 1 and partition == (table - 1) % partitions
+
+
+def rows_from(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
+    """What the committers of one table write for a group."""
+    rows = [
+        (one.txid, part, start, end)
+        for one in records
+        for part, (start, end) in enumerate(one.extents)
+        if start < end and not skips(stored.number, part, len(one.extents))
+    ]
+    return tuple(rows)

@@ -216,7 +216,8 @@ class Judge:
         for file in commit.adds:
             if file.path not in stored.rows:
                 raise Violation(6, f"{stored.uri} gets {file.path}, which is not there")
-        if (info["topology"], info["incarnation"]) != (TOPOLOGY, INCARNATION):
+        app = content.txid_app(stored.ref, info["timeline"])
+        if (info["topology"], info["incarnation"]) != (TOPOLOGY, INCARNATION) or app not in commit.transactions:
             raise Violation(5, f"{process} commits {info} to {stored.uri}, which does not say whose it is")
         if commit.data_change is (info["kind"] == REGROUPED):  # who reads changes would take all rows for new ones
             raise Violation(1, f"{stored.uri} gets {info}, and data_change is {commit.data_change}")

@@ -100,10 +100,10 @@ def rewind(world: World) -> None:
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
         return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
     process = world.leader()
-    asleep = process is not None and world.below(3) == 0
+    asleep = process is not None and not process.busy and world.below(3) == 0
     if asleep and process is not None:
         _keep_up_now(world, process)
-    elif process is not None:
+    elif process is not None and not process.busy:
         world.ended(process, "is stopped")
     operator = world.process("rewind")
     world.entries.holder = None

@@ -20,7 +20,7 @@ from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
 from txstorm.testing.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.testing.simulation.tables import Stored
-from txstorm.testing.simulation.trouble import TROUBLE, unlikely
+from txstorm.testing.simulation.trouble import TROUBLE, rewind, unlikely
 
 NEVER = 1 << 60
 TAKING_OVER = 30
@@ -167,6 +167,8 @@ class World:
         if self.below(2) or all(one.busy for one in self.processes):
             if self.below(3) == 0:
                 self.arm(TAKING_OVER, kinds.CRASH)
+            if self.below(6 if process.books.epoch else 2) == 0:  # what it has read by then, nothing fences yet
+                rewind(self)
             self.start()
         for _ in range(self.below(8)):
             others = [one for one in self.processes if not one.busy]
