@@ -486,12 +486,6 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "a_rewind_that_is_over_is_carried_out_again",
-        REWINDING,
-        "    if books.rewind() is None:\n        return None\n    books.raise_epoch()\n    rewind = books.rewind()",
-        "    if (rewind := books.rewind()) is None:\n        return None\n    books.raise_epoch()",
-    ),
-    Mutant(
         "rows_that_are_gathered_are_said_to_be_new",
         LOGGED,
         "        change = files.as_of is not None or files.floor is not None\n",
