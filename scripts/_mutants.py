@@ -425,6 +425,72 @@ MUTANTS = (
         "    place.append_history([row for rows in books.history().values() for row in rows])\n",
         "",
     ),
+    Mutant(
+        "states_that_a_rewind_made_are_passed_over",
+        "state/versions.py",
+        "not in (COMPACTED, COMMITTED, CREATED, RESTORED)",
+        "not in (COMPACTED, COMMITTED, CREATED)",
+    ),
+    Mutant(
+        "states_go_back_further_than_they_have_to",
+        "state/versions.py",
+        "not in (COMPACTED, COMMITTED, CREATED, RESTORED)",
+        "not in (COMMITTED, CREATED, RESTORED)",
+    ),
+    Mutant(
+        "what_a_state_was_does_not_come_back",
+        "state/rewind.py",
+        "    adds = tuple(file for path, file in sorted(then.items()) if path not in now)\n",
+        "    adds = ()\n",
+    ),
+    Mutant(
+        "the_table_of_a_state_is_not_taken_over",
+        "state/recovery.py",
+        "        table.raise_epoch(epoch)\n",
+        "        if ref.kind != STATE:\n            table.raise_epoch(epoch)\n",
+    ),
+    Mutant(
+        "where_tables_stand_after_recovery_is_not_recorded",
+        LEADING,
+        ", **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}",
+        "}",
+    ),
+    Mutant(
+        "metadata_stays_after_recovery",
+        LEADING,
+        "history_rows(intent, versions), old)",
+        "history_rows(intent, versions))",
+    ),
+    Mutant(
+        "that_there_is_a_table_is_not_recorded",
+        BOOKS,
+        "        self._commit([self._put(names.TABLES, dict(tables))])\n",
+        "        dict(tables)\n",
+    ),
+    Mutant(
+        "epochs_are_raised_whatever_stands_there",
+        BOOKS,
+        "self._put(names.EPOCH, epoch, expect)",
+        "self._put(names.EPOCH, epoch)",
+    ),
+    Mutant(
+        "a_compaction_gives_up_at_once",
+        LOGGED,
+        "            if files.base not in (None, last) or len(leaving) < len(leaves):\n",
+        "            if files.as_of is not None or len(leaving) < len(leaves):\n",
+    ),
+    Mutant(
+        "who_slept_through_a_rewind_goes_on_before_it",
+        LEADING,
+        "    _check_timeline(books, identity)\n",
+        "",
+    ),
+    Mutant(
+        "rows_that_are_gathered_are_said_to_be_new",
+        LOGGED,
+        "        change = files.as_of is not None or files.floor is not None\n",
+        "        change = True\n",
+    ),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.errors import TableCorrupt
+from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.names import meta_path
 from txstorm.ledger.store import Delete
 from txstorm.runtime.books import Books, Identity
@@ -56,17 +56,29 @@ def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Dec
     Returns the groups that are published to all their tables, and wait for maps or outlets.
 
     Raises:
-        FencedError: a newer coordinator has taken over.
+        FencedError: a newer coordinator has taken over, or a rewind come after `identity` was read.
         TableCorrupt, BlockedError: a table is not as it has to be, or cannot be written.
     """
     epoch = books.raise_epoch()
     faults.point("p0.epoch")
+    _check_timeline(books, identity)
     owner = Owner(identity.topology, identity.incarnation, identity.timeline)
     standing = books.standing()  # ours alone from here on: whoever led before is fenced
     tables = raise_epochs(where, standing.tables, owner, epoch)
     check_raised(tables, standing.tables, standing.live)
     faults.point("p0.raised")
     return roll_tables_forward(where, books, standing.live)
+
+
+def _check_timeline(books: Books, identity: Identity) -> None:
+    """Nothing fences a rewind until the epoch is raised: who read the identity and slept would go on before it."""
+    found = books.identity()
+    if found is not None and found.timeline != identity.timeline:
+        msg = (
+            f"topology {identity.topology!r}: expected timeline {identity.timeline}, as it was read at the start, "
+            f"found {found.timeline} in the ledger: it was rewound meanwhile; start again"
+        )
+        raise FencedError(msg)
 
 
 def check_kept(where: Path | Place, intents: Sequence[Intent]) -> None:

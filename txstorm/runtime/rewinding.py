@@ -22,10 +22,12 @@ def finish_rewind(where: Path | Place, books: Books, clock: Callable[[], float] 
         FencedError: a newer coordinator has taken over.
         TableCorrupt, BlockedError: a table cannot be restored.
     """
-    rewind = books.rewind()
-    if rewind is None:
+    if books.rewind() is None:
         return None
     books.raise_epoch()
+    rewind = books.rewind()  # only from here on it is ours: another one may have carried it out meanwhile
+    if rewind is None:
+        return None
     log.warning("rolling the rewind to txid %s forward", rewind.txid)
     carry_out(where, books, rewind, clock)
     return rewind

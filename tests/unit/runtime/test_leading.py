@@ -10,10 +10,12 @@ import pytest
 
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
-from txstorm.errors import TableCorrupt
+from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.runtime import leading
 from txstorm.runtime.books import Books
+from txstorm.runtime.rewind import rewind
+from txstorm.runtime.rewinding import finish_rewind
 from txstorm.spouts import MemoryTransactionalSpout
 
 
@@ -71,3 +73,27 @@ def test_tables_that_are_ahead_of_a_ledger_that_stands_still_are_refused(tmp_pat
             leading.check(tmp_path / "data", Books(ledger, tmp_path / "data" / "intents"), identity)
     finally:
         ledger.close()
+
+
+def test_who_slept_through_a_rewind_does_not_go_on_before_it(tmp_path: Path, books: Books) -> None:
+    identity = books.identity()
+    assert identity is not None
+    rewind(tmp_path / "data", 1)
+    ledger = open_ledger(tmp_path / "data", create=False)
+    late = Books(ledger, tmp_path / "data" / "intents")
+    before = late.standing()
+    with pytest.raises(FencedError, match="expected timeline 0, as it was read at the start, found 1"):
+        leading.take_over(tmp_path / "data", late, identity)
+    assert late.standing() == before
+    ledger.close()
+    count(tmp_path / "data", 4)
+
+
+def test_a_rewind_that_somebody_else_has_carried_out_is_left_alone(
+    tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, raised = iter([object(), None]), []
+    monkeypatch.setattr(books, "rewind", lambda: next(found))
+    monkeypatch.setattr(books, "raise_epoch", lambda: raised.append(1))
+    assert finish_rewind(tmp_path / "data", books) is None
+    assert raised == [1]

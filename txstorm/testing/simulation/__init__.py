@@ -5,7 +5,7 @@ what is around them is simulated, in one thread, and everything that goes wrong 
 schedules; a violation is told as a story of the smallest schedule that still shows it.
 """
 
-from txstorm.testing.simulation.judge import Violation as Violation
+from txstorm.testing.simulation.content import Violation as Violation
 from txstorm.testing.simulation.schedule import KINDS as KINDS
 from txstorm.testing.simulation.schedule import Schedule as Schedule
 from txstorm.testing.simulation.schedule import Strike as Strike

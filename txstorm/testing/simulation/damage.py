@@ -13,7 +13,7 @@ from txstorm.runtime.books import DECIDED
 from txstorm.state.intent import SINK
 from txstorm.state.logged import COMMITTED
 from txstorm.testing.simulation import schedule as kinds
-from txstorm.testing.simulation.judge import Violation
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.tables import CHECKPOINTED, Stored, Version
 
 if TYPE_CHECKING:

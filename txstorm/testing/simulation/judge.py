@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from txstorm.api.attempt import FIRST_TXID
@@ -12,15 +11,17 @@ from txstorm.ledger import names
 from txstorm.ledger.store import Entry
 from txstorm.runtime.books import DECIDED
 from txstorm.state.intent import CHANGES, STATE
-from txstorm.state.logged import COMMITTED
-from txstorm.state.owner import Owner, TableRef
+from txstorm.state.logged import COMMITTED, REGROUPED
+from txstorm.state.owner import Owner
 from txstorm.state.staging import STAGED
-from txstorm.testing.simulation.schedule import INCARNATION
+from txstorm.testing.simulation import content
+from txstorm.testing.simulation.content import Violation
+from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.testing.simulation.source import Extents
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
-    from txstorm.testing.simulation.tables import Row, Stored
+    from txstorm.testing.simulation.tables import Stored
     from txstorm.testing.simulation.world import World
 
 THEIRS = f"{STAGED}/theirs.parquet"
@@ -30,14 +31,6 @@ TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = Owner("", INCARNATION).epoch_app
 Decision = list[tuple[int, int, str]]
 """Txid, attempt and digest of every txid of a group."""
-
-
-class Violation(Exception):
-    """An invariant does not hold."""
-
-    def __init__(self, invariant: int, what: str) -> None:
-        self.invariant = invariant
-        super().__init__(f"invariant {invariant}: {what}")
 
 
 class Judge:
@@ -80,12 +73,12 @@ class Judge:
                 self._epoch = self._value(entry.value)
             elif path == DECIDED and entry is not None:
                 self._rewind = self._value(entry.value)
-            elif path == names.TABLES and entry is not None:
-                self._recorded(self._value(entry.value))
             elif above == names.SAVEPOINTS and process.books.epoch != self._epoch:
                 raise Violation(5, f"{process} makes a savepoint though it does not lead")
         if moves is not None:
-            self._moved(process, currtx, rewound=rewound)
+            self._moved(process, currtx, changed, rewound=rewound)
+        if (tables := changed.get(names.TABLES)) is not None:
+            self._recorded(self._value(tables.value))
         if rewound:
             entries = self._world.entries
             left = [path for above in TAKEN_BACK for path in entries.paths(above) if changed.get(path, path) is path]
@@ -97,6 +90,9 @@ class Judge:
         before = self._world.entries.at.get(names.TABLES)
         if before is not None and not self._value(before.value).keys() <= tables.keys():
             raise Violation(6, f"of {self._value(before.value)} only {tables} stays recorded")
+        stand = {uri: self._at(self._world.tables[uri]) for uri in tables}
+        if tables != stand:
+            raise Violation(2, f"{tables} is recorded, tables are at {stand}")
 
     def _check_read(self, intent: Mapping[str, Any], changed: Mapping[str, Entry | None]) -> None:
         """What was read of a batch is known for good when it is decided, so that a replay can be held to it."""
@@ -140,14 +136,18 @@ class Judge:
         if first != end + 1:
             raise Violation(2, f"txids {first}-{last} are decided after {end}")
         self._all_published(end + 1, "decided", last)
+        entry = self._world.entries.at.get(names.TABLES)
+        recorded: Mapping[str, int] = {} if entry is None else self._value(entry.value)
         for table in intent["tables"]:
             stored = self._world.tables[table["uri"]]
+            if stored.uri not in recorded:
+                raise Violation(8, f"txids {first}-{last} change {stored.uri}, that it is there is not recorded")
             if table["staged"]["path"] not in stored.rows:
                 raise Violation(6, f"txids {first}-{last}: {stored.uri} is decided without its file")
             if stored.raised:
                 stored.check_durable(stored.raised, f"txids {first}-{last} are decided")
 
-    def _moved(self, process: Process, currtx: int, *, rewound: bool) -> None:
+    def _moved(self, process: Process, currtx: int, changed: Mapping[str, Entry | None], *, rewound: bool) -> None:
         before, self.currtx = self.currtx, currtx
         if rewound:
             self._rewound(currtx)
@@ -157,6 +157,9 @@ class Judge:
         if process.books.epoch != self._epoch:
             raise Violation(5, f"{process} completes though it does not lead")
         self._all_published(currtx, "completed", currtx - 1)
+        metas = self._world.entries.paths(names.META)
+        if old := [one for one in metas if changed.get(one, one) is one and int(one.rpartition("/")[2]) < currtx - 1]:
+            raise Violation(6, f"txid {currtx - 1} is completed, {old} stays")
 
     def _rewound(self, currtx: int) -> None:
         """The ledger follows last of all, when tables and history are where the rewind wants them."""
@@ -166,11 +169,17 @@ class Judge:
         txid = rewind["txid"]
         if currtx != txid + 1:
             raise Violation(2, f"after a rewind to txid {txid} currtx is {currtx}")
-        for stored in self._world.tables.values():
-            if stored.versions and self._app(stored) is None:
+        row = rewind["row"]
+        ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in row["extents"]]
+        for stored in filter(lambda one: one.versions, self._world.tables.values()):
+            if self._app(stored) is None:
                 raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} is not where it wants it")
             stored.check_durable(stored.published, f"a rewind to txid {txid} is over")
-        if rewind["row"] is not None and self._world.history[-1] != rewind["row"]:
+            wanted = content.newest_until(stored, txid, self.timeline) if stored.ref.kind == STATE else txid
+            if self._at(stored) != wanted:
+                raise Violation(2, f"{stored.uri} is rewound to {self._at(stored)}, there is a version as of {wanted}")
+            self._check_content(stored, ends)
+        if row is not None and self._world.history[-1] != row:
             raise Violation(6, f"a rewind to txid {txid} is over, the history does not end with it")
 
     def _all_published(self, below: int, what: str, txid: int) -> None:
@@ -207,6 +216,11 @@ class Judge:
         for file in commit.adds:
             if file.path not in stored.rows:
                 raise Violation(6, f"{stored.uri} gets {file.path}, which is not there")
+        app = content.txid_app(stored.ref, info["timeline"])
+        if (info["topology"], info["incarnation"]) != (TOPOLOGY, INCARNATION) or app not in commit.transactions:
+            raise Violation(5, f"{process} commits {info} to {stored.uri}, which does not say whose it is")
+        if commit.data_change is (info["kind"] == REGROUPED):  # who reads changes would take all rows for new ones
+            raise Violation(1, f"{stored.uri} gets {info}, and data_change is {commit.data_change}")
         if info["kind"] == COMMITTED:
             self._group(process, stored, commit, apps)
 
@@ -251,13 +265,11 @@ class Judge:
                 raise Violation(4, f"txid {txid} has extents {extents}, the one before it {before}")
 
     def completed(self, last: int, intents: int) -> None:
-        """Whoever has completed a group up to `last` keeps the last intents, and the metadata of `last` and later."""
+        """Whoever has completed a group up to `last` keeps the last intents."""
         entries = self._world.entries
-        kept, metas = entries.names(names.INTENTS), entries.names(names.META)
+        kept = entries.names(names.INTENTS)
         if len(kept) != intents and last == self.currtx - 1:
             raise Violation(6, f"txid {last} is completed, intents {kept} are kept, {intents} should be")
-        if metas and int(metas[0]) < last:
-            raise Violation(6, f"txid {last} is completed, metadata of {metas} stays")
 
     def gone(self, above: str, removed: Iterable[int]) -> None:
         """What somebody says to have removed is gone."""
@@ -297,51 +309,16 @@ class Judge:
         if wrong is not None:
             raise Violation(1, f"the user's database: {wrong}")
         for stored in self._world.tables.values():
-            self._check_files(stored)
-            self._check_ranges(stored)
-            if stored.ref.kind == STATE:
-                self._check_state(stored)
-            else:
-                self._check_rows(stored, ends)
+            content.check_files(stored)
+            content.check_ranges(stored)
+            self._check_content(stored, ends)
 
-    def _check_files(self, stored: Stored) -> None:
-        """Files that a version or a live intent names are there (savepoints name versions)."""
-        seen: Mapping[str, object] | None = None
-        for number, version in enumerate(stored.versions):
-            if version.files is seen:
-                continue
-            seen = version.files
-            if not seen.keys() <= stored.rows.keys():
-                gone = [path for path in version.files if path not in stored.rows]
-                raise Violation(6, f"{gone} of version {number} of {stored.uri} is gone")
-
-    def _check_ranges(self, stored: Stored) -> None:
-        """Ranges of txids tile every timeline."""
-        ends: dict[int, int] = {}
-        for version in stored.versions:
-            info = version.info
-            if info.get("kind") == COMMITTED:
-                end = ends.get(info["timeline"])
-                if end is not None and info["first"] != end + 1:
-                    raise Violation(2, f"{stored.uri}: a range begins at {info}, the one before it ends at {end}")
-                ends[info["timeline"]] = info["last"]
-
-    def _check_rows(self, stored: Stored, ends: Sequence[int]) -> None:
-        for partition, found in enumerate(frontier(rows_of(stored), len(ends), stored.uri)):
-            expected = 0 if skips(stored.number, partition, len(ends)) else ends[partition]
-            if found != expected:
-                raise Violation(1, f"{stored.uri} has partition {partition} up to {found}, not {expected}")
-
-    def _check_state(self, stored: Stored) -> None:
-        """A state table is what its changes up to its txid are."""
-        rows = rows_of(stored)
-        at = self._at(stored)
-        changes = rows_of(self._world.tables[f"{CHANGES}/{stored.ref.name}"])
-        parts = self._world.schedule.partitions
-        expected = frontier([row for row in changes if row[0] <= at], parts, stored.uri)
-        found = [max((row[3] for row in rows if row[1] == part), default=0) for part in range(parts)]
-        if found != expected:
-            raise Violation(1, f"{stored.uri} as of txid {at} holds {found}, not {expected}")
+    def _check_content(self, stored: Stored, ends: Sequence[int]) -> None:
+        if stored.ref.kind == STATE:
+            changes = self._world.tables[f"{CHANGES}/{stored.ref.name}"]
+            content.check_state(stored, changes, self._at(stored), len(ends))
+        else:
+            content.check_rows(stored, ends)
 
     def _at(self, stored: Stored) -> int:
         return self._app(stored) or 0
@@ -351,7 +328,7 @@ class Judge:
 
     def txid_app(self, stored: Stored) -> str:
         """Under which name a table keeps its last txid now."""
-        return _txid_app(stored.ref, self.timeline)
+        return content.txid_app(stored.ref, self.timeline)
 
     def read(self, txid: int) -> Any:
         """What is kept of what was read for an undecided txid; None when nothing is."""
@@ -360,28 +337,3 @@ class Judge:
 
     def _value(self, data: bytes) -> Any:
         return self._world.values.decode(data, "")
-
-
-@cache
-def _txid_app(ref: TableRef, timeline: int) -> str:
-    return ref.txid_app(Owner("", INCARNATION, timeline))
-
-
-def rows_of(stored: Stored) -> list[Row]:
-    """The rows of the newest version, by txid."""
-    return sorted([row for path in stored.versions[-1].files for row in stored.rows[path]])
-
-
-def frontier(rows: Sequence[Row], partitions: int, uri: str) -> list[int]:
-    """Where each partition ends; every offset before it is there once, in order."""
-    ends = [0] * partitions
-    for txid, partition, start, end in rows:
-        if start != ends[partition]:
-            raise Violation(1, f"{uri}: txid {txid} goes on at {start}, not at {ends[partition]}")
-        ends[partition] = end
-    return ends
-
-
-def skips(table: int, partition: int, partitions: int) -> bool:
-    """Whether a table gets nothing of a partition: so that some txids do not change it."""
-    return table > 0 and partitions > 1 and partition == (table - 1) % partitions

@@ -10,12 +10,15 @@ from txstorm.runtime.rewinding import carry_out
 from txstorm.state.owner import Owner
 from txstorm.state.rewind import Rewind, planned
 from txstorm.state.savepoint import SavedTable, Savepoint
-from txstorm.testing.simulation.judge import Violation
-from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
+from txstorm.testing.simulation.content import Violation
+from txstorm.testing.simulation.schedule import INCARNATION, PAUSE, TOPOLOGY
 from txstorm.testing.simulation.tables import SimRows
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
+
+RESTORING = 6
+"""Steps of a rewind from its decision until about half of the tables are restored."""
 
 
 def name_last(process: Process) -> None:
@@ -36,8 +39,11 @@ def name_last(process: Process) -> None:
         raise Violation(9, f"{process} makes {path} twice, and hears {made_it}")
 
 
-def take_back(process: Process, share: float) -> bool:
-    """Take back what was committed after a txid, as `txstorm rewind`; False when nothing was."""
+def take_back(process: Process, share: float, *, asleep: bool) -> bool:
+    """Take back what was committed after a txid, as `txstorm rewind`; False when nothing was.
+
+    `asleep`: somebody wakes up meanwhile.
+    """
     identity = process.lead()
     last = process.books.currtx() - 1
     if last < 1:
@@ -50,6 +56,8 @@ def take_back(process: Process, share: float) -> bool:
         for stored in process.world.tables.values()
         if stored.versions
     )
+    if asleep:
+        process.world.arm(RESTORING, PAUSE)
     timeline = identity.timeline + 1
     decided = Rewind(TOPOLOGY, INCARNATION, timeline, process.books.epoch, txid, row, tables)
     process.books.decide_rewind(decided)

@@ -28,7 +28,7 @@ from txstorm.state.owner import Owner
 from txstorm.state.staging import STAGED, Staged, StagedName, compact_name
 from txstorm.state.sweep import kept_by, orphans
 from txstorm.testing.simulation import schedule as kinds
-from txstorm.testing.simulation.judge import Violation, skips
+from txstorm.testing.simulation.content import Violation, rows_from
 from txstorm.testing.simulation.ledger import SimLedger
 from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.testing.simulation.source import SimPlanner
@@ -68,6 +68,11 @@ class Process:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether a rewind came after it began: what it was doing counts no more."""
+        return self.owner.timeline != self.world.judge.timeline
 
     def dies(self) -> NoReturn:
         """End here."""
@@ -165,7 +170,7 @@ class Process:
             case cmd.Discard():
                 self._discard(command)
             case cmd.Forget():
-                if command.before >= self.world.judge.currtx:
+                if command.before >= self.world.judge.currtx and not self.taken_back:
                     self._wrong(command, "knows that it is not committed")
         return None
 
@@ -249,7 +254,8 @@ class Process:
         digests = {"source": f"{self.planning.document(attempt.txid)}"}
         fresh = not (self.world.schedule.opaque or self.planning.metas[attempt.txid].digests)
         self.planning.emitted(Processed(attempt, digests=digests))
-        if fresh and self.world.judge.read(attempt.txid) != digests:
+        over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another one, while this one slept
+        if fresh and not over and self.world.judge.read(attempt.txid) != digests:
             raise Violation(4, f"what {self} has read for txid {attempt.txid} is not kept")
 
     def resume(self, txid: int) -> None:
@@ -284,7 +290,8 @@ class Process:
             outlived = self.planning.outlived
             intents = len(self.world.entries.names(names.INTENTS)) + (len(made.tables) > 0)
             self.concluder.conclude(made, tuples, outlived, published=self._published(made), milliseconds=took)
-            self.world.judge.completed(made.last, min(intents, KEEP_INTENTS))
+            if not self.taken_back:
+                self.world.judge.completed(made.last, min(intents, KEEP_INTENTS))
             for txid, _ in done:
                 self.ready.pop(txid, None)
             self.planning.committed(made.last)
@@ -309,7 +316,7 @@ class Process:
         first, last = records[0].txid, done[-1].attempt
         tables = []
         for uri, table in self.tables.items():
-            rows = _rows(records, table.stored) if table.ref.kind != STATE else ()
+            rows = rows_from(records, table.stored) if table.ref.kind != STATE else ()
             if rows:
                 self.world.reads(self, "stage", uri)
                 name = StagedName(self.books.epoch, last.txid, last.attempt_id, "sim", "all").text(self.world.unique())
@@ -356,10 +363,12 @@ class Process:
 
     def end_upkeep(self) -> None:
         """Put the files in their place, in the committer's turn."""
-        table, files = self.works.pop(self.world.below(len(self.works)))
-        if self.tables[table.ref.uri].exchange(files, self.books.epoch):
-            version = self.tables[table.ref.uri].version
-            table.stored.check_durable(version, f"{self} says that {table.ref.uri} has other files")
+        written, files = self.works.pop(self.world.below(len(self.works)))
+        table = self.tables[written.ref.uri]
+        if table.exchange(files, self.books.epoch):
+            table.stored.check_durable(table.version, f"{self} says that {table.ref.uri} has other files")
+        elif files.as_of is not None and table.last_txid() < files.as_of and self.world.leads(self):
+            raise Violation(7, f"{self} leads and cannot bring {table.ref.uri} to txid {files.as_of}")
 
     def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
         """Stage the rows of other files as one."""
@@ -382,15 +391,5 @@ class Process:
         if groups:
             self.place.append_history([row for rows in groups.values() for row in rows])
             self.books.forget_history(list(groups))
-            self.world.judge.gone(names.HISTORY, groups)
-
-
-def _rows(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
-    """What the committers of one table write for a group."""
-    rows = [
-        (one.txid, part, start, end)
-        for one in records
-        for part, (start, end) in enumerate(one.extents)
-        if start < end and not skips(stored.number, part, len(one.extents))
-    ]
-    return tuple(rows)
+            if not self.taken_back:
+                self.world.judge.gone(names.HISTORY, groups)

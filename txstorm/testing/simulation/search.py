@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from txstorm.engine.collecting import seldom_collected
 from txstorm.errors import InputError
-from txstorm.testing.simulation.judge import Violation
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.schedule import KINDS, Schedule, random_of, taken
 from txstorm.testing.simulation.world import World
 

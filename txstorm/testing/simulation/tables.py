@@ -12,7 +12,8 @@ from txstorm.state.intent import IntentTable
 from txstorm.state.logged import COMMITTED, CREATED, EPOCH, RESTORED, LoggedTable, identity_info
 from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import Staged
-from txstorm.testing.simulation.judge import THEIRS, Violation
+from txstorm.testing.simulation.content import Violation
+from txstorm.testing.simulation.judge import THEIRS
 from txstorm.testing.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 
 if TYPE_CHECKING:

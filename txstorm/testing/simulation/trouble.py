@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from txstorm.coordinator import events as ev
 from txstorm.ledger.names import CURRTX
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.damage import damage
-from txstorm.testing.simulation.judge import Violation
 from txstorm.testing.simulation.operating import name_last, take_back
 from txstorm.testing.simulation.process import Process
 
@@ -93,21 +93,53 @@ def jump(world: World) -> None:
 
 
 def rewind(world: World) -> None:
-    """The operator stops what runs and rewinds; a coordinator that was only paused may be left."""
+    """The operator stops what runs and rewinds; a coordinator that was only paused may be left.
+
+    Often it has just written files that have no place yet, and wakes up in the middle of the rewind.
+    """
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
         return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
     process = world.leader()
-    if process is not None:
+    asleep = process is not None and not process.busy and world.below(3) == 0
+    if asleep and process is not None:
+        _keep_up_now(world, process)
+    elif process is not None and not process.busy:
         world.ended(process, "is stopped")
     operator = world.process("rewind")
     world.entries.holder = None
     world.count(kinds.REWIND, f"{operator} starts")
-    if world.below(2):
+    if not asleep and world.below(2):
         world.arm(REWIND_STEPS)
     share = world.draw()
-    world.act(operator, lambda one: take_back(one, share))
+    world.act(operator, lambda one: take_back(one, share, asleep=asleep))
     if operator in world.processes:
         world.ended(operator, "is done")
+
+
+def back_and_forth(world: World) -> None:
+    """What comes is committed and the state brought up to date, then the operator rewinds; and all of that again.
+
+    So a rewind meets versions of the state that an earlier one has taken back, and others that come back.
+    """
+    if world.schedule.tables == 1 or world.schedule.external:
+        return  # there is no state
+    for _ in range(2 + world.below(2)):
+        for _ in range(1 + world.below(2)):
+            world.more()
+            process = world.leader() or world.start()
+            if process in world.processes:
+                world.count(kinds.COMPACTION, f"{process} commits what there is, and a compaction")
+                world.act(process, _compacted)
+        for stored in world.tables.values():
+            if stored.versions and world.below(3) == 0:
+                stored.foreign()
+        rewind(world)
+
+
+def _compacted(process: Process) -> None:
+    process.work_off()
+    if process.begin_upkeep(compact=True):
+        process.end_upkeep()
 
 
 def _keep_up_now(world: World, process: Process) -> None:
@@ -184,4 +216,7 @@ def _drain(process: Process, begun: int) -> None:
         raise Violation(7, f"{process} does not commit what is begun, up to txid {begun - 1}: {process.state}")
 
 
-TROUBLE = (rival, rival, lose_lease, go_away, jump, rewind, rewind, rewind, savepoint, stop, deactivate, damage)
+TROUBLE = (
+    *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
+    *(rewind, rewind, rewind, back_and_forth),
+)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import CHANGES
 from txstorm.state.owner import TableRef
-from txstorm.testing.simulation.judge import frontier
+from txstorm.testing.simulation.content import frontier
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process

@@ -13,13 +13,14 @@ from txstorm.ledger.names import EPOCH
 from txstorm.state.intent import CHANGES, SINK, STATE
 from txstorm.state.owner import TableRef
 from txstorm.testing.simulation import schedule as kinds
+from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.database import Database
-from txstorm.testing.simulation.judge import Judge, Violation
+from txstorm.testing.simulation.judge import Judge
 from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
 from txstorm.testing.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.testing.simulation.tables import Stored
-from txstorm.testing.simulation.trouble import TROUBLE, unlikely
+from txstorm.testing.simulation.trouble import TROUBLE, rewind, unlikely
 
 NEVER = 1 << 60
 TAKING_OVER = 30
@@ -166,6 +167,8 @@ class World:
         if self.below(2) or all(one.busy for one in self.processes):
             if self.below(3) == 0:
                 self.arm(TAKING_OVER, kinds.CRASH)
+            if self.below(6 if process.books.epoch else 2) == 0:  # what it has read by then, nothing fences yet
+                rewind(self)
             self.start()
         for _ in range(self.below(8)):
             others = [one for one in self.processes if not one.busy]
@@ -186,8 +189,7 @@ class World:
     def _turn(self) -> None:
         self.now += self.below(5)
         if self.below(3) == 0:
-            self.available[self.below(len(self.available))] += 1 + self.below(3)
-            self.news += 1
+            self.more()
         if not self.processes:
             if self.judge.currtx > FIRST_TXID and self.below(4) == 0:
                 self.arm(TAKING_OVER)
@@ -199,6 +201,11 @@ class World:
                     self.act(process, other_turn)
         if self.below(100) < self.schedule.trouble:
             TROUBLE[self.below(len(TROUBLE))](self)
+
+    def more(self) -> None:
+        """The source gets more."""
+        self.available[self.below(len(self.available))] += 1 + self.below(3)
+        self.news += 1
 
     def start(self) -> Process:
         """A new process leads, whoever had the lease."""

@@ -1,0 +1,111 @@
+"""What the tables of a simulated world hold, and have to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from txstorm.state.intent import TxidRecord
+from txstorm.state.logged import COMMITTED
+from txstorm.state.owner import Owner, TableRef
+from txstorm.testing.simulation.schedule import INCARNATION
+
+if TYPE_CHECKING:
+    from txstorm.testing.simulation.tables import Row, Stored
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: int, what: str) -> None:
+        self.invariant = invariant
+        super().__init__(f"invariant {invariant}: {what}")
+
+
+@cache
+def txid_app(ref: TableRef, timeline: int) -> str:
+    """Under which name a table keeps its last txid."""
+    return ref.txid_app(Owner("", INCARNATION, timeline))
+
+
+def check_files(stored: Stored) -> None:
+    """Files that a version names are there (savepoints name versions)."""
+    seen: Mapping[str, object] | None = None
+    for number, version in enumerate(stored.versions):
+        if version.files is seen:
+            continue
+        seen = version.files
+        if not seen.keys() <= stored.rows.keys():
+            gone = [path for path in version.files if path not in stored.rows]
+            raise Violation(6, f"{gone} of version {number} of {stored.uri} is gone")
+
+
+def check_ranges(stored: Stored) -> None:
+    """Ranges of txids tile every timeline."""
+    ends: dict[int, int] = {}
+    for version in stored.versions:
+        info = version.info
+        if info.get("kind") == COMMITTED:
+            end = ends.get(info["timeline"])
+            if end is not None and info["first"] != end + 1:
+                raise Violation(2, f"{stored.uri}: a range begins at {info}, the one before it ends at {end}")
+            ends[info["timeline"]] = info["last"]
+
+
+def check_rows(stored: Stored, ends: Sequence[int]) -> None:
+    """All offsets up to `ends` are in it once, in order."""
+    for partition, found in enumerate(frontier(rows_of(stored), len(ends), stored.uri)):
+        expected = 0 if skips(stored.number, partition, len(ends)) else ends[partition]
+        if found != expected:
+            raise Violation(1, f"{stored.uri} has partition {partition} up to {found}, not {expected}")
+
+
+def check_state(stored: Stored, changes: Stored, txid: int, partitions: int) -> None:
+    """A state table as of `txid` is what its changes up to that are."""
+    rows = rows_of(stored)
+    expected = frontier([row for row in rows_of(changes) if row[0] <= txid], partitions, stored.uri)
+    found = [max((row[3] for row in rows if row[1] == part), default=0) for part in range(partitions)]
+    if found != expected:
+        raise Violation(1, f"{stored.uri} as of txid {txid} holds {found}, not {expected}")
+
+
+def newest_until(stored: Stored, txid: int, timeline: int) -> int:
+    """As of which txid the newest version before `timeline` is that is not ahead of `txid`; `txid` if there is none."""
+    before = (one.apps for one in reversed(stored.versions) if txid_app(stored.ref, timeline) not in one.apps)
+    for apps in before:
+        at: int = next(apps[app] for one in range(timeline - 1, -1, -1) if (app := txid_app(stored.ref, one)) in apps)
+        if at <= txid:
+            return at
+    return txid
+
+
+def rows_of(stored: Stored) -> list[Row]:
+    """The rows of the newest version, by txid."""
+    return sorted([row for path in stored.versions[-1].files for row in stored.rows[path]])
+
+
+def frontier(rows: Sequence[Row], partitions: int, uri: str) -> list[int]:
+    """Where each partition ends; every offset before it is there once, in order."""
+    ends = [0] * partitions
+    for txid, partition, start, end in rows:
+        if start != ends[partition]:
+            raise Violation(1, f"{uri}: txid {txid} goes on at {start}, not at {ends[partition]}")
+        ends[partition] = end
+    return ends
+
+
+def skips(table: int, partition: int, partitions: int) -> bool:
+    """Whether a table gets nothing of a partition: so that some txids do not change it."""
+    return table > 0 and partitions > 1 and partition == (table - 1) % partitions
+
+
+def rows_from(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
+    """What the committers of one table write for a group."""
+    rows = [
+        (one.txid, part, start, end)
+        for one in records
+        for part, (start, end) in enumerate(one.extents)
+        if start < end and not skips(stored.number, part, len(one.extents))
+    ]
+    return tuple(rows)
