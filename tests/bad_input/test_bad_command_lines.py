@@ -15,6 +15,7 @@ from programs import loaded
 import txstorm
 from txstorm.cli.main import execute
 from txstorm.ledger.open import open_ledger
+from txstorm.state.read import read_state
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 
 PACKAGE = Path(txstorm.__file__).parent
@@ -217,6 +218,19 @@ def test_fault_points_of_the_environment(in_tmp):
     assert "TXSTORM_FAULT: expected point:kill|freeze|raise|hang:nth with nth >= 1, got 'p6:die:1'" in about["message"]
     assert "Traceback" not in done.stderr
     assert not (in_tmp / "txstorm-data").exists()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(closed, in_tmp):
+    """What is printed goes nowhere, least of all into the next file that is opened."""
+    write_words(in_tmp / "words.txt")
+    command = [sys.executable, "-m", "txstorm", *run("--data-dir", "data")]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
+    done = subprocess.run(shell, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert execute(["state", "data", "counts"]) == 0
+    assert read_state(in_tmp / "data", "counts").to_pydict() == {"word": ["a", "b", "c"], "n": [2, 1, 1]}
 
 
 def test_a_target_that_is_built_is_what_the_tables_use(in_tmp):

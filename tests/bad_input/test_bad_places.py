@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from bad_input_cases import Keep, Says, environment, go, refused, run_words, topology, unchanged, write_words
+from bad_input_cases import WORDS, Keep, Says, environment, go, refused, run_words, topology, unchanged, write_words
 from programs import loaded
 
 from txstorm import KeyedState, faults
@@ -64,6 +64,21 @@ def test_a_place_for_no_data(name, tmp_path):
     make(place)
     with unchanged(tmp_path), refused(Says(FOREIGN, "data directory", found, cure)):
         go(made, place)
+
+
+@pytest.mark.parametrize("name", ["per%20cent", "back\\slash", "line\nbreak", "rub\x7fout"])
+def test_a_path_that_tables_cannot_have(name, tmp_path):
+    made = topology(write_words(tmp_path / "words.txt"))
+    for place in (tmp_path / name, tmp_path / name / "data"):
+        with unchanged(tmp_path), refused(Says(FOREIGN, repr(str(place)), "cannot be kept", "another --data-dir")):
+            go(made, place)
+
+
+@pytest.mark.parametrize("name", ["100%", "a%zz", "q?#*[x]", "ü 'a' \"b\" ;&$", "co:lon"])
+def test_a_path_that_only_looks_odd(name, tmp_path):
+    place = run_words(tmp_path, name)
+    assert read_state(place, "counts").num_rows == len(set(WORDS))
+    assert {path.name for path in tmp_path.iterdir()} == {name, "words.txt"}
 
 
 def test_a_file_where_tables_should_be(tmp_path):
@@ -239,7 +254,8 @@ def small_disk(place, size):
     try:
         yield lambda: subprocess.run([*mount, "remount,size=64m", "tmpfs", place], check=True)
     finally:
-        subprocess.run(["umount", place], check=True)
+        # Lazily: what another test has just forked may still hold it.
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def check_full(made, data_dir):

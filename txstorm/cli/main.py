@@ -102,6 +102,7 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; `arguments` are those of the process by default."""
+    _open_closed_streams()
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -131,6 +132,16 @@ def _of_the_system(error: OSError) -> InputError:
     refused = InputError(msg)
     refused.__cause__ = error
     return refused
+
+
+def _open_closed_streams() -> None:
+    """Standard streams that were closed lead nowhere: else the next file that is opened would get what is printed."""
+    while (file := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(file, True)
+    os.close(file)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")
 
 
 def _print_anything() -> None:

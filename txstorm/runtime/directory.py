@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
 FORMAT = "txstorm-data"
 VERSION = 1
 FORMAT_FILE = "format.json"
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\\]|%[0-9A-Fa-f]{2}")
+"""What delta-rs reads otherwise than it stands in a path: it would write next to it, or not at all."""
 TABLE_FOLDERS = ("state", "changes", "sinks", "dead_letters")
 
 
@@ -26,6 +29,12 @@ def default_directory(topology: str) -> Path:
 
 def check_directory(data_dir: Path) -> None:
     """Raise `DataDirectoryError` if `data_dir` is something else than a data directory of a known format, or absent."""
+    if unfit := _UNFIT.search(str(data_dir.absolute())):
+        msg = (
+            f"data directory {str(data_dir)!r}: Delta tables cannot be kept below a path with {unfit.group()!r} in it; "
+            "choose another --data-dir"
+        )
+        raise DataDirectoryError(msg)
     path = data_dir / FORMAT_FILE
     try:
         if not path.exists():
