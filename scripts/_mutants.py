@@ -482,7 +482,7 @@ MUTANTS = (
     Mutant(
         "who_slept_through_a_rewind_goes_on_before_it",
         LEADING,
-        "    _check_timeline(books, identity)\n",
+        "    _check_not_rewound(books, identity)\n",
         "",
     ),
     Mutant(

@@ -61,7 +61,7 @@ def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Dec
     """
     epoch = books.raise_epoch()
     faults.point("p0.epoch")
-    _check_timeline(books, identity)
+    _check_not_rewound(books, identity)
     owner = Owner(identity.topology, identity.incarnation, identity.timeline)
     standing = books.standing()  # ours alone from here on: whoever led before is fenced
     tables = raise_epochs(where, standing.tables, owner, epoch)
@@ -70,13 +70,17 @@ def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Dec
     return roll_tables_forward(where, books, standing.live)
 
 
-def _check_timeline(books: Books, identity: Identity) -> None:
-    """Nothing fences a rewind until the epoch is raised: who read the identity and slept would go on before it."""
-    found = books.identity()
-    if found is not None and found.timeline != identity.timeline:
+def _check_not_rewound(books: Books, identity: Identity) -> None:
+    """Nothing fences a rewind until the epoch is raised: who read the ledger and slept would go on before it.
+
+    One that is carried out has left another timeline; one that is only decided is carried out by the next start.
+    """
+    found, rewind = books.identity(), books.rewind()
+    timeline = rewind.timeline if rewind is not None else found.timeline if found is not None else identity.timeline
+    if timeline != identity.timeline:
         msg = (
             f"topology {identity.topology!r}: expected timeline {identity.timeline}, as it was read at the start, "
-            f"found {found.timeline} in the ledger: it was rewound meanwhile; start again"
+            f"found {timeline} in the ledger: it was rewound meanwhile; start again"
         )
         raise FencedError(msg)
 

@@ -13,6 +13,7 @@ from txstorm.bolts import CountByKey
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.runtime import leading
+from txstorm.runtime import rewind as rewind_module
 from txstorm.runtime.books import Books
 from txstorm.runtime.rewind import rewind
 from txstorm.runtime.rewinding import finish_rewind
@@ -87,6 +88,28 @@ def test_who_slept_through_a_rewind_does_not_go_on_before_it(tmp_path: Path, boo
     assert late.standing() == before
     ledger.close()
     count(tmp_path / "data", 4)
+
+
+def test_nor_through_a_decision_to_rewind(tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the simulated worlds (seed 2026, schedules 12,080 and 319,249 of their day)."""
+    identity = books.identity()
+    assert identity is not None
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(rewind_module, "carry_out", die)
+        rewind(tmp_path / "data", 1)
+    ledger = open_ledger(tmp_path / "data", create=False)
+    late = Books(ledger, tmp_path / "data" / "intents")
+    with pytest.raises(FencedError, match="expected timeline 0, as it was read at the start, found 1"):
+        leading.take_over(tmp_path / "data", late, identity)
+    ledger.close()
+    count(tmp_path / "data", 4)
+    found = books.identity()
+    assert found is not None
+    assert found.timeline == 1
 
 
 def test_a_rewind_that_somebody_else_has_carried_out_is_left_alone(

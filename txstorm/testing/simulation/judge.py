@@ -265,9 +265,9 @@ class Judge:
                 raise Violation(4, f"txid {txid} has extents {extents}, the one before it {before}")
 
     def completed(self, last: int, intents: int) -> None:
-        """Whoever has completed a group up to `last` keeps the last intents."""
+        """Whoever has completed a group up to `last` keeps the last intents; asleep, others may have decided more."""
         entries = self._world.entries
-        kept = entries.names(names.INTENTS)
+        kept = [txid for txid in entries.names(names.INTENTS) if int(txid) <= last]
         if len(kept) != intents and last == self.currtx - 1:
             raise Violation(6, f"txid {last} is completed, intents {kept} are kept, {intents} should be")
 

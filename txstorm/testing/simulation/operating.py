@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from txstorm.errors import DataDirectoryError
 from txstorm.ledger.names import savepoint_path
 from txstorm.ledger.store import ABSENT, Check
 from txstorm.runtime.rewinding import carry_out
@@ -68,4 +69,7 @@ def take_back(process: Process, share: float, *, asleep: bool) -> bool:
 def _row(process: Process, timeline: int, txid: int) -> dict[str, Any]:
     own = {"timeline": timeline + 1, "first": txid, "last": txid, "versions": {}}
     known = [*process.world.history, *(row for rows in process.books.history().values() for row in rows)]
-    return {**[row for row in known if row["txid"] == txid][-1], **own}
+    rows = [row for row in known if row["txid"] == txid]
+    if not rows:  # as `history_row`: who was superseded may find that somebody else took it back
+        raise DataDirectoryError(f"the history does not know txid {txid}")
+    return {**rows[-1], **own}
