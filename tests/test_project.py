@@ -5,7 +5,6 @@ import configparser
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import venv
@@ -39,16 +38,19 @@ def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_function_budget():
-    lengths = sorted(function_lengths(), reverse=True)
-    numbers = [length for length, _ in lengths]
-    assert [entry for entry in lengths if entry[0] > 50] == []
-    assert statistics.median(numbers) <= 8
-    assert statistics.quantiles(numbers, n=10)[-1] <= 25, lengths[: len(lengths) // 10]
+    """No quota for the others: a function is as long as its subject, up to this wall."""
+    assert [entry for entry in sorted(function_lengths(), reverse=True) if entry[0] > 50] == []
 
 
 def test_file_budget():
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+    """Beyond 400 lines a module says in its docstring why it is one module; 600 is the wall."""
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in MODULES}
+    lengths = {path: len(text.splitlines()) for path, text in texts.items()}
+    assert {path: lines for path, lines in lengths.items() if lines > 600} == {}
+    long = [path for path, lines in lengths.items() if lines > 400]
+    assert [
+        path for path in long if "one module" not in " ".join((ast.get_docstring(ast.parse(texts[path])) or "").split())
+    ] == []
 
 
 # --- dependencies and scripts -----------------------------------------------------------------------------------------
