@@ -1,9 +1,11 @@
 """The lease of a ledger: who may lead.
 
-On a file it is a POSIX record lock, because the operating system frees that with the process, also after SIGKILL.
-Such a lock belongs to the process and is dropped as soon as *any* handle of the file is closed in it. Therefore
-the lock has a file of its own, and a registry says what this process holds: while it holds a lease, nothing here
-opens that file again.
+On a file it is a lock that the operating system releases with the process, also after SIGKILL. On Linux the lock
+belongs to the open file description (``F_OFD_SETLK``): a classic POSIX record lock belongs to the process, and is
+released as soon as *any* handle of the file is closed in it, so a notebook cell that reads or copies the lock file
+would release the lease of the run beside it. Both kinds exclude each other, so runs of older versions are kept out as
+before.
+A forked child inherits the description and would keep the lock alive, so it closes its copy at once.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ Clock = Callable[[], datetime]
 POLL = 0.2
 """Seconds between two looks at a lease that nobody tells about."""
 
-_LINUX = sys.platform.startswith("linux")
-# struct flock, as F_GETLK wants it: the answer names the process that has the lock.
-_FLOCK = "@hhqqi0q" if _LINUX else "@qqihh"
+LINUX = sys.platform.startswith("linux")
+# struct flock, as F_GETLK and F_OFD_SETLK want it. F_GETLK names the process of a POSIX lock, and -1 for the others.
+_FLOCK = "@hhqqi0q" if LINUX else "@qqihh"
 
 
 def utc_now() -> datetime:
@@ -114,23 +116,23 @@ class FileLease:
                 raise held_error(self._key, ours)
             file = _open_lock_file(self._path)
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
             except OSError as error:
                 theirs = _theirs(file)
                 os.close(file)
                 raise _refusal(self._key, error, theirs) from None
-            self._file = file
+            self._file = _files[self._key] = file
             _registry[self._key] = me = this_process(owner, self._clock)
             _write(file, me)
 
     def release(self) -> None:
         """Give it back if this object has it."""
         with _registry_lock:
-            # After a fork the child has the number, but the lock is the parent's and so is the file's content.
+            # In a forked child the lease, and the content of the file, are the parent's.
             if self._file is not None and _ours(self._key) is not None:
                 os.ftruncate(self._file, 0)
                 os.close(self._file)
-                del _registry[self._key]
+                del _registry[self._key], _files[self._key]
             self._file = None
 
     def check(self) -> None:
@@ -166,6 +168,19 @@ class FileLease:
 
 _registry_lock = threading.Lock()
 _registry: dict[str, Holder] = {}
+_files: dict[str, int] = {}
+
+
+def _forked() -> None:
+    """Close the parent's lock files in a forked child: it would keep the leases held after the parent's death."""
+    global _registry_lock
+    _registry_lock = threading.Lock()  # another thread of the parent may have held it
+    for file in _files.values():
+        os.close(file)
+    _files.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _ours(key: str) -> Holder | None:
@@ -209,20 +224,51 @@ def _theirs(file: int) -> Holder | None:
     if pid is None:
         return None
     written = _read(file)
-    # Pids are 0 or negative across containers. Another pid than written: the new holder has not written yet.
-    if written is not None and pid in (written.pid, 0, -1):
+    # The pid is -1 of a lock that belongs to a file description, and 0 or negative across containers. The content is
+    # that of an earlier holder while the new one has not written yet.
+    if written is not None and (pid == written.pid or (pid <= 0 and not is_gone(written))):
         return written
-    return Holder("another run", pid, "", "")
+    return Holder("another run", max(pid, 0), "", "")
+
+
+def is_gone(holder: Holder) -> bool:
+    """Whether the process of `holder` has certainly ended: it was one of this host, and its pid is not in use."""
+    if holder.pid <= 0 or holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # it belongs to another user
+    return False
+
+
+def _lock(file: int) -> None:
+    """Lock the open file description, or, where the system has no such locks, the file for this process."""
+    if LINUX:
+        lock_bytes(file, fcntl.F_WRLCK, 0, 0)
+    else:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def lock_bytes(file: int, kind: int, start: int, length: int) -> None:
+    """Lock (or unlock, ``F_UNLCK``) bytes of an open file description of this process, on Linux; 0 bytes: to the end.
+
+    Raises:
+        OSError: another description, or a process, has a lock that excludes this one.
+    """
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
 
 
 def _locking_pid(file: int) -> int | None:
     answer = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, _flock_request()))
-    kind, pid = (answer[0], answer[4]) if _LINUX else (answer[3], answer[2])
+    kind, pid = (answer[0], answer[4]) if LINUX else (answer[3], answer[2])
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _flock_request() -> bytes:
-    if _LINUX:
+    if LINUX:
         return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     return struct.pack(_FLOCK, 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
 

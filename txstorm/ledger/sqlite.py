@@ -11,7 +11,7 @@ from pathlib import Path
 
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.lease import Clock, FileLease, poll_free, utc_now
-from txstorm.ledger.sqlite_file import BUSY, connect, create_file, entry_crc, translated
+from txstorm.ledger.sqlite_file import BUSY, Guard, connect, create_file, entry_crc, translated
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome, pass_deleted
 
 _PATHS = "SELECT path FROM kv"
@@ -46,6 +46,7 @@ class SqliteLedger:
         if create and not read_only and not os.path.lexists(path):
             create_file(path)
         self._connection: sqlite3.Connection | None = connect(path, read_only=read_only, busy=busy)
+        self._guard = Guard.of(path)
         self._lease = FileLease(path.with_name(path.name + ".lock"), clock)
 
     def get(self, path: str) -> Entry | None:
@@ -110,7 +111,7 @@ class SqliteLedger:
         with self._lock:
             self._lease.release()
             if self._connection is not None:
-                self._connection.close()
+                self._guard.close(self._connection)
                 self._connection = None
 
     @contextmanager

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, TxstormError
 from txstorm.ledger.durable import sync_file
+from txstorm.ledger.lease import LINUX, lock_bytes
 
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
 
 # How long a commit waits for another process's commit, in seconds; a commit takes milliseconds.
 BUSY = 30.0
+# Bytes that SQLite itself keeps locked while a database in WAL mode is open: of the database, so that another process
+# which closes it does not take itself for the last one and delete the log; of the shared memory, so that another one
+# which opens it does not take itself for the first one and truncate it. See os_unix.c: SHARED_FIRST, UNIX_SHM_DMS.
+_GUARDED = {"": (0x40000002, 510), "-shm": (128, 1)}
 _SCHEMA = """
 CREATE TABLE format(name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE kv(path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL)
@@ -73,6 +81,80 @@ def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Conne
             connection.close()
             raise
     return connection
+
+
+class Guard:
+    """Locks beside SQLite's own on an open ledger, which no other handle in this process can release.
+
+    SQLite's are POSIX locks: reading or copying the data directory in the process of a run (a notebook cell that calls
+    `shutil.copytree`) releases them. The next command of another process that wrote to the ledger then deleted the log
+    that the run went on writing to, and later commits were lost with the process. These locks belong to open file
+    descriptions. Handles of one file share them, and the descriptions are closed with the last handle only, since
+    closing them releases SQLite's locks, too. Without effect where the system has no such locks.
+
+    Args:
+        path: a ledger with an open connection, which has read something.
+    """
+
+    _lock = threading.Lock()
+    _shared: ClassVar[dict[str, Guard]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[int, tuple[int, int]] = {}
+        self._handles = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Guard:
+        """The guard of the ledger at `path`, for one more handle; call `close` once for each."""
+        key = os.path.realpath(path)
+        with cls._lock:
+            guard = cls._shared.setdefault(key, cls(Path(key)))
+            guard.add_handle()
+        return guard
+
+    def add_handle(self) -> None:
+        """Count one more handle, and lock the files that are not locked yet; called by `of`."""
+        self._handles += 1
+        if not LINUX:
+            return
+        held = {os.fstat(file).st_ino for file in self._files}
+        for suffix, bytes_ in _GUARDED.items():
+            with suppress(OSError):  # no shared memory: nobody writes, and this handle has a copy
+                name = f"{self._path}{suffix}"
+                if os.stat(name).st_ino in held:
+                    continue
+                file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+                self._files[file] = bytes_
+                lock_bytes(file, fcntl.F_RDLCK, *bytes_)
+
+    def close(self, connection: sqlite3.Connection) -> None:
+        """Close `connection`; if it is the last one, SQLite can then merge and delete its log as usual."""
+        with self._lock:
+            self._handles -= 1
+            if self._handles:
+                connection.close()
+                return
+            self._shared.pop(str(self._path), None)
+            for file, bytes_ in self._files.items():
+                lock_bytes(file, fcntl.F_UNLCK, *bytes_)
+            connection.close()
+            self.close_files()
+
+    def close_files(self) -> None:
+        """Close the descriptions, and release their locks with them."""
+        while self._files:
+            os.close(self._files.popitem()[0])
+
+    @classmethod
+    def forked(cls) -> None:
+        """Close the copies of a forked child; they would keep the locks after the parent's death."""
+        cls._lock = threading.Lock()  # another thread of the parent may have held it
+        while cls._shared:
+            cls._shared.popitem()[1].close_files()
+
+
+os.register_at_fork(after_in_child=Guard.forked)
 
 
 def _check_file(path: Path, *, read_only: bool) -> None:

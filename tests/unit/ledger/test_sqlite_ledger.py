@@ -173,6 +173,37 @@ def test_what_was_committed_before_sigkill_is_there_for_readers_and_the_next_wri
 
 
 @integration
+def test_copying_the_data_directory_in_the_process_loses_no_later_commit(
+    ledger_file: Path, processes, tmp_path_factory
+) -> None:
+    """Closing the copied files releases SQLite's own locks: the next writer would delete the log of the live one."""
+    with closing(SqliteLedger(ledger_file, create=False)) as ledger:
+        ledger.commit([Put("a", b"")])
+        shutil.copytree(ledger_file.parent, tmp_path_factory.mktemp("copies") / "copy")
+        processes.run(
+            "ledger = SqliteLedger(path, create=False); ledger.commit([Put('b', b'')]); ledger.close()", ledger_file
+        )
+        ledger.commit([Put("c", b"")])
+        with closing(SqliteLedger(ledger_file, create=False, read_only=True)):
+            pass  # another handle of this process leaves the locks in place when it is closed
+        processes.run(
+            "ledger = SqliteLedger(path, create=False); ledger.commit([Put('d', b'')]); ledger.close()", ledger_file
+        )
+        look = "print(SqliteLedger(path, create=False, read_only=True).children(''))"
+        assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
+    assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
+
+
+@integration
+def test_the_last_handle_leaves_one_file(ledger_file: Path) -> None:
+    handles = [SqliteLedger(ledger_file, create=False, read_only=one) for one in (False, True, False)]
+    handles[0].commit([Put("a", b"")])
+    for handle in handles:
+        handle.close()
+    assert [path.name for path in ledger_file.parent.glob("ledger.db*")] == ["ledger.db"]
+
+
+@integration
 def test_of_two_processes_one_wins_each_version(ledger_file: Path, processes) -> None:
     code = """
 ledger = SqliteLedger(path, create=False)
