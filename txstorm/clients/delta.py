@@ -3,6 +3,8 @@
 Every commit goes through `DeltaHandle.commit`: as an entry of our own where the table is a plain one, see
 `delta_entry`; else through delta-rs with ``max_commit_retries=0``, since by default it retries a lost race by itself,
 accepts a lower app-transaction version, and lets two compactions double the rows.
+
+It is one module, since all of `deltalake` that tables need is behind one handle.
 """
 
 from __future__ import annotations
@@ -167,7 +169,9 @@ class DeltaHandle:
         """
         try:
             with locked(self.path):
-                if not self._commit_entry(commit):
+                if commit.properties:
+                    self._commit_properties(commit)
+                elif not self._commit_entry(commit):
                     self._commit_through(commit)
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
@@ -208,6 +212,16 @@ class DeltaHandle:
             "append",
             table.schema(),
             commit_properties=_properties(commit),
+            post_commithook_properties=_NO_HOOKS,
+        )
+
+    def _commit_properties(self, commit: Commit) -> None:
+        table = self._read_here()
+        made = [json.loads(table.schema().to_json()), {**table.metadata().configuration, **commit.properties}]
+        table.alter.set_table_properties(
+            dict(commit.properties),
+            raise_if_not_exists=False,
+            commit_properties=_properties(commit, made),
             post_commithook_properties=_NO_HOOKS,
         )
 

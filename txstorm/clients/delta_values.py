@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+LOG_RETENTION = "delta.logRetentionDuration"
+"""The table property that says for how long an entry stays in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Commit(NamedTuple):
         removed_at: milliseconds since 1970 that removed files are marked with.
         label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
         data_change: False when the rows stay what they are, in other files.
+        properties: table properties that it sets; such a commit has no files.
     """
 
     transactions: Mapping[str, int]
@@ -57,3 +62,4 @@ class Commit(NamedTuple):
     removed_at: int = 0
     label: str = ""
     data_change: bool = True
+    properties: Mapping[str, str] = MappingProxyType({})

@@ -214,6 +214,7 @@ def _lead(
         letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
         cache_bytes=topology.settings.index_cache_bytes,
         spark=writer,
+        log_retention=topology.settings.log_retention,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, patient)

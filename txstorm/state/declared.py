@@ -17,6 +17,7 @@ from txstorm.errors import StateError
 from txstorm.state.expiry import TTL, check_ttl, ttl_of, ttl_property
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.state.owner import KEYS, LAYOUT, VALUES
+from txstorm.state.properties import log_properties
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
 from txstorm.state.table import DeltaTableState, TableRef
 
@@ -66,15 +67,19 @@ class Declaration:
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """What one of its tables says about its columns, for readers that do not have the topology's code.
-
-        And what Spark is to know of it, where it writes.
-        """
-        tuned = PROPERTIES if self.table.writer == SPARK else {}
+        """What one of its tables says about its columns, for readers that do not have the topology's code."""
         if isinstance(self.table, SinkTable):
-            return {VALUES: json.dumps(list(self.table.columns)), **tuned}
+            return {VALUES: json.dumps(list(self.table.columns))}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
-        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {}), **tuned}
+        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
+
+    def promised(self, log_retention: float) -> dict[str, str]:
+        """What other readers and writers of its tables may rely on; existing tables get what of it they lack.
+
+        Args:
+            log_retention: seconds that an entry stays in the log.
+        """
+        return {**log_properties(log_retention), **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared."""

@@ -14,6 +14,7 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
 from txstorm.clients.seal import sealed
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.ledger.durable import sync_file
+from txstorm.state.properties import due, log_properties, recorded
 from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
 from txstorm.state.table import checkpoint_after
 from txstorm.state.tiling import check_tiles
@@ -104,6 +105,25 @@ def check_history(data_dir: Path) -> None:
         _open(data_dir / HISTORY)
 
 
+def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
+    """Give the table, where there is one, those of the `wanted` properties that it lacks; what a user has set stays."""
+    if not is_table(data_dir / HISTORY):
+        return
+    handle = _open(data_dir / HISTORY)
+    for _ in range(TRIES):
+        missing = due(handle.properties, wanted)
+        if not missing:
+            return
+        label = f"txstorm sets {', '.join(sorted(missing))}"
+        try:
+            handle.commit(Commit({}, {"kind": "describe"}, label=label, properties=missing))
+        except ConflictError:
+            handle.refresh()
+            continue
+        _sync_entry(handle, handle.version)
+        return
+
+
 def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """`rows`, as `append_history` takes them, as a table of `SCHEMA`."""
     return pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
@@ -122,9 +142,13 @@ def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) ->
         handle.commit(Commit({app: last}, info, [file]))
     except ConflictError:
         return False
+    _sync_entry(handle, version)
+    return True
+
+
+def _sync_entry(handle: DeltaHandle, version: int) -> None:
     sync_file(handle.log_entry(version))
     sync_file(handle.log_entry(version).parent)
-    return True
 
 
 def _tidy(handle: DeltaHandle) -> None:
@@ -145,7 +169,8 @@ def _open_or_create(path: Path) -> DeltaHandle:
     if is_table(path):
         return _open(path)
     (path / STAGED).mkdir(parents=True, exist_ok=True)
-    handle = DeltaHandle.create(path, SCHEMA, {"txstorm.history": FORMAT}, Commit({}, {"kind": "create"}))
+    properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
+    handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
     for file in (handle.log_entry(0), handle.log_entry(0).parent, path / STAGED, path / STAGED.partition("/")[0], path):
         sync_file(file)
     sync_file(path.parent)

@@ -1,6 +1,7 @@
 """A table as its log tells it: whose it is, which txid and epoch it is at, and how a group gets into it.
 
 What is decided about a table is decided here, on the log alone; files and directories are `txstorm.state.table`'s.
+It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, Fenc
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
 from txstorm.state.owner import Owner, TableRef, check_owner
+from txstorm.state.properties import due
 from txstorm.state.tiling import check_own, check_tiles
 
 TRIES = 10
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
-REGROUPED, RESTORED, PRUNED = "regroup", "restore", "prune"
+REGROUPED, RESTORED, PRUNED, DESCRIBED = "regroup", "restore", "prune", "describe"
 
 
 class TableLog(Protocol):
@@ -188,6 +190,30 @@ class LoggedTable(ABC):
                 self._make_durable(version)
                 return
         raise self.blocked("raise the epoch", None)
+
+    def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
+        """Give the table those of the `wanted` properties that it lacks; what a user has set stays.
+
+        Called when the epoch is raised. Without anything to set it writes nothing.
+
+        Raises:
+            FencedError: a newer coordinator leads this table.
+            BlockedError: the commit cannot be made.
+        """
+        for _ in range(TRIES):
+            self._check_epoch(epoch)
+            missing = due(self._log.properties, wanted)
+            if not missing:
+                return
+            last = self.last_txid()
+            info = {**identity_info(self.owner), "kind": DESCRIBED, "epoch": epoch, "last": last}
+            apps = {self._txid_app: last, self._epoch_app: epoch}
+            label = f"txstorm sets {', '.join(sorted(missing))}"
+            version = self._try(Commit(apps, info, label=label, properties=missing))
+            if version is not None:
+                self._make_durable(version)
+                return
+        raise self.blocked("set its properties", None)
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
         """Publish the staged rows of `intent` to this table, once; returns the version that holds them.

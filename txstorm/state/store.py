@@ -1,4 +1,7 @@
-"""All tables of a topology in one data directory: opened together, published in order, kept in trim."""
+"""All tables of a topology in one data directory: opened together, published in order, kept in trim.
+
+It is one module, since all of it works on the same open tables and on what is known of their unpublished rows.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,15 @@ from txstorm.state.expiring import Expiring
 from txstorm.state.gathering import Gathering, are_many, small_files
 from txstorm.state.group import CommitGroup as CommitGroup
 from txstorm.state.group import Member, States, Tables
-from txstorm.state.history import HISTORY
+from txstorm.state.history import HISTORY, describe_history
 from txstorm.state.index import Bounds, StateIndex
 from txstorm.state.indexing import opened_index
 from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.state.maps import MapGroup
 from txstorm.state.outside import OutsideStore
 from txstorm.state.owner import key_names_of
+from txstorm.state.properties import DEFAULT_SECONDS, log_properties
+from txstorm.state.properties import recorded as recorded_properties
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
@@ -58,6 +63,7 @@ class StateStore:
         outside: OutsideStore,
         bounds: Bounds | None = None,
         spark: SparkWriter | None = None,
+        log_retention: float = DEFAULT_SECONDS,
     ) -> None:
         self.data_dir = data_dir
         self.outside = outside
@@ -74,6 +80,7 @@ class StateStore:
         self._merged: list[tuple[int, Path]] = []
         self._bounds = bounds or Bounds()
         self._spark = spark
+        self._log_retention = log_retention
 
     @classmethod
     def open(
@@ -94,6 +101,7 @@ class StateStore:
         cache_bytes: int | None = None,
         bounds: Bounds | None = None,
         spark: SparkWriter | None = None,
+        log_retention: float = DEFAULT_SECONDS,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -115,6 +123,7 @@ class StateStore:
             cache_bytes: of all states in memory, which share it evenly.
             bounds: of every state's index, instead.
             spark: publishes to the tables that are declared with ``writer="spark"``; there must be one for them.
+            log_retention: seconds that an entry stays in the log of a table.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -135,17 +144,19 @@ class StateStore:
                     missing.append((one, ref))
         _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded)
         for number, (one, ref) in enumerate(missing, start=1):
-            found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, one.about(ref))
+            about = {**one.about(ref), **recorded_properties(one.promised(log_retention))}
+            found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, about)
             faults.point(f"p0.{number}.created")
         for one in declared:
             if spark is not None and one.table.writer == SPARK:
                 found[one.refs[0]].use(spark)
         if cache_bytes is not None:
             bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
-        return cls(data_dir, declared, found, OutsideStore(data_dir, owner, maps or {}, outlets), bounds, spark)
+        outside = OutsideStore(data_dir, owner, maps or {}, outlets)
+        return cls(data_dir, declared, found, outside, bounds, spark, log_retention)
 
     def raise_epoch(self, epoch: int) -> None:
-        """Take over every table; called in P0, and again for tables made by `open`.
+        """Take over every table, and give it the properties that it lacks; called in P0, after `open`.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -154,6 +165,10 @@ class StateStore:
             table.raise_epoch(epoch)
             faults.point(f"p0.{number}.raised")
         self._epoch = epoch
+        for one in self._declared:
+            for ref in one.refs:
+                self._delta[ref].set_properties(one.promised(self._log_retention), epoch)
+        describe_history(self.data_dir, log_properties(self._log_retention))
 
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.

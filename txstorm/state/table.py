@@ -66,7 +66,10 @@ class DeltaTableState(LoggedTable):
     def create(
         cls, data_dir: Path, owner: Owner, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
     ) -> DeltaTableState:
-        """Create an empty, durable table whose range starts after `txid`; `about` are further table properties."""
+        """Create an empty, durable table whose range starts after `txid`; `about` are further table properties.
+
+        Those that are to follow the settings later come from `properties.recorded`.
+        """
         path = data_dir / ref.uri
         (path / STAGED).mkdir(parents=True, exist_ok=True)
         info = {**identity_info(owner), "kind": CREATED, "last": txid}

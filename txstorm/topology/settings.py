@@ -126,6 +126,11 @@ class Settings(BaseModel):
         description="seconds for which earlier transactions can be read and gone back to; none: for good. What is "
         "older is removed, but for what savepoints need",
     )
+    log_retention: Annotated[Duration, Field(le=36_500 * 86_400)] = Field(
+        86_400.0,
+        description="seconds that other readers can go back in the log of a table, and a streaming query of it may "
+        "stand still; earlier entries are archived, for txstorm",
+    )
     ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None,
         description="where the coordinator remembers: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "

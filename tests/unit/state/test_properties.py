@@ -1,0 +1,129 @@
+"""Table properties that other readers and writers rely on: set at creation, and on existing tables at the next start."""
+
+import json
+
+import pytest
+from deltalake import DeltaTable
+from store_cases import INCARNATION, TOPOLOGY, commit, open_store
+
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import FencedError
+from txstorm.state import properties
+from txstorm.state.declared import Declaration
+from txstorm.state.history import append_history
+from txstorm.state.read import read_state
+from txstorm.state.table import DeltaTableState, Owner, TableRef
+
+RETENTION, CLEANUP = "delta.logRetentionDuration", "delta.enableExpiredLogCleanup"
+TABLES = ["changes/counts", "state/counts", "changes/totals", "state/totals", "sinks/out"]
+OUT = TableRef("sink", "out")
+
+
+def found(data_dir, uri="sinks/out"):
+    return DeltaTable(str(data_dir / uri)).metadata().configuration
+
+
+def version(data_dir, uri="sinks/out"):
+    return DeltaTable(str(data_dir / uri)).version()
+
+
+def user_sets(data_dir, **changed):
+    values = {RETENTION: changed["retention"]}
+    DeltaTable(str(data_dir / "sinks/out")).alter.set_table_properties(values, raise_if_not_exists=False)
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A data directory whose tables were made without any of these properties."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Declaration, "promised", lambda *_: {})
+        patch.setattr("txstorm.state.store.log_properties", lambda *_: {})
+        patch.setattr("txstorm.state.store.recorded_properties", dict)
+        patch.setattr("txstorm.state.history.recorded", lambda _: {})
+        store = open_store(tmp_path, create=True)
+        commit(store, 1, {"a": 1})
+        append_history(tmp_path, [_row(1)])
+        store.close()
+    assert RETENTION not in found(tmp_path)
+    assert RETENTION not in found(tmp_path, "history")
+    return tmp_path
+
+
+def _row(txid):
+    row = {"timeline": 0, "txid": txid, "attempt": 1, "stamp": 1, "first": txid, "last": txid, "digest": "d"}
+    return {**row, "extents": {}, "versions": {}, "tuples": 1}
+
+
+def test_new_tables_have_them_from_their_first_version_on(tmp_path):
+    open_store(tmp_path, create=True, log_retention=7200.0)
+    for uri in TABLES:
+        first = json.loads((tmp_path / uri / "_delta_log" / f"{0:020d}.json").read_text().splitlines()[2])
+        assert first["metaData"]["configuration"][RETENTION] == "interval 2 hours"
+        assert found(tmp_path, uri)[CLEANUP] == "false"
+
+
+def test_existing_tables_get_them_once(old):
+    before = {uri: version(old, uri) for uri in [*TABLES, "history"]}
+    for epoch in (2, 3):
+        open_store(old, epoch=epoch)
+        for uri in [*TABLES, "history"]:
+            assert found(old, uri)[RETENTION] == "interval 1 days"
+            assert found(old, uri)[CLEANUP] == "false"
+            raised = 0 if uri == "history" else epoch - 1
+            assert version(old, uri) == before[uri] + raised + 1
+    store = open_store(old, epoch=4)
+    commit(store, 2, {"a": 1}, epoch=4)
+    store.close()
+    assert read_state(old, "counts").to_pylist()[0]["n"] == 2
+
+
+def test_they_follow_the_setting(old):
+    for epoch, (seconds, text) in enumerate([(90.5, "91 seconds"), (3600, "1 hours"), (600, "10 minutes")], start=2):
+        open_store(old, epoch=epoch, log_retention=seconds)
+        assert found(old)[RETENTION] == f"interval {text}"
+
+
+@pytest.mark.parametrize("when", ["before txstorm sets it", "over what txstorm has set"])
+def test_what_a_user_has_set_stays(old, when):
+    if when.startswith("over"):
+        open_store(old, epoch=2)
+    user_sets(old, retention="interval 5 days")
+    open_store(old, epoch=3, log_retention=60)
+    assert found(old)[RETENTION] == "interval 5 days"
+    assert found(old)[CLEANUP] == "false"
+    assert found(old, "changes/counts")[RETENTION] == "interval 1 minutes"
+
+
+def test_a_stale_coordinator_sets_nothing(old):
+    stale = open_store(old, epoch=2, log_retention=60)
+    open_store(old, epoch=3)
+    with pytest.raises(FencedError):
+        stale.tables[OUT].set_properties(properties.log_properties(5), 2)
+    assert found(old)[RETENTION] == "interval 1 days"
+
+
+def test_a_commit_of_another_writer_in_between_is_not_lost(old):
+    owner = Owner(TOPOLOGY, INCARNATION)
+    table = DeltaTableState.open(old, owner, OUT)
+    DeltaTable(str(old / OUT.uri)).alter.set_table_properties({"theirs": "1"}, raise_if_not_exists=False)
+    table.set_properties(properties.log_properties(5), 1)
+    assert {**found(old), "theirs": "1"} == found(old)
+    assert found(old)[RETENTION] == "interval 5 seconds"
+
+
+def test_the_entry_has_a_checksum_and_the_range_of_txids_goes_on(old):
+    store = open_store(old, epoch=2)
+    commit(store, 2, {"b": 1}, epoch=2)
+    store.close()
+    infos = DeltaHandle.open(old / "changes/counts").checked_infos()
+    assert [info["kind"] for info in infos][-3:] == ["epoch", "describe", "commit"]
+    entry = old / "changes/counts/_delta_log" / f"{version(old, 'changes/counts') - 1:020d}.json"
+    entry.write_text(entry.read_text().replace("interval 1 days", "interval 9 days"))
+    with pytest.raises(Exception, match="checksum"):
+        open_store(old, epoch=3)
+
+
+@pytest.mark.parametrize("note", ["no JSON", "[1]", "[" * 100_000])
+def test_a_note_of_what_was_set_that_makes_no_sense_is_none(note):
+    kept = properties.due({properties.SET: note, RETENTION: "interval 1 days"}, {RETENTION: "interval 2 days"})
+    assert not kept
