@@ -1,5 +1,7 @@
 """Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
 
+For defects of code that the simulation does not run (stores of maps), a named test looks instead.
+
 Arguments: ``[--schedules N] [--seed S] [NAME...]``. As many are tried at once as there are processors. The last line is
 ``killed K of N``; exit code 1 when one survives.
 """
@@ -25,17 +27,19 @@ print(report.schedules, report.found[0].what if report.found else "")
 
 
 class Mutant(NamedTuple):
-    """A defect: in `file`, what is `old`, which is there once, becomes `new`."""
+    """A defect: in `file`, `old`, which is there once, becomes `new`; `test` looks for it, or else the simulation."""
 
     name: str
     file: str
     old: str
     new: str
+    test: str = ""
 
 
 MACHINE, PLANNING, BOOKS = "coordinator/machine.py", "runtime/planning.py", "runtime/books.py"
 CONCLUDING, LEADING, LOGGED = "runtime/concluding.py", "runtime/leading.py", "state/logged.py"
-REWINDING = "runtime/rewinding.py"
+REWINDING, EXECUTORS = "runtime/rewinding.py", "spouts/executors.py"
+STATE_CHECKS = "tests/unit/testing/test_state_checks.py"
 
 MUTANTS = (
     Mutant(
@@ -491,6 +495,57 @@ MUTANTS = (
         "        change = files.as_of is not None or files.floor is not None\n",
         "        change = True\n",
     ),
+    Mutant(
+        "metadata_is_handed_out_live",
+        EXECUTORS,
+        'return None if document is None else copied(document["meta"])',
+        'return None if document is None else document["meta"]',
+    ),
+    Mutant(
+        "what_a_coordinator_returned_is_kept_itself",
+        EXECUTORS,
+        """{"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}""",
+        """{"meta": meta}""",
+    ),
+    Mutant(
+        "a_mark_is_compared_and_moved_in_two_steps",
+        "clients/sql.py",
+        """        same = [self._marks.c[name] == value for name, value in asdict(expected).items()]
+        found = connection.execute(
+            sa.update(self._marks).where(self._marks.c.map == self._name, *same).values(**asdict(mark))
+        )
+""",
+        """        columns = [self._marks.c[name] for name in asdict(mark)]
+        stored = connection.execute(sa.select(*columns).where(self._marks.c.map == self._name)).one_or_none()
+        if stored is None or MapMark(*stored) != expected:
+            return False
+        connection.commit()
+        connection.begin()
+        found = connection.execute(
+            sa.update(self._marks).where(self._marks.c.map == self._name).values(**asdict(mark))
+        )
+""",
+        test=f"{STATE_CHECKS}::test_sqlite_passes",
+    ),
+    Mutant(
+        "a_store_in_memory_moves_its_mark_outside_its_lock",
+        "state/memory.py",
+        """        with self._lock:
+            if self._mark != expected:
+                return False
+            self._put(rows)
+            self._mark = mark
+            return True
+""",
+        """        if self._mark != expected:
+            return False
+        with self._lock:
+            self._put(rows)
+            self._mark = mark
+            return True
+""",
+        test=f"{STATE_CHECKS}::test_stores_in_memory_pass",
+    ),
 )
 
 
@@ -507,11 +562,23 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
         file.write_text(text.replace(mutant.old, mutant.new))
         environment = {**os.environ, "PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-c", RUN, str(schedules), str(seed)]
+        if mutant.test:
+            return _tested(mutant.test, environment)
         made = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, check=False)
         if made.returncode:
             sys.exit(f"mutant {mutant.name}: the simulation did not run:\n{made.stderr}")
         count, _, what = made.stdout.strip().partition(" ")
         return int(count), what
+
+
+def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
+    """As `killed`, by a test, which counts as one schedule."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
+    made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    if made.returncode not in (0, 1):
+        sys.exit(f"test {test} did not run:\n{made.stdout}{made.stderr}")
+    found = [line for line in made.stdout.splitlines() if line.startswith("FAILED")]
+    return 1, found[0] if found else ""
 
 
 def main() -> int:

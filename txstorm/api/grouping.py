@@ -8,7 +8,10 @@ from typing import Any, ClassVar, Protocol
 
 
 class CustomStreamGrouping(Protocol):
-    """A grouping of the user's own; must be a function of what it is given."""
+    """A user-defined grouping; must be a function of what it is given.
+
+    Every task works with a copy of the object for every batch: nothing it remembers lasts longer.
+    """
 
     def prepare(self, component: str, stream: str, targets: int) -> None:
         """Called once per task and batch with the source and the number of receiving tasks."""

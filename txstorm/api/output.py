@@ -49,7 +49,11 @@ def declared(fields: Iterable[str], streams: Mapping[str, Iterable[str]]) -> Out
 
 
 class Collector(Protocol):
-    """What bolts and spouts emit through. Grouping, anchoring and the attempt are the framework's business."""
+    """What bolts and spouts emit through. Grouping, anchoring and the attempt are the framework's business.
+
+    Emitted values, and the memory of emitted batches, must not change after the call: not all of them are copied in it.
+    The test driver raises `EmitError` when they do.
+    """
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple; `values` in the order of the declared fields. Raises `EmitError` on another arity."""

@@ -28,7 +28,10 @@ NOT_READY: Final = _NotReady()
 
 
 class SpoutCoordinator(StormNames):
-    """Plans transactions; runs once, in the driver, on one thread."""
+    """Plans transactions; runs once, in the driver, on one thread.
+
+    Metadata and marks are copied on the way in and out: a coordinator may change what it is given and has returned.
+    """
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "isReady": "is_ready",
@@ -48,7 +51,10 @@ class SpoutCoordinator(StormNames):
         return None
 
     def payload(self, metadata: Any) -> Any:
-        """Rows to ship with the batch, not stored; for sources that live in the driver's memory."""
+        """Rows to ship with the batch, not stored; for sources that live in the driver's memory.
+
+        They are not copied for every task: neither the coordinator nor an emitter may change them afterwards.
+        """
         return None
 
     def latest(self) -> Any:

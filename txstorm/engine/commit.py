@@ -12,6 +12,7 @@ import pyarrow as pa
 from txstorm.api.context import CommitResources, TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun
 from txstorm.engine.cargo import Cargo, Kind
+from txstorm.engine.checked import collector_kind
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.failures import RAISED, At, error_row
 from txstorm.engine.port import ErrorRow, TxidInput
@@ -173,8 +174,9 @@ class CommitRun:
                 self.resources.settle(spec.id, task)
             return self._routed(spec, task, run.collector)
 
+        undo = lambda: self.resources.undo(spec.id, task)  # noqa: E731 - likewise
         context = lambda: self._context(spec, task)  # noqa: E731 - made for every fresh object
-        return Work(spec, task, self._level, context, self._at, finish, lambda: self.resources.undo(spec.id, task))
+        return Work(spec, task, self._level, context, self._at, finish, undo, collector_kind(self._observe))
 
     def _context(self, spec: ComponentSpec, task: int) -> TaskContext:
         return TaskContext(
@@ -182,7 +184,7 @@ class CommitRun:
             component=spec.id,
             task=task,
             parallelism=spec.parallelism,
-            settings=spec.settings,
+            settings=spec.task_settings(),
             attempt=self._input.attempt,
             stamp=self._input.stamp,
             resources=self.resources if spec.kind == "committer" else None,

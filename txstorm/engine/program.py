@@ -9,6 +9,8 @@ from typing import Any
 
 import cloudpickle
 
+from txstorm.api.context import TaskContext
+from txstorm.api.copies import copied
 from txstorm.api.output import StreamDeclaration
 from txstorm.errors import InputError
 from txstorm.plan.large import Tables, spread_tables
@@ -22,6 +24,7 @@ class ComponentSpec:
 
     Attributes:
         settings: the topology's settings and over them the component's own configuration.
+        nested: the settings whose values are lists, dicts or sets.
         blob: the pickled user object, loaded afresh for every task and batch.
     """
 
@@ -30,7 +33,15 @@ class ComponentSpec:
     parallelism: int
     streams: Mapping[str, StreamDeclaration]
     settings: Mapping[str, Any]
+    nested: tuple[str, ...] = field(repr=False)
     blob: bytes = field(repr=False)
+
+    def task_settings(self) -> dict[str, Any]:
+        """The settings as one task gets them: a copy, which its code may change."""
+        settings = dict(self.settings)
+        for name in self.nested:
+            settings[name] = copied(settings[name])
+        return settings
 
     def fresh(self) -> Any:
         """A fresh copy of the user's object; raises `InputError` where the module of its class cannot be imported."""
@@ -95,6 +106,11 @@ class Program:
             spread=spread_tables(plan),
         )
 
+    def driver_context(self, component: str) -> TaskContext:
+        """The context of `component` for code that runs in the driver: a coordinator, or emitters that commit."""
+        spec = self.components[component]
+        return TaskContext(self.topology, component, 0, spec.parallelism, spec.task_settings())
+
     @property
     def spout(self) -> str:
         """The spout's id."""
@@ -118,12 +134,14 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
 
 
 def _spec(component: Component, settings: Mapping[str, Any]) -> ComponentSpec:
+    together = copied({**settings, **component.configuration})
     return ComponentSpec(
         id=component.id,
         kind=component.kind,
         parallelism=component.parallelism,
         streams=dict(component.streams),
-        settings={**settings, **component.configuration},
+        settings=together,
+        nested=tuple(name for name, value in together.items() if isinstance(value, dict | list | tuple | set)),
         blob=cloudpickle.dumps(component.object),
     )
 

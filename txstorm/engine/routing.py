@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Router:
         self._at = at or At()
         self._divert = divert
         self.task = task
-        self._custom = edge.grouping.custom
+        # A copy: what a grouping remembers of one attempt must not reach another one, which may run beside it.
+        self._custom = deepcopy(edge.grouping.custom)
         # A start that differs between txids and tasks, so that small batches do not all land on task 0.
         self._start = keys.hash_values((txid, task))
         self._next = self._start % edge.targets

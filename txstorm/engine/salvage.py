@@ -33,6 +33,7 @@ class Work(Generic[R]):
         context: makes the context of a fresh object.
         finish: all input is in: finishes the batch and gives what the task has to send on.
         undo: takes back what `finish` wrote into tables.
+        collector: the kind of its collector.
     """
 
     spec: ComponentSpec
@@ -42,10 +43,11 @@ class Work(Generic[R]):
     at: At
     finish: Callable[[BoltRun], R]
     undo: Callable[[], None] = lambda: None
+    collector: type[OutputCollector] = OutputCollector
 
     def begin(self, bolt: BasicBolt | BatchBolt) -> BoltRun:
         """Prepare `bolt`, a fresh object."""
-        return BoltRun(bolt, self.context(), OutputCollector(self.spec.id, self.spec.streams), self.at)
+        return BoltRun(bolt, self.context(), self.collector(self.spec.id, self.spec.streams), self.at)
 
     def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> R:
         """Run it, or what is left of it after `begun`; what user code raises escapes."""

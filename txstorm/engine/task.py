@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.bolts import Arrival, BoltRun
 from txstorm.engine.cargo import Cargo, Kind, split
+from txstorm.engine.checked import collector_kind, leaving_alone
 from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.digest import missing_digests
@@ -129,7 +131,7 @@ class StageTask:
             component=spec.id,
             task=self.task,
             parallelism=spec.parallelism,
-            settings=spec.settings,
+            settings=spec.task_settings(),
             attempt=txid_input.attempt,
             stamp=txid_input.stamp,
         )
@@ -144,7 +146,8 @@ class StageTask:
         self._spout_context.attempt = txid_input.attempt
         self._spout_context.stamp = txid_input.stamp
         self._spout_context.payload = txid_input.payload
-        return self._spout.run(txid_input.attempt, txid_input.document, self._carried, collector)
+        emit = partial(self._spout.run, txid_input.attempt, txid_input.document, self._carried, collector)
+        return emit() if self.observe is None else leaving_alone(txid_input.payload, spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
         """Digests of what the spout's task emitted without giving any itself."""
@@ -211,6 +214,7 @@ class TxidRun:
             lambda: self._task.context(spec, self._input),
             self.at,
             finish,
+            collector=collector_kind(self._task.observe),
         )
 
     def _emit(self, spec: ComponentSpec) -> _Sent | None:
@@ -220,7 +224,7 @@ class TxidRun:
             if self.parts is None:  # it has to emit, to find out what is not to be processed
                 self.parts = self._task.emit_spout(spec, self._input, OutputCollector(spec.id, spec.streams))
             return None
-        collector = OutputCollector(spec.id, spec.streams)
+        collector = collector_kind(self._task.observe)(spec.id, spec.streams)
         letters = len(self._salvage.letters) if self._salvage else 0
         if self._salvage:
             collector.divert = self._salvage.spout(spec.id, self._task.task, self._task.stage.level)

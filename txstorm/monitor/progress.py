@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -183,7 +183,7 @@ class Monitor:
     @staticmethod
     def _tell(listener: Listener, progress: TransactionProgress) -> None:
         try:
-            listener(progress)
+            listener(_copy(progress))
         except (Exception, SystemExit):
             log.exception("txid %s: a listener raised; the transaction is committed, the run goes on", progress.txid)
 
@@ -206,7 +206,7 @@ class Monitor:
     def recent(self) -> list[TransactionProgress]:
         """The last `RECENT` committed transactions, oldest first."""
         with self._lock:
-            return list(self._recent)
+            return list(map(_copy, self._recent))
 
     def snapshot(self) -> Snapshot:
         """The run now."""
@@ -225,3 +225,8 @@ class Monitor:
             dead_letters=totals.dead_letters,
             failures=failures,
         )
+
+
+def _copy(progress: TransactionProgress) -> TransactionProgress:
+    """What a user gets, and may change; of a group's transactions each has its own."""
+    return replace(progress, tuples=dict(progress.tuples), commit_ms=dict(progress.commit_ms))

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import TaskContext
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.collector import Observe
@@ -255,8 +254,7 @@ class Committer:
 
 def _spout_committer(program: Program) -> SpoutCommitter | None:
     spec = program.components[program.spout]
-    context = TaskContext(program.topology, spec.id, 0, spec.parallelism, spec.settings)
-    return spout_committer(spec.fresh(), context)
+    return spout_committer(spec.fresh(), program.driver_context(spec.id))
 
 
 def _letters(ready: Ready, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:

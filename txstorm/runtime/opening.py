@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
-from txstorm.api.context import TaskContext
 from txstorm.engine.collector import Observe
 from txstorm.engine.letters import TABLE_SCHEMA
 from txstorm.engine.port import Engine
@@ -249,8 +248,8 @@ def _assemble(
 ) -> Session:
     # With effects elsewhere one txid is decided before those of the next one begin.
     settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
-    context = TaskContext(topology.id, topology.spout.id, 0, topology.spout.parallelism, program.settings)
-    planning = Planning(books, planner(topology.spout.object, context), options.clock.now, external=topology.external)
+    source = planner(topology.spout.object, program.driver_context(program.spout))
+    planning = Planning(books, source, options.clock.now, external=topology.external)
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
     committer = Committer(
         program,

@@ -9,7 +9,6 @@ from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import TaskContext
 from txstorm.api.spout import NOT_READY
 from txstorm.engine.port import Pack, Processed, TxidInput
 from txstorm.engine.program import Program
@@ -48,8 +47,7 @@ class Planning:
     def reopen(self, spout: Component, program: Program) -> None:
         """Make the spout's coordinator anew, for another number of its tasks; called while nothing is in flight."""
         self.planner.close()
-        context = TaskContext(program.topology, spout.id, 0, spout.parallelism, program.settings)
-        self.planner = planner(spout.object, context)
+        self.planner = planner(spout.object, program.driver_context(spout.id))
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Txids from `currtx` on to emit again with stored metadata. An opaque spout's are dropped (R3)."""

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import TaskContext
 from txstorm.engine.letters import METADATA
 from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
@@ -189,8 +188,7 @@ def opened_source(topology: Topology, program: Program, recording: Recording) ->
     """
     spout = topology.spout
     check_spout(spout.object)
-    context = TaskContext(topology.id, spout.id, 0, spout.parallelism, program.settings)
-    made = planner(spout.object, context)
+    made = planner(spout.object, program.driver_context(spout.id))
     try:
         yield Source(made, recording)
     finally:

@@ -18,6 +18,7 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.composite import AnySpout, CompositeSpout
 from txstorm.api.context import TaskContext
+from txstorm.api.copies import copied
 from txstorm.api.output import Collector
 from txstorm.api.spout import (
     NOT_READY,
@@ -93,7 +94,7 @@ def spout_committer(spout: AnySpout, context: TaskContext) -> SpoutCommitter | N
 
 
 def _of_source(context: TaskContext, name: str) -> TaskContext:
-    return replace(context, component=f"{context.component}/{name}")
+    return replace(context, component=f"{context.component}/{name}", settings=copied(context.settings))
 
 
 def check_spout(spout: AnySpout) -> None:
@@ -115,35 +116,41 @@ class _DriverPlanner(SpoutPlanner):
         self.opaque = opaque
         self._coordinator = coordinator
         self._component = component
+        self._ships = _overridden(coordinator, SpoutCoordinator.payload)
+        self._listens = _overridden(coordinator, SpoutCoordinator.committed)
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         if not replay and not self._coordinator.is_ready():
             return NOT_READY
-        meta = self._coordinator.initialize_transaction(txid, previous and previous["meta"])
+        meta = self._coordinator.initialize_transaction(txid, _meta(previous))
         return meta if meta is NOT_READY else {"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}
 
     def skip(self, previous: Any) -> Any:
-        return {"meta": previous and previous["meta"], "skipped": True}
+        return {"meta": _meta(previous), "skipped": True}
 
     def payload(self, document: Any) -> Any:
+        if not self._ships:
+            return None
         with calling(self._component, "payload()"):
-            return self._coordinator.payload(document["meta"])
+            return self._coordinator.payload(_meta(document))
 
     def latest(self) -> Any:
         with calling(self._component, "latest()"):
-            return self._coordinator.latest()
+            return copied(self._coordinator.latest())
 
     def reached(self, document: Any, mark: Any) -> bool:
         with calling(self._component, "reached()"):
-            return self._coordinator.reached(document and document["meta"], mark)
+            return self._coordinator.reached(_meta(document), copied(mark))
 
     def notices(self) -> list[str]:
         with calling(self._component, "notices()"):
-            return self._coordinator.notices()
+            return list(self._coordinator.notices())
 
     def committed(self, document: Any) -> None:
+        if not self._listens:
+            return
         try:
-            self._coordinator.committed(document["meta"])
+            self._coordinator.committed(_meta(document))
         except Exception:
             log.exception("spout %s: committed() failed; it only tells of what is committed", self._component)
 
@@ -235,9 +242,9 @@ class _DriverPlannedTask(SpoutTask):
         if document.get("skipped"):
             return {}
         if not isinstance(self._emitter, CommitterEmitter):
-            self._emitter.emit_batch(attempt, document["meta"], collector)
+            self._emitter.emit_batch(attempt, _meta(document), collector)
             return {}
-        emitted = self._emitter.emit_batch(attempt, document["meta"], collector)
+        emitted = self._emitter.emit_batch(attempt, _meta(document), collector)
         where = f"{_what(self._context)}, returned by emit_batch of task {self._context.task}"
         return {str(self._context.task): storable(emitted, where)}
 
@@ -251,14 +258,15 @@ class _DriverPlannedTask(SpoutTask):
 class _Committer(SpoutCommitter):
     def __init__(self, spout: CommitterTransactionalSpout, context: TaskContext) -> None:
         self._spout = spout
-        self._contexts = [replace(context, task=task) for task in range(context.parallelism)]
+        tasks = range(context.parallelism)
+        self._contexts = [replace(context, task=task, settings=copied(context.settings)) for task in tasks]
         self._emitters: dict[int, CommitterEmitter] = {}
 
     def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
         for task, context in enumerate(self._contexts):
             context.attempt, context.stamp = attempt, stamp
             try:
-                self._emitter(task).commit(attempt, parts.get(str(task)))
+                self._emitter(task).commit(attempt, copied(parts.get(str(task))))
             except (Exception, SystemExit) as error:
                 raise SpoutCommitError(context.component, task, error) from error
 
@@ -304,7 +312,7 @@ class _PartitionedTask(SpoutTask):
         mine = _mine(self._context, document["parts"])
         for partition, part in mine.items():
             if "batch" in part:
-                self._emitter.emit_partition_batch(attempt, collector, int(partition), part["batch"])
+                self._emitter.emit_partition_batch(attempt, collector, int(partition), copied(part["batch"]))
         return mine
 
     def close(self) -> None:
@@ -342,7 +350,7 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
     for partition in range(context.task, count, context.parallelism):
         last = _position(carried.get(str(partition)))
         watched = WatchedCollector(collector)
-        meta = emit(watched, partition, last)
+        meta = emit(watched, partition, copied(last))
         if meta is None and watched.emitted:
             msg = f"{_what(context, partition)}: tuples were emitted but no metadata returned, so nobody could tell "
             raise MetadataError(msg + "where the next batch begins; return the metadata of what was emitted")
@@ -356,6 +364,16 @@ def _kept(context: TaskContext, carried: Parts) -> Parts:
 
 def _mine(context: TaskContext, parts: Parts) -> Parts:
     return {key: part for key, part in parts.items() if int(key) % context.parallelism == context.task}
+
+
+def _meta(document: Any) -> Any:
+    """The coordinator's metadata in `document`, None without one: a copy, which user code may change."""
+    return None if document is None else copied(document["meta"])
+
+
+def _overridden(coordinator: SpoutCoordinator, method: Any) -> bool:
+    """Whether `coordinator` has its own `method`; if not, nothing is copied for the call."""
+    return getattr(getattr(coordinator, method.__name__, None), "__func__", None) is not method
 
 
 def _position(part: Any) -> Any:

@@ -218,7 +218,7 @@ class MapGroup:
         if not texts:
             return []
         try:
-            found = self.state.backend.multi_get(texts)
+            found = self.state.backend.multi_get(list(texts))
         except (TxstormError, FailedException):
             raise
         except OSError as error:

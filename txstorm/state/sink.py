@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from threading import RLock
 from typing import Any
 
@@ -25,6 +26,7 @@ class TaskSink:
         self.active = False
         self._sink = sink
         self._columns = columns
+        self._nested = any(column.exact in (list, dict) for column in columns)
         self._where = f"{component}[{task}], txid {txid}"
         self._rows: list[tuple[Any, ...]] = []
         self._tables: list[pa.Table] = []
@@ -39,7 +41,7 @@ class TaskSink:
                 f"got {len(values)}; append one value per column"
             )
             raise StateError(msg)
-        self._rows.append(values)
+        self._rows.append(deepcopy(values) if self._nested else values)
 
     def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append the rows of `batch`: its columns are taken by name, further ones are left out.

@@ -160,16 +160,14 @@ def test_groupings_by_several_fields_look_at_these_only() -> None:
 
 class ByLength:
     def prepare(self, component: str, stream: str, targets: int) -> None:
-        self.prepared = (component, stream, targets)
+        assert (component, stream, targets) == ("words", "default", 4)
 
     def choose_tasks(self, source_task: int, values: Any) -> list[int]:
         return [len(values[0]) - 1, source_task]
 
 
 def test_custom_grouping_chooses_any_number_of_tasks() -> None:
-    custom = ByLength()
-    found = routed(edge("custom", 4, custom=custom), [("aaa", 1), ("a", 2)], task=3)
-    assert custom.prepared == ("words", "default", 4)
+    found = routed(edge("custom", 4, custom=ByLength()), [("aaa", 1), ("a", 2)], task=3)
     assert found == {0: [("a", 2)], 2: [("aaa", 1)], 3: [("aaa", 1), ("a", 2)]}
 
 

@@ -1,0 +1,299 @@
+"""Values that pass between bolts, groupings, states and stores: nobody changes those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from txstorm import (
+    BatchBolt,
+    Committer,
+    Emitter,
+    KeyedState,
+    MapState,
+    MemoryBackend,
+    SinkTable,
+    SpoutCoordinator,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+    run,
+)
+from txstorm.engine.port import Engine
+from txstorm.errors import EmitError, SpoutError
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.testing import TopologyTestDriver
+
+Factory = Callable[[], Engine]
+LISTS = pa.list_(pa.int64())
+
+
+class Pass(BatchBolt):
+    """Base of bolts that emit while they execute."""
+
+    fields = ("values",)
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.collector = context, collector
+
+
+class EmitsAndChanges(Pass):
+    """Uses one list for all its tuples."""
+
+    def prepare(self, context, collector, attempt):
+        super().prepare(context, collector, attempt)
+        self.values = []
+
+    def execute(self, tuple):
+        self.values.append(tuple["n"])
+        self.collector.emit(self.values)
+
+
+class EmitsAndChangesInside(Pass):
+    """Changes a list in a dict of a tuple when the batch ends."""
+
+    def execute(self, tuple):
+        self.inside = [1]
+        self.collector.emit({"a": self.inside})
+
+    def finish_batch(self):
+        self.inside.append(2)
+
+
+class EmitsOneArray(Pass):
+    """Uses the memory of one array for all its batches."""
+
+    def prepare(self, context, collector, attempt):
+        super().prepare(context, collector, attempt)
+        self.array = np.zeros(2, np.int64)
+
+    def execute(self, tuple):
+        self.array += tuple["n"]
+        self.collector.emit_batch(pa.record_batch([pa.array(self.array)], names=["values"]))
+
+
+class EmitsDirectly(EmitsAndChanges):
+    fields = ()
+
+    def declare_output_fields(self, declarer):
+        declarer.declare(("values",), direct=True)
+
+    def execute(self, tuple):
+        self.values.append(tuple["n"])
+        self.collector.emit_direct(0, self.values)
+
+
+class SpoutChanges(TransactionalSpout, SpoutCoordinator, Emitter):
+    """Its emitter reuses a list."""
+
+    fields = ("n",)
+
+    def coordinator(self, context):
+        return self
+
+    def emitter(self, context):
+        return self
+
+    def emit_batch(self, attempt, metadata, collector):
+        values = [1]
+        collector.emit(values)
+        values.append(2)
+
+
+class ChangesItsPayload(SpoutChanges):
+    def emitter(self, context):
+        self.context = context
+        return self
+
+    def payload(self, metadata):
+        return [[1, "a"], [2, "b"]]
+
+    def emit_batch(self, attempt, metadata, collector):
+        for row in self.context.payload:
+            collector.emit(row.pop())
+
+
+def memory(*numbers: int) -> MemoryTransactionalSpout:
+    return MemoryTransactionalSpout([list(numbers)], "n")
+
+
+@pytest.mark.parametrize(
+    ("bolt", "says"),
+    [
+        (
+            EmitsAndChanges,
+            r"a tuple was changed after it was emitted: emitted \(\[1\],\), now \(\[1, 2, 3\],\); .*emit a copy",
+        ),
+        (EmitsAndChangesInside, "a tuple was changed after it was emitted"),
+        (EmitsOneArray, "a record batch was changed after it was emitted.*copy of the array"),
+        (EmitsDirectly, "a tuple was changed after it was emitted"),
+    ],
+)
+@pytest.mark.parametrize("phase", ["processing", "commit"])
+def test_the_test_driver_finds_values_that_change_after_they_are_emitted(bolt, says, phase, tmp_path):
+    builder = TransactionalTopologyBuilder("shared", "numbers", memory(1, 2, 3))
+    bolts = {"processing": builder.set_bolt, "commit": builder.set_committer_bolt}
+    bolts[phase]("changes", bolt()).shuffle_grouping("numbers")
+    with pytest.raises(EmitError, match=rf"(?s)changes.*changes, stream 'default': {says}"):
+        with TopologyTestDriver(builder.build_topology()) as driver:
+            driver.commit()
+
+
+@pytest.mark.parametrize(
+    ("spout", "says"),
+    [(SpoutChanges, "changed after it was emitted"), (ChangesItsPayload, "an emitter changed its payload")],
+)
+def test_the_test_driver_finds_emitters_that_change_what_is_not_theirs(spout, says):
+    builder = TransactionalTopologyBuilder("shared", "numbers", spout())
+    with pytest.raises((EmitError, SpoutError), match=f"(?s)numbers.*{says}"):
+        with TopologyTestDriver(builder.build_topology()) as driver:
+            driver.commit()
+
+
+class EmitsTwice(Pass):
+    """Emits lists, dicts and sets, fresh ones and one object twice, on two streams."""
+
+    streams = {"more": ("values",)}
+
+    def execute(self, tuple):
+        value = {"n": [tuple["n"]], "t": ([1], {2})}
+        self.collector.emit(value)
+        self.collector.emit(value, stream="more")
+        self.collector.emit(value, stream="more")
+
+
+class Spoils(Pass):
+    """Changes what it is given, and emits what it should have been given."""
+
+    fields = ("n",)
+
+    def execute(self, tuple):
+        (value,) = tuple
+        assert value == {"n": [value["n"][0]], "t": ([1], {2})}, value
+        number = value["n"].pop()
+        value["t"][0].append(3)
+        value["t"][1].clear()
+        self.collector.emit(number)
+
+
+class SpoilingGrouping:
+    """Changes what it is given, and remembers how often it was asked."""
+
+    def prepare(self, component, stream, targets):
+        self.targets = targets
+
+    def choose_tasks(self, source_task, values):
+        values[0]["n"].append("spoilt")
+        self.asked = getattr(self, "asked", -1) + 1
+        return [self.asked % self.targets]
+
+
+def test_every_bolt_has_its_own_tuples(make_engine: Factory, tmp_path):
+    builder = TransactionalTopologyBuilder("shared", "numbers", memory(1, 2, 3))
+    builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
+    for name, stream in (("one", "default"), ("two", "default"), ("three", "more")):
+        builder.set_bolt(name, Spoils()).local_or_shuffle_grouping("emits", stream)
+    builder.set_bolt("four", Spoils()).custom_grouping("emits", SpoilingGrouping())
+    keep = builder.set_bolt("keep", DeltaSink("rows", {"n": int}))
+    for name in ("one", "two", "three", "four"):
+        keep.global_grouping(name)
+    handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path, until_txid=1)
+    handle.awaitTermination(300)
+    assert sorted(handle.sink("rows").to_arrow()["n"].to_pylist()) == sorted([1, 2, 3] * 5)
+
+
+class Where(Pass):
+    """Emits the task at which each number arrived."""
+
+    fields = ("n", "task")
+
+    def execute(self, tuple):
+        self.collector.emit(tuple["values"]["n"][0], self.context.task)
+
+
+def test_what_a_grouping_remembers_ends_with_the_batch(make_engine: Factory, tmp_path):
+    """Three tuples a batch for two tasks: every batch begins with task 0, in whatever order batches run."""
+    builder = TransactionalTopologyBuilder("shared", "numbers", MemoryTransactionalSpout([range(24)], "n", take=3))
+    builder.set_bolt("emits", EmitsTwice()).shuffle_grouping("numbers")
+    builder.set_bolt("where", Where(), 2).custom_grouping("emits", SpoilingGrouping())
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int, "task": int})).global_grouping("where")
+    handle = run(builder.build_topology(), engine=make_engine(), data_dir=tmp_path, until_txid=8)
+    handle.awaitTermination(300)
+    rows = handle.sink("rows").to_arrow().sort_by("n")
+    assert rows["task"].to_pylist() == [n % 3 % 2 for n in range(24)]
+
+
+class KeepsLists(BatchBolt, Committer):
+    """Changes what it has put, what it has got, and what it was given for another key, in every way there is."""
+
+    fields = ("n",)
+    lists = KeyedState("lists", {"key": str}, {"values": LISTS})
+    rows = SinkTable("rows", {"values": LISTS})
+
+    def __init__(self, own):
+        self.own = own
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.txid = context, attempt.txid
+
+    def execute(self, tuple):
+        pass
+
+    def finish_batch(self):
+        for handle in (self.context.state("lists"), self.context.state("own")):
+            wanted = list(range(1, self.txid))
+            assert handle.get("a", []) == wanted
+            for found in (handle.get("a"), handle.get_many(["a"]).get("a"), handle.previous("a")):
+                if found is not None:
+                    assert found == wanted
+                    found.append("spoilt")
+            value = [*wanted, self.txid]
+            handle.put("a", value)
+            value.append("spoilt")
+            assert handle.get("a") == [*wanted, self.txid]
+            handle.update("a", lambda old: old).append("spoilt")
+            handle.update_many({"a": []}, lambda old, partial: old)["a"].append("spoilt")
+            other = handle.update("b", lambda old: [*(old or []), self.txid])
+            other.append("spoilt")
+        values = [self.txid]
+        self.context.sink("rows").append(values)
+        values.append(0)
+
+
+class Keeper(MemoryBackend):
+    """Takes the keys that it is asked for from the list, and spoils the rows that it was given once they are put."""
+
+    def multi_get(self, keys):
+        found = []
+        while keys:
+            found += super().multi_get([keys.pop(0)])
+        return found
+
+    def put_marked(self, rows, expected, mark):
+        done = super().put_marked(rows, expected, mark)
+        for row in rows.values():
+            row.value.append("spoilt")
+        rows.clear()
+        return done
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_values_of_states_maps_and_sinks_are_copies(cache, tmp_path):
+    builder = TransactionalTopologyBuilder("shared", "numbers", MemoryTransactionalSpout([range(40)], "n", take=5))
+    bolt = KeepsLists(MapState("own", Keeper()))
+    builder.set_bolt("keep", bolt).global_grouping("numbers")
+    builder.set_settings({"max_group_txids": 3, "index_cache_bytes": cache or 1})
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path, until_txid=8)
+    handle.awaitTermination(60)
+    expected: dict[str, Any] = {key: list(range(1, 9)) for key in "ab"}
+    assert {row["key"]: row["values"] for row in handle.state("lists").to_arrow().to_pylist()} == expected
+    assert {key: row.value for key, row in bolt.own.backend.rows.items()} == {
+        f'"{key}"': expected[key] for key in expected
+    }
+    assert handle.sink("rows").to_arrow()["values"].to_pylist() == [[txid] for txid in range(1, 9)]
+    changed = handle.state("lists").changes(8, 8).to_pylist()
+    assert [(one["key"], one["_prev"]) for one in changed] == [(key, {"values": list(range(1, 8))}) for key in "ab"]
