@@ -6,6 +6,8 @@ null until the tasks have reported and then maps every partition to ``{"batch": 
 txid, or ``{"kept": position}`` when it did not: the position is that of an earlier txid then, so a document alone
 tells where the next txid begins. ``"away": true`` beside it says that the partition was not there. A document with
 ``"skipped": true`` belongs to a source of a composite spout that gave nothing.
+
+It is one module because planners and tasks of all kinds share the forms of these documents.
 """
 
 from __future__ import annotations
