@@ -1,8 +1,8 @@
 """Runs committed transactions again: an audit of what was committed, or with --into a backfill with changed code.
 
-python jobs/replay.py --data-dir txstorm-data/word-count
-python jobs/replay.py --data-dir txstorm-data/word-count --from-txid 10 --to-txid 20 --engine local
-spark-submit --master 'local[4]' jobs/replay.py --data-dir txstorm-data/word-count --into txstorm-data/word-count-2
+python jobs/replay.py --data-dir DIR --topology jobs.word_count
+python jobs/replay.py --data-dir DIR --topology jobs.word_count --from-txid 10 --to-txid 20 --engine local
+spark-submit --master 'local[4]' jobs/replay.py --data-dir DIR --topology jobs.word_count --into NEW_DIR
 
 An audit processes each txid from its recorded extents against the state before it, and says which ones do not give
 the rows and digests that were committed. It changes nothing and works beside a live run. A backfill begins with
@@ -33,7 +33,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--from-txid", metavar="A", type=int, help="the first transaction; default: 1")
     made.add_argument("--to-txid", metavar="B", type=int, help="the last one; default: the last committed")
     made.add_argument("--into", metavar="NEW_DIR", help="backfill into this new data directory")
-    made.add_argument("--topology", metavar="MODULE:ATTRIBUTE", help="the code; default: what the run recorded")
+    made.add_argument(
+        "--topology",
+        metavar="MODULE:ATTRIBUTE",
+        help="the code, as for txstorm run; else the recorded one, once confirmed at a terminal",
+    )
     made.add_argument("--dry-run", action="store_true", help="check code, source, tables and range; run nothing")
     made.add_argument("--engine", choices=("spark", "local"), default="spark", help="local: threads, without Java")
     return made

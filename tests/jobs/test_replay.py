@@ -19,7 +19,7 @@ from programs import loaded
 from jobs.replay import main, parser
 from txstorm import run
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.reading import StateView, committed_txid, read_directory_history
+from txstorm.runtime.reading import StateView, committed_txid, origin_recorded, read_directory_history
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeJson = Callable[..., tuple[int, dict[str, Any], str]]
@@ -151,15 +151,22 @@ def net(in_tmp: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def replayed(capsys: pytest.CaptureFixture[str]) -> MakeJson:
-    """Runs the job in this process; gives (exit code, last line of standard output, standard error)."""
+    """Runs the job in this process with the topology that ran; gives (exit code, last line of output, errors)."""
 
     def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
         capsys.readouterr()
-        code = main(["--engine", "local", *arguments])
+        code = main(["--engine", "local", "--topology", named(), *arguments])
         captured = capsys.readouterr()
         return code, json.loads(captured.out.splitlines()[-1]), captured.err
 
     return call
+
+
+def named() -> str:
+    """The code that ran in `data`."""
+    origin = origin_recorded("data")
+    assert origin is not None and origin.target is not None
+    return origin.target
 
 
 def ran(net: Path, name: str, **how: Any) -> RunHandle:
@@ -294,6 +301,20 @@ def test_what_cannot_be_replayed(net: Path, replayed: MakeJson):
     assert (tree(net / "data"), (net / "new").exists()) == (before, False)
 
 
+@pytest.mark.parametrize("more", [(), ("--into", "new"), ("--dry-run",)])
+def test_the_recorded_name_of_the_code_is_not_imported(
+    net: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+):
+    ran(net, "files", available_now=True)
+    sys.modules.pop("net")
+    assert main(["--engine", "local", "--data-dir", "data", *more]) == 2
+    error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+    words = " ".join(["--data-dir data", *more[:2], "--engine local"] if more != ("--dry-run",) else [])
+    exact = f"python jobs/replay.py {words or '--data-dir data --engine local --dry-run'} --topology net:files"
+    assert error["message"].endswith(exact), error
+    assert ("net" in sys.modules, (net / "new").exists()) == (False, False)
+
+
 def test_a_dry_run_looks_and_runs_nothing(net: Path, replayed: MakeJson):
     ran(net, "files", available_now=True)
     code, result, err = replayed("--data-dir", "data", "--into", "new", "--dry-run")
@@ -396,7 +417,8 @@ def test_a_killed_backfill_is_begun_again_elsewhere(net: Path, replayed: MakeJso
     change(
         net, "        for word, n in self", '        if "x" in self.batch: time.sleep(60)\n        for word, n in self'
     )
-    command = [ROOT / "jobs/replay.py", "--engine", "local", "--data-dir", "data", "--into", "new"]
+    command = [ROOT / "jobs/replay.py", "--engine", "local", "--topology", "net:files"]
+    command += ["--data-dir", "data", "--into", "new"]
     process = loaded().start(*command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         limit = time.monotonic() + 60
@@ -424,9 +446,9 @@ def test_an_audit_and_a_backfill_on_spark(spark: Any, net: Path, capsys: pytest.
     ran(net, "files", available_now=True)
     (net / "books/b.txt").write_text("x\ny z\nz\n", encoding="utf-8")
     spark.sparkContext.addPyFile(str(net / "net.py"))
-    assert main(["--data-dir", "data"]) == 1
+    assert main(["--data-dir", "data", "--topology", "net:files"]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["different"] == [4]
-    assert main(["--data-dir", "data", "--into", "new", "--to-txid", "3"]) == 0
+    assert main(["--data-dir", "data", "--topology", "net:files", "--into", "new", "--to-txid", "3"]) == 0
     assert StateView(net / "new", "counts").to_json() == StateView(net / "data", "counts", 3).to_json()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,24 @@ def stderr() -> Console:
     """Standard error, likewise."""
     width = None if sys.stderr.isatty() else WIDE
     return Console(stderr=True, width=width, highlight=False, markup=False)
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """A command to type into a shell: every word quoted where it needs it, control characters escaped."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)
+
+
+def _escaped(word: str) -> str:
+    """`word` between the quotes of ``$'…'``."""
+
+    def one(char: str) -> str:
+        if char in "\\'":
+            return f"\\{char}"
+        if char.isprintable():
+            return char
+        return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+    return "".join(map(one, word))
 
 
 def print_text(text: str) -> None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 REPLAY_EPILOG = """[bold]Examples[/bold]
 
-txstorm replay txstorm-data/word-count --txid 7
+txstorm replay txstorm-data/word-count --txid 7 --topology jobs.word_count
 
-txstorm replay txstorm-data/word-count --txid 7 --pdb
+txstorm replay txstorm-data/word-count --txid 7 --topology jobs.word_count --pdb
 
-txstorm replay txstorm-data/word-count --txid 7 --break counts.finish_batch
+txstorm replay txstorm-data/word-count --txid 7 --topology jobs.word_count --break counts.finish_batch
 
 txstorm replay txstorm-data/word-count --txid 7 --topology "jobs.word_count:topology('books/*.txt')" --json
 
@@ -38,7 +38,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="MODULE:ATTRIBUTE",
-            show_default="as recorded by the run",
+            show_default="as recorded, once you confirm it at a terminal",
             help="The code; written as for txstorm run.",
         ),
     ] = None,
@@ -70,7 +70,11 @@ def replay(
     from txstorm.cli.replaying import code_of
 
     data_dir = at_ledger(data_dir, ledger)
-    code = code_of(data_dir, topology).topology
+    options = {"--ledger": [ledger] if ledger else [], "--break": breaks or []}
+    words = [word for name, values in options.items() for value in values for word in (name, value)]
+    flags = [name for name, given in {"--pdb": pdb, "--json": json}.items() if given]
+    command = ["txstorm", "replay", data_dir, "--txid", str(txid), *words, *flags]
+    code = code_of(data_dir, topology, command).topology
     verdict = _debugged(code, data_dir, txid, breaks or []) if pdb or breaks else _plainly(code, data_dir, txid)
     return _conclude(code, verdict, as_json=json)
 

@@ -38,7 +38,7 @@ class BatchRequest:
         data_dir: where the topology ran.
         from_txid, to_txid: which transactions; all that are committed by default.
         into: the new data directory of a backfill; None for an audit.
-        topology: the code, when it is not what the run recorded.
+        topology: the code; what the run recorded is used only after a yes at a terminal.
         dry_run: look at everything, run nothing.
         engine: ``spark`` or ``local``.
     """
@@ -50,6 +50,19 @@ class BatchRequest:
     topology: str | None = None
     dry_run: bool = False
     engine: str = "spark"
+
+    @property
+    def command(self) -> list[str]:
+        """The words of jobs/replay.py that ask for this, but for the code."""
+        options = {
+            "--data-dir": self.data_dir,
+            "--from-txid": self.from_txid,
+            "--to-txid": self.to_txid,
+            "--into": self.into,
+            "--engine": None if self.engine == "spark" else self.engine,
+        }
+        words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        return ["python", "jobs/replay.py", *words, *(["--dry-run"] if self.dry_run else [])]
 
 
 def replay_batch(request: BatchRequest) -> int:
@@ -65,7 +78,7 @@ def replay_batch(request: BatchRequest) -> int:
 
 
 def _replayed(request: BatchRequest, console: Console) -> Result:
-    code = code_of(request.data_dir, request.topology)
+    code = code_of(request.data_dir, request.topology, request.command)
     topology = code.topology
     recording = Recording(request.data_dir)
     recording.check_topology(topology)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.cli.frames import without_internals
-from txstorm.cli.target import load
+from txstorm.cli.output import shell_command
+from txstorm.cli.target import Target, held, load, parse
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
+from txstorm.runtime.origin import Origin
 from txstorm.runtime.reading import check_readable, origin_recorded
 from txstorm.runtime.replay_verdict import RowDifference, TableVerdict, Verdict
 from txstorm.state.schema import OP, PREV, REMOVED
@@ -32,11 +35,19 @@ class Code:
     target: str
 
 
-def code_of(data_dir: str | Path, given: str | None) -> Code:
-    """The code of the topology that ran in `data_dir`: the one that is `given`, else the one its run recorded.
+def code_of(data_dir: str | Path, given: str | None, command: Sequence[str]) -> Code:
+    """The code of the topology that ran in `data_dir`: the one that is `given`, else the recorded one if confirmed.
+
+    Importing a module runs it, and whoever wrote the data directory chose the name that stands there. So the recorded
+    name is imported only after a yes at a terminal, and nothing recorded is ever called.
+
+    Args:
+        data_dir: where the topology ran.
+        given: the option ``--topology``.
+        command: the words of the command without that option, for the message of a refusal.
 
     Raises:
-        InputError: nothing usable is recorded, as of a notebook; or the code cannot be loaded.
+        InputError: nothing usable is recorded, as of a notebook; it was not confirmed; or it cannot be loaded.
     """
     directory = check_readable(data_dir)
     if given is not None:
@@ -46,18 +57,48 @@ def code_of(data_dir: str | Path, given: str | None) -> Code:
         raise InputError(f"{directory} does not say where the code of its topology is; name it with {OPTION}")
     if origin.target is None:
         msg = (
-            f"{directory}: the topology was run from {origin.place} and is no attribute of a module, so its code "
-            f"cannot be found again; put it into a module and name it with {OPTION}"
+            f"{directory}: the topology was run from {_printable(origin.place)} and is no attribute of a module, so "
+            f"its code cannot be found again; put it into a module and name it with {OPTION}"
         )
         raise InputError(msg)
     try:
-        return Code(load(origin.target), origin.target)
+        target = parse(origin.target)
+    except InputError as error:
+        msg = f"{directory}: the recorded name of its code cannot be used; name the code with {OPTION} ({error})"
+        raise InputError(msg) from None
+    return Code(_confirmed(directory, origin, target, command), target.text)
+
+
+def _confirmed(directory: Path, origin: Origin, target: Target, command: Sequence[str]) -> Topology:
+    """The recorded topology, imported after a yes at a terminal; `InputError` with the command to use otherwise."""
+    ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
+    exact = shell_command([*command, "--topology", target.text])
+    refused = InputError(
+        f"{directory}: its last run {ran}; a name that stands in a data directory is not run unless you name it, too. "
+        f"If that is the code to run: {exact}"
+    )
+    if target.called or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise refused
+    sys.stderr.write(f"{directory}: the last run {ran}. To import it runs that module, as found from here.\n")
+    sys.stderr.write(f"Import and run {target.text}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise refused
+    try:
+        found = held(target)
     except InputError as error:
         error.add_note(
-            f"The last run recorded {origin.target} and ran in {origin.directory}: run this command there, put that "
-            f"directory on PYTHONPATH, or name the code with {OPTION}."
+            f"The last run recorded {target.text} and ran in {_printable(origin.directory)}: run this command there, "
+            f"put that directory on PYTHONPATH, or name the code with {OPTION}."
         )
         raise
+    if found is None:
+        raise refused
+    return found
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)
 
 
 def replay_journal(file: str) -> journal.Replayed:

@@ -40,6 +40,12 @@ class Target:
     def __str__(self) -> str:
         return f"{self.module}:{self.attribute}"
 
+    @property
+    def text(self) -> str:
+        """The target as one would type it, arguments as Python writes them: printable characters only."""
+        given = [*map(repr, self.arguments), *(f"{name}={value!r}" for name, value in self.keywords.items())]
+        return f"{self}({', '.join(given)})" if self.called else str(self)
+
 
 def parse(text: str) -> Target:
     """Read a target; arguments are Python literals, which are parsed, never evaluated.
@@ -74,7 +80,20 @@ def load(text: str) -> Topology:
         InputError: no such module or attribute, it is no topology, or the user's module raised.
     """
     target = parse(text)
-    found = resolve(target)
+    return _topology(target, resolve(target))
+
+
+def held(target: Target) -> Topology | None:
+    """The topology that an attribute of a module holds, without a call; None where the attribute is a function.
+
+    Raises:
+        InputError: as `load`.
+    """
+    found = _attribute(target)
+    return None if inspect.isfunction(found) else _topology(target, found)
+
+
+def _topology(target: Target, found: Any) -> Topology:
     if isinstance(found, Topology):
         return found
     if isinstance(found, TransactionalTopologyBuilder):
@@ -88,11 +107,7 @@ def load(text: str) -> Topology:
 
 def resolve(target: Target) -> Any:
     """What `target` names: the attribute, or what the call returned. A function that needs no argument is called."""
-    module = _imported(target.module)
-    try:
-        value = getattr(module, target.attribute)
-    except AttributeError:
-        raise _missing(module, target) from None
+    value = _attribute(target)
     if target.called:
         return _called(target, value)
     if inspect.isfunction(value):
@@ -102,6 +117,14 @@ def resolve(target: Target) -> Any:
             raise InputError(msg)
         return _called(target, value)
     return value
+
+
+def _attribute(target: Target) -> Any:
+    module = _imported(target.module)
+    try:
+        return getattr(module, target.attribute)
+    except AttributeError:
+        raise _missing(module, target) from None
 
 
 def _imported(name: str) -> ModuleType:

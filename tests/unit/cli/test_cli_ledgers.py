@@ -14,7 +14,7 @@ def test_a_ledger_of_ones_own_and_every_command_finds_it(words: Path, txstorm, t
     assert not (words / DATA / "ledger.db").exists()
     for command in (
         *(("status", DATA), ("inspect", DATA), ("history", DATA), ("state", DATA, "counts"), ("dead-letters", DATA)),
-        *(("deactivate", DATA), ("activate", DATA), ("replay", DATA, "--txid", "1")),
+        *(("deactivate", DATA), ("activate", DATA), ("replay", DATA, "--txid", "1", "--topology", "words")),
     ):
         assert txstorm(*command)[0] == 0, command
         assert txstorm(*command, "--ledger", spec)[0] == 0, command

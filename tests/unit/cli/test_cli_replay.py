@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from txstorm.runtime.reading import origin_recorded
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ("run", "words", "--engine", "local", "--available-now")
 DATA = "txstorm-data/words"
+REPLAY = ("replay", DATA, "--topology", "words")
 
 
 def tree(directory: Path) -> dict[str, str]:
@@ -53,7 +55,7 @@ def test_every_committed_txid_gives_what_was_committed_and_nothing_changes(txsto
     txstorm(*RUN)
     before = tree(words / DATA)
     for txid in ("1", "2", "3"):
-        code, out, _ = txstorm("replay", DATA, "--txid", txid)
+        code, out, _ = txstorm(*REPLAY, "--txid", txid)
         assert (code, f"txid {txid} (attempt" in out, "the result is the one committed" in out) == (0, True, True), out
     assert tree(words / DATA) == before
 
@@ -62,12 +64,12 @@ def test_changed_code_is_a_difference_with_key_and_both_values(txstorm, txstorm_
     txstorm(*RUN)
     before = tree(words / DATA)
     change(words, "(old or 0) + n)", "(old or 0) + 10 * n)")
-    code, out, _ = txstorm("replay", DATA, "--txid", "2")
+    code, out, _ = txstorm(*REPLAY, "--txid", "2")
     assert code == 1
     assert "the result is not the one committed" in out
     assert "changes/counts: 2 rows differ (2 committed, 2 replayed)" in out
     assert 'word="cat"' in out and "n=2" in out and "n=11" in out
-    code, found = txstorm_json("replay", DATA, "--txid", "2")
+    code, found = txstorm_json(*REPLAY, "--txid", "2")
     assert (code, found["equal"], found["digest"]["committed"] == found["digest"]["replayed"]) == (1, False, True)
     assert found["tables"]["sinks/log"]["different"] == 0
     cat = next(one for one in found["tables"]["changes/counts"]["differences"] if one["key"] == {"word": "cat"})
@@ -77,12 +79,13 @@ def test_changed_code_is_a_difference_with_key_and_both_values(txstorm, txstorm_
 
 def test_rows_of_a_sink_that_are_missing_added_or_moved(txstorm, txstorm_json, words: Path):
     # Three words for two tasks: one of them appends two rows.
-    txstorm("run", "words:made(['cat', 'dog', '<b>'], take=3)", "--engine", "local", "--available-now")
+    target = "words:made(['cat', 'dog', '<b>'], take=3)"
+    txstorm("run", target, "--engine", "local", "--available-now")
     change(words, "for word in self.batch:", "for word in reversed(self.batch):")
-    code, out, _ = txstorm("replay", DATA, "--txid", "1")
+    code, out, _ = txstorm("replay", DATA, "--topology", target, "--txid", "1")
     assert (code, "sinks/log: the same 3 rows in another order" in out) == (1, True), out
     change(words, "self.rows.append(word)", "self.rows.append(word + '!')")
-    code, found = txstorm_json("replay", DATA, "--txid", "1")
+    code, found = txstorm_json("replay", DATA, "--topology", target, "--txid", "1")
     log = found["tables"]["sinks/log"]
     assert (code, log["committed"], log["different"], log["reordered"]) == (1, 3, 6, False)
     assert {"key": None, "committed": None, "replayed": {"word": "dog!"}} in log["differences"]
@@ -96,7 +99,7 @@ def test_beside_a_live_run(txstorm, txstorm_json, words: Path):
     handle = run(module.topology, engine="local")  # this spout never ends
     try:
         handle.processAllAvailable()
-        code, found = txstorm_json("replay", DATA, "--txid", "2")
+        code, found = txstorm_json(*REPLAY, "--txid", "2")
         assert (code, found["equal"]) == (0, True)
         assert handle.isActive
     finally:
@@ -106,36 +109,36 @@ def test_beside_a_live_run(txstorm, txstorm_json, words: Path):
 def test_code_that_raises_now_is_told_with_the_users_frame(txstorm, txstorm_json, words: Path):
     txstorm(*RUN)
     change(words, '== "boom"', '== "cat"')
-    code, out, _ = txstorm("replay", DATA, "--txid", "1")
+    code, out, _ = txstorm(*REPLAY, "--txid", "1")
     assert code == 1
     assert "keep[0] raised ValueError" in out or "keep[1] raised ValueError" in out
     assert "words.py" in out and "txstorm/engine" not in out
-    assert txstorm_json("replay", DATA, "--txid", "1")[1]["failure"]["type"] == "ValueError"
+    assert txstorm_json(*REPLAY, "--txid", "1")[1]["failure"]["type"] == "ValueError"
 
 
 def test_a_txid_that_is_older_than_the_kept_history(txstorm, words: Path):
     txstorm("run", "words", "--engine", "local", "--until-txid", "2")
     shutil.rmtree(words / DATA / "history")
     txstorm(*RUN)
-    code, _, err = txstorm("replay", DATA, "--txid", "1")
+    code, _, err = txstorm(*REPLAY, "--txid", "1")
     assert code == 2
     assert "txid 1 is older than the kept history, which begins with txid 3" in err
-    assert txstorm("replay", DATA, "--txid", "3")[0] == 0
+    assert txstorm(*REPLAY, "--txid", "3")[0] == 0
 
 
 REFUSED = [
     (("replay",), "expected DATA_DIR and --txid N"),
     (("replay", DATA), "expected DATA_DIR and --txid N"),
-    (("replay", DATA, "--txid", "1", "--journal", "j"), "give --journal FILE, or DATA_DIR"),
-    (("replay", DATA, "--txid", "4"), "txid 4 is not committed; the last one is 3: ask for 1 to 3"),
-    (("replay", DATA, "--txid", "0"), "txid 0 is not committed"),
-    (("replay", DATA, "--txid", "-1"), "txid -1 is not committed"),
+    ((*REPLAY, "--txid", "1", "--journal", "j"), "give --journal FILE, or DATA_DIR"),
+    ((*REPLAY, "--txid", "4"), "txid 4 is not committed; the last one is 3: ask for 1 to 3"),
+    ((*REPLAY, "--txid", "0"), "txid 0 is not committed"),
+    ((*REPLAY, "--txid", "-1"), "txid -1 is not committed"),
     (("replay", "nowhere", "--txid", "1"), "does not exist"),
     (("replay", DATA, "--txid", "1", "--topology", "nothing_here"), "no module 'nothing_here'"),
     (("replay", DATA, "--txid", "1", "--topology", "words:made('ab', 'other')"), "the code is that of 'other'"),
-    (("replay", DATA, "--txid", "1", "--break", "source"), "is the spout; name a bolt"),
-    (("replay", DATA, "--txid", "1", "--break", "keeep"), "no component 'keeep' (did you mean"),
-    (("replay", DATA, "--txid", "1", "--break", "keep.finish"), "has no method 'finish' of its own"),
+    ((*REPLAY, "--txid", "1", "--break", "source"), "is the spout; name a bolt"),
+    ((*REPLAY, "--txid", "1", "--break", "keeep"), "no component 'keeep' (did you mean"),
+    ((*REPLAY, "--txid", "1", "--break", "keep.finish"), "has no method 'finish' of its own"),
 ]
 
 
@@ -149,7 +152,7 @@ def test_what_cannot_be_replayed(txstorm):
 def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Path):
     txstorm(*RUN)
     change(words, "class Keep(BatchBolt, Committer):\n", "class Keep(BatchBolt, Committer):\n    external = True\n")
-    code, _, err = txstorm("replay", DATA, "--txid", "2")
+    code, _, err = txstorm(*REPLAY, "--txid", "2")
     assert (code, "cannot be replayed: keep is external" in err) == (2, True)
     change(words, "    external = True\n", "    mine = MapState('mine', MemoryBackend())\n")
     change(
@@ -157,14 +160,14 @@ def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Pat
         "from txstorm.spouts",
         "from txstorm import MapState\nfrom txstorm.state.memory import MemoryBackend\nfrom txstorm.spouts",
     )
-    code, _, err = txstorm("replay", DATA, "--txid", "2")
+    code, _, err = txstorm(*REPLAY, "--txid", "2")
     assert (code, "map 'mine' of keep is in a store of its own" in err) == (2, True)
 
 
 def test_a_state_that_is_declared_differently_now(txstorm, words: Path):
     txstorm(*RUN)
     change(words, 'value={"n": int}', 'value={"n": str}')
-    code, _, err = txstorm("replay", DATA, "--txid", "2")
+    code, _, err = txstorm(*REPLAY, "--txid", "2")
     assert code == 2
     assert "column 'n' is declared as string, the table has int64" in err
 
@@ -178,18 +181,83 @@ def test_the_command_line_records_the_target_with_its_arguments(txstorm, words: 
     recorded = origin_recorded(words / DATA)
     assert recorded is not None
     assert (recorded.target, recorded.directory) == (target, str(words))
-    assert txstorm("replay", DATA, "--txid", "2")[0] == 0
+    assert txstorm("replay", DATA, "--txid", "2", "--topology", target)[0] == 0
     assert txstorm("replay", DATA, "--txid", "2", "--topology", "words:made(['a', 'x'], take=1)")[0] == 1
 
 
-def test_a_module_that_is_elsewhere_is_asked_for_with_its_place(txstorm, words: Path, tmp_path: Path):
+PLANTED = "import pathlib\npathlib.Path(__file__).with_name('was-run').touch()\n"
+
+
+def planted(words: Path, target: str) -> None:
+    """Somebody else has written what the ledger says of the code; what it names would leave a trace."""
+    text = PLANTED + (words / "words.py").read_text(encoding="utf-8") + "def call(text):\n    raise SystemExit(text)\n"
+    (words / "planted.py").write_text(text, encoding="utf-8")
+    with_ledger(words / DATA, {"version": 1, "target": target, "place": "script job.py", "directory": "/tmp/\x1b[2J"})
+
+
+@pytest.mark.parametrize("target", ["planted", "planted:call('id')", "planted:made(['a'])", "os:system('id')"])
+def test_a_recorded_target_is_not_imported(txstorm, txstorm_json, words: Path, target: str):
     txstorm(*RUN)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    done = shell(elsewhere, "replay", str(words / DATA), "--txid", "1")
-    assert done.returncode == 2
-    assert "no module 'words'" in done.stderr
-    assert f"ran in {words}" in done.stderr and "--topology" in done.stderr
+    planted(words, target)
+    code, _, err = txstorm("replay", DATA, "--txid", "1", "--break", "keep")
+    assert code == 2
+    said = " ".join(err.split())
+    named = target if ":" in target else f"{target}:topology"
+    exact = shlex.join(["txstorm", "replay", DATA, "--txid", "1", "--break", "keep", "--topology", named])
+    assert f"last run recorded that its code is {named}" in said and said.endswith(exact), err
+    assert "\x1b" not in err
+    code, found = txstorm_json("replay", DATA, "--txid", "1")
+    assert (code, found["error"]["exit_code"], "planted" in sys.modules) == (2, 2, False)
+    assert not (words / "was-run").exists()
+
+
+def test_control_characters_of_a_recorded_target_are_shown_escaped(txstorm, words: Path):
+    txstorm(*RUN)
+    for target, said in {
+        "words:made('\x1b]0;x\x07\n')": r"words:made('\x1b]0;x\x07\n')",
+        "words:\x1b[2J": "cannot be used",
+        "words\n": "cannot be used",
+    }.items():
+        planted(words, target)
+        code, _, err = txstorm("replay", DATA, "--txid", "1")
+        assert (code, "\x1b" in err, "\x07" in err) == (2, False, False), (target, err)
+        assert said in err, err
+
+
+def at_a_terminal(words: Path, answer: str, *arguments: str) -> tuple[int, str]:
+    """The command in a process of its own, on a terminal; returns exit code and all that it shows there."""
+    terminal, side = os.openpty()
+    with open(terminal, "r+b", buffering=0) as screen:
+        command = [sys.executable, "-m", "txstorm", *arguments]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "500"}
+        process = subprocess.Popen(command, cwd=words, env=env, stdin=side, stdout=side, stderr=side)
+        os.close(side)
+        screen.write(f"{answer}\n".encode())
+        shown = b""
+        try:
+            while found := screen.read(4096):
+                shown += found
+        except OSError:
+            pass  # the other side is closed: the process has ended
+        return process.wait(60), shown.decode()
+
+
+@pytest.mark.slow
+def test_a_recorded_target_is_imported_after_a_yes_at_a_terminal(txstorm, words: Path):
+    txstorm(*RUN)
+    planted(words, "planted:topology")
+    code, shown = at_a_terminal(words, "no", "replay", DATA, "--txid", "1")
+    assert (code, (words / "was-run").exists()) == (2, False), shown
+    assert "Import and run planted:topology? [y/N]" in shown and "--topology planted:topology" in shown
+    code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
+    assert (code, (words / "was-run").exists()) == (0, True), shown
+    assert "the result is the one committed" in shown
+    planted(words, "planted:call('id')")  # no question: a call is not run on the word of a directory
+    code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
+    assert (code, "[y/N]" in shown, "--topology" in shown) == (2, False, True), shown
+    planted(words, "planted:made")  # a function, which is seen only after the import
+    code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
+    assert (code, "--topology planted:made" in shown) == (2, True), shown
 
 
 def test_run_records_the_attribute_of_the_module_that_holds_the_topology(words: Path):
@@ -267,7 +335,7 @@ def test_the_debugger_begins_at_the_users_frame(txstorm, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
     change(words, '== "boom"', '== "cat"')
-    done = shell(words, "replay", DATA, "--txid", "2", "--pdb", "--json", stdin="p tuple\np self.batch\nq\n")
+    done = shell(words, *REPLAY, "--txid", "2", "--pdb", "--json", stdin="p tuple\np self.batch\nq\n")
     assert done.returncode == 1, done.stderr
     assert "words.py" in done.stdout and "-> raise ValueError" in done.stdout
     assert "word='cat'" in done.stdout
@@ -278,7 +346,7 @@ def test_the_debugger_begins_at_the_users_frame(txstorm, words: Path):
 def test_the_debugger_looks_past_frames_of_txstorm(txstorm, words: Path):
     txstorm(*RUN)
     change(words, "self.rows.append(word)", "self.rows.append(word, 'too', 'many')")
-    done = shell(words, "replay", DATA, "--txid", "1", "--pdb", stdin="p word\nq\n")
+    done = shell(words, *REPLAY, "--txid", "1", "--pdb", stdin="p word\nq\n")
     assert done.returncode == 1, done.stderr
     assert "-> self.rows.append(word, 'too', 'many')" in done.stdout
 
@@ -286,7 +354,7 @@ def test_the_debugger_looks_past_frames_of_txstorm(txstorm, words: Path):
 def test_a_break_stops_where_a_method_begins(txstorm, words: Path):
     txstorm(*RUN)
     script = "p sorted(self.batch.items())\nb\ncl 1\nc\n"
-    done = shell(words, "replay", DATA, "--txid", "1", "--break", "keep.finish_batch", stdin=script)
+    done = shell(words, *REPLAY, "--txid", "1", "--break", "keep.finish_batch", stdin=script)
     assert "-> self.counts.update_many" in done.stdout
     assert "1)]" in done.stdout
     assert (done.returncode, "the result is the one committed" in done.stdout) == (0, True), done.stderr
@@ -294,7 +362,7 @@ def test_a_break_stops_where_a_method_begins(txstorm, words: Path):
 
 def test_leaving_the_debugger_ends_the_replay_without_a_verdict(txstorm, words: Path):
     txstorm(*RUN)
-    done = shell(words, "replay", DATA, "--txid", "1", "--break", "keep", stdin="q\n")
+    done = shell(words, *REPLAY, "--txid", "1", "--break", "keep", stdin="q\n")
     assert done.returncode == 1
     assert "-> if tuple" in done.stdout
     assert "left the debugger before the replay had ended" in done.stderr
