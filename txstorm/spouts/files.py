@@ -22,7 +22,7 @@ from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts.extents import Block, Piece, Position, Segment, checked, segments
 from txstorm.spouts.lines import CsvFormat, JsonLinesFormat, LineFormat, TextFormat, csv_header, json_fields
-from txstorm.spouts.listing import Listing, Paths, absolute, expand
+from txstorm.spouts.listing import Listing, Paths, absolute, check_named, expand
 from txstorm.spouts.parquet import ParquetFormat, parquet_file
 
 FORMATS = ("text", "csv", "jsonl", "parquet")
@@ -146,7 +146,7 @@ class FileSpout(TransactionalSpout):
 
     def emitter(self, context: TaskContext) -> Emitter:
         """Reads ranges; see the class."""
-        return _FileEmitter(self._format(), context)
+        return _FileEmitter(self.paths, self._format(), context)
 
     def _format(self) -> Format:
         # Kept once found, and shipped with the spout, so that driver and workers agree on the fields.
@@ -270,7 +270,8 @@ class _FileCoordinator(SpoutCoordinator):
 
 
 class _FileEmitter(Emitter):
-    def __init__(self, chosen: Format, context: TaskContext) -> None:
+    def __init__(self, paths: tuple[str, ...], chosen: Format, context: TaskContext) -> None:
+        self._paths = paths
         self._format = chosen
         self._context = context
 
@@ -278,6 +279,7 @@ class _FileEmitter(Emitter):
         mine = checked(metadata)["segments"][self._context.task :: self._context.parallelism]
         for segment in map(Segment.from_json, mine):
             with _naming(self._context.component, attempt.txid):
+                check_named(self._paths, segment.file)
                 self._format.emit(segment, collector)
             collector.digest(segment.name, segment.digest)
 

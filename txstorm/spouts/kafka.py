@@ -159,6 +159,13 @@ class _KafkaEmitter(Emitter):
         if not mine:
             return
         where = f"spout {self._context.component!r}, txid {attempt.txid}"
+        if foreign := sorted({topic for topic, _ in mine if not self._source.reads(topic)}):
+            # A ledger does not choose topics: the credentials are those of the topology.
+            msg = (
+                f"{where}: expected recorded ranges of topics among {list(self._source.topics)}, got {foreign!r}; name "
+                "the topics that the transaction was planned with"
+            )
+            raise SpoutError(msg)
         try:
             found = self._read(mine, ids_of(metadata), where)
         except Unavailable as error:

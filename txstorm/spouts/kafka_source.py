@@ -67,6 +67,10 @@ class KafkaSource:
         """Topics that may be there."""
         return [re.compile(topic) for topic in self.topics if topic.startswith("^")]
 
+    def reads(self, topic: str) -> bool:
+        """Whether the spout was told to read `topic`, by name or by a pattern."""
+        return topic in self.named or any(pattern.search(topic) for pattern in self.patterns)
+
 
 def listed(topics: str | Sequence[str]) -> tuple[str, ...]:
     """`topics` as a tuple; raises `SettingError` for what can be no topic, and patterns that are none."""

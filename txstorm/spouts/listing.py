@@ -7,6 +7,8 @@ import os
 import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 from txstorm.errors import SpoutError
@@ -59,6 +61,36 @@ def _matches(path: str) -> list[str]:
         msg = f"file spout: no file matches {path!r}; check the path, it is relative to the directory of the start"
         raise SpoutError(msg)
     return found
+
+
+def check_named(paths: tuple[str, ...], name: str) -> None:
+    """Raise `SpoutError` unless `paths` name the file `name`, which was recorded: a ledger does not choose files."""
+    if not _is_named(paths, name):
+        msg = (
+            f"file spout: expected a recorded file that its paths name ({', '.join(paths)}), got {name!r}; use the "
+            "paths that the transaction was planned with (relative ones begin at the directory of the start)"
+        )
+        raise SpoutError(msg)
+
+
+@lru_cache(maxsize=4096)
+def _is_named(paths: tuple[str, ...], name: str) -> bool:
+    """Whether `name` is one of `paths`, or matches a glob among them; the file need not be there."""
+    if name in paths:
+        return True
+    parts = tuple(name.split(os.sep))
+    return name == os.path.normpath(name) and any(_fits(tuple(path.split(os.sep)), parts) for path in paths)
+
+
+def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Whether `glob` would find a file with these `parts` in its path."""
+    if not pattern or not parts:
+        return pattern in ((), ("**",)) and not parts
+    head, rest = pattern[0], pattern[1:]
+    if head == "**":
+        return _fits(rest, parts) or (not parts[0].startswith(".") and _fits(pattern, parts[1:]))
+    hidden = parts[0].startswith(".") and not head.startswith(".")
+    return not hidden and fnmatchcase(parts[0], head) and _fits(rest, parts[1:])
 
 
 def _size(name: str) -> int:

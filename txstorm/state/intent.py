@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from txstorm.api.names import name_fault
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.state.staged import Staged
 
@@ -116,6 +117,7 @@ class IntentTable:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> IntentTable:
         """What `to_json` made."""
+        check_place(found["kind"], found["name"], found["uri"])
         staged = Staged.from_json(found["staged"])
         more = tuple(map(Staged.from_json, found.get("more", ())))
         return cls(found["kind"], found["name"], found["uri"], found["schema"], found["previous"], staged, more)
@@ -211,6 +213,19 @@ def _check_format(found: Any) -> None:
     if found["version"] > VERSION:
         msg = f"intent: format version {found['version']} is newer than {VERSION}, which this txstorm reads; upgrade it"
         raise DataDirectoryError(msg)
+
+
+def check_place(kind: str, name: str, uri: str) -> None:
+    """Raise `LedgerCorrupt` unless `uri` is the directory, below the data directory, of the table `name`."""
+    # Dead letters are one table, which has no name.
+    expected = "dead_letters" if kind == LETTERS and not name else f"{DIRECTORIES.get(kind)}/{name}"
+    named = name_fault(kind, name) is None or (kind == LETTERS and not name)
+    if kind not in DIRECTORIES or not named or uri != expected:
+        msg = (
+            f"ledger: expected a table of this data directory, got {kind!r} named {name!r} in {uri!r}; the ledger is "
+            "damaged or was changed by hand, restore it"
+        )
+        raise LedgerCorrupt(msg)
 
 
 def _check_gaps(intent: Intent) -> None:

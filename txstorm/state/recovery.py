@@ -7,7 +7,7 @@ from pathlib import Path
 
 from txstorm import faults
 from txstorm.errors import TableCorrupt
-from txstorm.state.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable
+from txstorm.state.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable, check_place
 from txstorm.state.logged import LoggedTable
 from txstorm.state.owner import Owner, TableRef
 from txstorm.state.place import Place, placed
@@ -18,10 +18,13 @@ _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 def table_ref(uri: str) -> TableRef:
     """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``.
 
-    States of the layout ``merge`` are called ``state/…`` there.
+    States of the layout ``merge`` are called ``state/…`` there. Raises `LedgerCorrupt` for anything else: what a ledger
+    holds does not choose directories.
     """
     directory, _, name = uri.partition("/")
-    return TableRef(_KINDS[directory], name)
+    ref = TableRef(_KINDS.get(directory, ""), name)
+    check_place(ref.kind, ref.name, uri)
+    return ref
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:

@@ -1,0 +1,180 @@
+"""What a ledger holds chooses no directory, file or topic: places that somebody else has written there are refused."""
+
+from __future__ import annotations
+
+import glob
+import json
+from pathlib import Path
+
+import pytest
+
+from txstorm import (
+    BatchBolt,
+    Committer,
+    KeyedState,
+    TaskContext,
+    TransactionalTopologyBuilder,
+    TransactionAttempt,
+    run,
+)
+from txstorm.errors import LedgerCorrupt, SpoutError, TxstormError
+from txstorm.ledger.blobs import decode_value, encode_value
+from txstorm.ledger.names import TABLES
+from txstorm.ledger.open import open_ledger
+from txstorm.ledger.store import Put
+from txstorm.runtime.replay import replay_txid
+from txstorm.spouts import FileSpout
+from txstorm.spouts.listing import check_named
+from txstorm.state.intent import Intent
+from txstorm.state.recovery import table_ref
+
+
+class Keep(BatchBolt, Committer):
+    state = KeyedState("counts", key={"line": str}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.batch = context.state("counts"), []
+
+    def execute(self, tuple):
+        self.batch.append(tuple["line"])
+
+    def finish_batch(self):
+        for line in self.batch:
+            self.counts.put(line, 1)
+
+
+def topology(books: Path):
+    builder = TransactionalTopologyBuilder("words", "lines", FileSpout(books / "*.txt", max_batch_rows=2))
+    builder.set_committer_bolt("keep", Keep()).fields_grouping("lines", ["line"])
+    return builder.build_topology()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A data directory in which two transactions are committed, of files in `books`."""
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text("1\n2\n3\n4\n")
+    run(topology(tmp_path / "books"), engine="local", data_dir=tmp_path / "data", available_now=True).awaitTermination()
+    return tmp_path
+
+
+def planted(data_dir: Path, path: str, change) -> None:
+    """Change one value of a ledger as somebody with an editor for it would."""
+    ledger = open_ledger(data_dir, create=False)
+    try:
+        found = ledger.get(path)
+        assert found is not None
+        ledger.commit([Put(path, encode_value(None, change(decode_value(None, found.value)), path))])
+    finally:
+        ledger.close()
+
+
+def test_a_recorded_range_of_another_file_is_not_read(directory: Path):
+    books = topology(directory / "books")
+    assert replay_txid(books, directory / "data", 1).equal
+    (directory / "elsewhere").mkdir()
+    (directory / "elsewhere" / "a.txt").write_text("1\n2\n")
+    # The same bytes with the same digests, so that nothing but the place is another one.
+    with pytest.raises(SpoutError, match=r"a recorded file that its paths name .*elsewhere/\*\.txt.*books/a\.txt'"):
+        replay_txid(topology(directory / "elsewhere"), directory / "data", 1)
+
+
+NAMED = {
+    "/data/a.txt": (["/data/a.txt"], True),
+    "/data/books/a.txt": (["/data/b.txt", "/data/books/*.txt"], True),
+    "/data/books/b/a.txt": (["/data/books/*.txt"], False),
+    "/data/books/b/c/a.txt": (["/data/books/**/*.txt"], True),
+    "/data/books/a.csv": (["/data/books/**/*.txt"], False),
+    "/data/books/d.txt": (["/data/**"], True),
+    "/data/books/../../etc/passwd": (["/data/**/passwd", "/data/books/**"], False),
+    "/data/../etc/a.txt": (["/data/*/*/a.txt"], False),
+    "/data/books/.hidden.txt": (["/data/books/*.txt", "/data/**"], False),
+    "/data/.books/a.txt": (["/data/.books/*.txt"], True),
+    "/data/[1]/a.txt": (["/data/[1]/a.txt"], True),
+    "/data/1/a.txt": (["/data/[1]/?.txt"], True),
+    "/etc/passwd": (["/data/*"], False),
+    "etc/passwd": (["/data/*"], False),
+    "": (["/data/*"], False),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_files_that_paths_name(name: str):
+    paths, named = NAMED[name]
+    if named:
+        check_named(tuple(paths), name)
+    else:
+        with pytest.raises(SpoutError, match="expected a recorded file"):
+            check_named(tuple(paths), name)
+
+
+def test_what_a_glob_finds_is_named(tmp_path: Path):
+    for name in ("a.txt", "b/c/d.txt", "b/e.txt", "b/.h.txt", ".x/y.txt", "[z]/a.txt", "b/c/f"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for pattern in ("*.txt", "**/*.txt", "**", "*/*.txt", "b/**", "b/**/*", "b/**/**/f", ".x/*", "[[]z]/*", "b/[ce]*"):
+        spout = FileSpout(tmp_path / pattern, format="text")
+        found = [one for one in tmp_path.glob("**/*") if one.is_file()]
+        matched = {one for one in glob.glob(str(tmp_path / pattern), recursive=True) if Path(one).is_file()}
+        for file in map(str, found):
+            assert _named(spout.paths, file) == (file in matched), (pattern, file)
+
+
+def _named(paths: tuple[str, ...], name: str) -> bool:
+    try:
+        check_named(paths, name)
+    except SpoutError:
+        return False
+    return True
+
+
+def test_a_recorded_topic_that_the_spout_does_not_read_is_refused_before_a_broker_is_asked():
+    pytest.importorskip("confluent_kafka")
+    from txstorm.spouts import TransactionalKafkaSpout
+
+    spout = TransactionalKafkaSpout(["orders", "^log-"], "127.0.0.1:1")
+    metadata = {"v": 1, "topics": {"salaries": {"id": "x", "from": {"0": 0}, "next": {"0": 5}}}}
+    emitter = spout.emitter(TaskContext("t", "kafka", 0, 1))
+    with pytest.raises(SpoutError, match=r"recorded ranges of topics among .*orders.* got .*salaries"):
+        emitter.emit_batch(TransactionAttempt(1, 1), metadata, None)
+
+
+PLACES = ["changes/../../other", "/etc", "changes//etc", "../x", "state/..", "changes/a/b", "elsewhere/a", "changes/"]
+
+
+@pytest.mark.parametrize("uri", PLACES)
+def test_a_table_elsewhere(uri: str):
+    with pytest.raises(LedgerCorrupt, match="expected a table of this data directory"):
+        table_ref(uri)
+
+
+@pytest.mark.parametrize("uri", PLACES)
+def test_a_ledger_that_knows_a_table_elsewhere_is_refused(directory: Path, uri: str):
+    before = sorted(str(one) for one in directory.rglob("*"))
+    planted(directory / "data", TABLES, lambda found: {**found, uri: 0})
+    with pytest.raises(TxstormError, match="table"):
+        run(topology(directory / "books"), engine="local", data_dir=directory / "data", available_now=True)
+    after = sorted(str(one) for one in directory.rglob("*"))
+    assert [one for one in after if one not in before and "ledger.db" not in one] == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"uri": "changes/../../other"},
+        {"uri": "/tmp/other"},
+        {"name": "../counts", "uri": "changes/../counts"},
+        {"kind": "other"},
+        {"kind": "dead-letters"},
+        {"name": "", "uri": "changes/"},
+    ],
+)
+def test_an_intent_for_a_table_elsewhere_is_refused(changed):
+    table = {"kind": "changes", "name": "counts", "uri": "changes/counts", "schema": "", "previous": 0}
+    staged = {"path": "p", "size": 1, "digest": "d", "rows": 1, "stats": "{}", "first": 1, "last": 1}
+    txid = {"txid": 1, "attempt": 1, "digest": "d", "extents": None, "stamp": 1}
+    intent = {"format": "txstorm-intent", "version": 1, "topology": "t", "incarnation": "i", "timeline": 0, "epoch": 1}
+    good = {**intent, "txids": [txid], "tables": [{**table, "staged": staged}]}
+    assert Intent.from_json(json.loads(json.dumps(good))).tables[0].uri == "changes/counts"
+    with pytest.raises(LedgerCorrupt, match="expected a table of this data directory"):
+        Intent.from_json({**good, "tables": [{**table, **changed, "staged": staged}]})
