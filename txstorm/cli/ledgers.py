@@ -22,8 +22,10 @@ ledger_app = typer.Typer(help="Work with the ledger of a topology that does not 
 def at_ledger(data_dir: str, ledger: str | None) -> str:
     """`data_dir`; raises `InputError`, which names both, when it uses another ledger than `ledger`."""
     if ledger is not None:
+        from txstorm.ledger.credentials import named_ledger
         from txstorm.ledger.open import chosen_ledger, local_directory
 
+        named_ledger(ledger)
         chosen_ledger(local_directory(data_dir), ledger)
     return data_dir
 

@@ -15,6 +15,7 @@ import typer.core
 from txstorm._version import __version__
 from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show, simulate
 from txstorm.errors import InputError
+from txstorm.ledger.credentials import ask_with
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -103,7 +104,14 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; `arguments` are those of the process by default."""
     _open_closed_streams()
+    ask_with(_ask)
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _ask(question: str) -> bool:
+    from txstorm.cli.output import confirmed
+
+    return confirmed(question)
 
 
 def execute(arguments: list[str]) -> int:

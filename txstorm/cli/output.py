@@ -64,6 +64,16 @@ def _escaped(word: str) -> str:
     return "".join(map(one, word))
 
 
+def confirmed(question: str) -> bool:
+    """Whether the operator answers yes; no without a terminal to ask at."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in question)
+    sys.stderr.write(f"{shown} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def print_text(text: str) -> None:
     """Print `text` to standard output as it is."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")

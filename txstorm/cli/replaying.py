@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.cli.frames import without_internals
-from txstorm.cli.output import shell_command
+from txstorm.cli.output import confirmed, shell_command
 from txstorm.cli.target import Target, held, load, parse
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
@@ -77,12 +76,11 @@ def _confirmed(directory: Path, origin: Origin, target: Target, command: Sequenc
         f"{directory}: its last run {ran}; a name that stands in a data directory is not run unless you name it, too. "
         f"If that is the code to run: {exact}"
     )
-    if target.called or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise refused
-    sys.stderr.write(f"{directory}: the last run {ran}. To import it runs that module, as found from here.\n")
-    sys.stderr.write(f"Import and run {target.text}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    question = (
+        f"{directory}: the last run {ran}. To import it runs that module, as found from here.\n"
+        f"Import and run {target.text}?"
+    )
+    if target.called or not confirmed(question):
         raise refused
     try:
         found = held(target)

@@ -45,7 +45,11 @@ class SchemaRegistry:
         if auth is not None:
             token = base64.b64encode(":".join(auth).encode()).decode()
             self._headers["Authorization"] = f"Basic {token}"
-        self._context = ssl.create_default_context(cafile=ca_file) if url.startswith("https:") else None
+        handlers: list[urllib.request.BaseHandler] = [_Redirects()]
+        if url.startswith("https:"):
+            context = ssl.create_default_context(cafile=ca_file)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        self._opener = urllib.request.build_opener(*handlers)
         self._seconds = seconds
         self._schemas: dict[int, Any] = {}
 
@@ -111,7 +115,7 @@ class SchemaRegistry:
     def _get(self, path: str) -> Any:
         request = urllib.request.Request(self._url + path, headers=self._headers)  # noqa: S310 - checked by checked_url
         try:
-            with urllib.request.urlopen(request, timeout=self._seconds, context=self._context) as answer:  # noqa: S310
+            with self._opener.open(request, timeout=self._seconds) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise self._refusal(path, error) from None
@@ -125,7 +129,25 @@ class SchemaRegistry:
             return LookupError(said)
         if error.code in (401, 403):
             return SpoutError(f"schema registry {said}; check user and password")
+        if 300 <= error.code < 400:
+            there = error.headers.get("Location", "")
+            return SpoutError(
+                f"schema registry {said}: expected an answer, got sent on to {there!r}; give that address"
+            )
         return FailedException(said)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects on the same host only: the header with the password would go along to another one."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """The next request; None, which makes an error of it, where another host would get it."""
+        before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def checked_url(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from urllib.parse import unquote
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value
+from txstorm.ledger.credentials import SecretRefused, check_named, over_tls
 from txstorm.ledger.durable import sync_file
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
@@ -60,11 +62,11 @@ def open_ledger(
     if create:
         make_durable_directory(directory)
     if chosen.kind == ZOOKEEPER:  # the one kind that settings say how to reach
-        settings = settings or recorded_settings(directory)
+        settings = settings or over_tls(recorded_settings(directory), chosen)
     opened = open_spec(chosen, directory, create=create, read_only=read_only, busy=busy, settings=settings)
     try:
         if (target := moved_to(opened)) is not None:
-            msg = f"ledger {chosen} was moved to {target}; expected the one in use: give --ledger {target}"
+            msg = f"ledger {chosen} was moved to {target}; expected the one in use: give --ledger {shlex.quote(target)}"
             raise DataDirectoryError(msg)
     except BaseException:
         opened.close()
@@ -81,7 +83,12 @@ def open_spec(
     busy: float = BUSY,
     settings: Settings | None = None,
 ) -> Ledger:
-    """The ledger that is named, also one that was moved; `directory` is the data directory it belongs to, if known."""
+    """The ledger that is named, also one that was moved; `directory` is the data directory it belongs to, if known.
+
+    Raises:
+        SecretRefused: a secret would be sent to a host that nobody but `directory` names.
+    """
+    check_named(ledger, directory, settings)
     if ledger.kind == SQLITE:
         path = Path(ledger.place)
         if directory is not None and path.parent != directory.absolute():
@@ -121,6 +128,7 @@ def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
 
 def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | None = None) -> bool:
     """Whether there is such a ledger, whatever it holds; an error where that cannot be known."""
+    check_named(ledger, data_dir, settings)
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
     if ledger.kind == DELTA:
@@ -149,6 +157,8 @@ def moved_to(ledger: Ledger) -> str | None:
 def _moved(found: LedgerSpec, data_dir: Path, wanted: LedgerSpec) -> bool:
     try:
         opened = open_spec(found, data_dir, create=False, read_only=True)
+    except SecretRefused:
+        raise
     except TxstormError:
         return False
     try:

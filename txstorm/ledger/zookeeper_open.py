@@ -10,12 +10,10 @@ from contextlib import closing
 from txstorm.clients.zookeeper import ZooKeeperSession
 from txstorm.clients.zookeeper_values import ZooKeeperOptions
 from txstorm.errors import InputError
+from txstorm.ledger.credentials import AUTH as AUTH
 from txstorm.ledger.zookeeper import ZooKeeperLedger
 from txstorm.ledger.zookeeper_place import checked_chroot, checked_hosts
 from txstorm.topology.settings import Settings
-
-AUTH = "TXSTORM_ZOOKEEPER_AUTH"
-"""The environment variable with ``user:password`` of the digest scheme."""
 
 KEY_PASSWORD = "TXSTORM_ZOOKEEPER_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 """The environment variable with what opens the client's key."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.api.names import near
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.place import recorded_ledger
-from txstorm.ledger.specs import parse_ledger
 from txstorm.runtime.books import Books
 from txstorm.runtime.directory import FORMAT_FILE, check_readable, ledger_exists
 
@@ -55,7 +55,7 @@ def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[st
         msg = f"{root}: expected a directory with data directories in it, such as ./txstorm-data, found none"
         raise InputError(msg)
     own = [directory] if (directory / FORMAT_FILE).exists() else []
-    wanted = None if ledger is None else parse_ledger(ledger)
+    wanted = None if ledger is None else named_ledger(ledger)
     found = [*own, *_directories(directory)]
     return [_listed(one) for one in found if wanted is None or recorded_ledger(one.absolute()) == wanted]
 

@@ -12,9 +12,10 @@ from typing import Any
 from txstorm.errors import DataDirectoryError, InputError, LedgerCorrupt
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value, encode_value
+from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.open import local_directory, moved_to, open_spec
 from txstorm.ledger.place import default_ledger, record_ledger, recorded_ledger
-from txstorm.ledger.specs import FORMS, LedgerSpec, parse_ledger
+from txstorm.ledger.specs import FORMS, LedgerSpec
 from txstorm.ledger.store import ABSENT, Delete, Entry, Ledger, Put, in_commits
 from txstorm.runtime.lifecycle import topology_in
 
@@ -61,14 +62,14 @@ def copy_ledger(source: str, target: str) -> dict[str, Any]:
 
 def _source(text: str) -> Named:
     if _is_name(text):
-        return Named(parse_ledger(text))
+        return Named(named_ledger(text))
     directory = topology_in(text)
     return Named(recorded_ledger(directory) or default_ledger(directory), directory)
 
 
 def _target(text: str) -> Named:
     if _is_name(text):
-        return Named(parse_ledger(text))
+        return Named(named_ledger(text))
     directory = local_directory(text)
     return Named(default_ledger(directory), directory)
 

@@ -17,6 +17,7 @@ from txstorm.engine.letters import TABLE_SCHEMA
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.place import record_ledger
 from txstorm.ledger.specs import ZOOKEEPER, LedgerSpec
@@ -112,6 +113,8 @@ def open_session(
     check_directory(data_dir)
     settings = topology.settings
     named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
+    if named is not None:
+        named_ledger(named)
 
     def make_ready() -> None:
         engine.start(program)

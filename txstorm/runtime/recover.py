@@ -12,9 +12,10 @@ from typing import Any
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger import names
 from txstorm.ledger.blobs import encode_value
+from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, local_directory, open_ledger
 from txstorm.ledger.place import record_ledger, recorded_ledger
-from txstorm.ledger.specs import LedgerSpec, parse_ledger
+from txstorm.ledger.specs import LedgerSpec
 from txstorm.ledger.store import Put, in_commits
 from txstorm.runtime.books import Identity, Meta
 from txstorm.runtime.directory import check_directory, make_directory
@@ -91,7 +92,7 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
 def _target(directory: Path, ledger: str | None) -> LedgerSpec:
     """The ledger to write, when neither it nor the recorded one is there."""
     recorded = recorded_ledger(directory)
-    wanted = chosen_ledger(directory, None) if ledger is None else parse_ledger(ledger)
+    wanted = chosen_ledger(directory, None) if ledger is None else named_ledger(ledger)
     for one in {one for one in (recorded, wanted) if one is not None}:
         if ledger_is_there(one, directory) and _is_whole(one, directory):
             msg = (
