@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, TxstormError
+from txstorm.ledger.process import started_at
 
 Clock = Callable[[], datetime]
 
@@ -226,22 +227,14 @@ def _theirs(file: int) -> Holder | None:
     written = _read(file)
     # The pid is -1 of a lock that belongs to a file description, and 0 or negative across containers. The content is
     # that of an earlier holder while the new one has not written yet.
-    if written is not None and (pid == written.pid or (pid <= 0 and not is_gone(written))):
+    if written is not None and (pid == written.pid or (pid <= 0 and not _has_ended(written))):
         return written
     return Holder("another run", max(pid, 0), "", "")
 
 
-def is_gone(holder: Holder) -> bool:
-    """Whether the process of `holder` has certainly ended: it was one of this host, and its pid is not in use."""
-    if holder.pid <= 0 or holder.host != socket.gethostname():
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass  # it belongs to another user
-    return False
+def _has_ended(holder: Holder) -> bool:
+    """Whether the process of `holder` has certainly ended: it was one of this host, and none has its pid now."""
+    return holder.pid > 0 and holder.host == socket.gethostname() and started_at(holder.pid) is None
 
 
 def _lock(file: int) -> None:

@@ -28,7 +28,7 @@ def process_mark(pid: int | None = None) -> str:
     started (numbers are used again).
     """
     number = os.getpid() if pid is None else pid
-    place, started = machine_mark(), _started(number)
+    place, started = machine_mark(), started_at(number)
     return f"{place}/{number}/{started}" if place and started else ""
 
 
@@ -37,10 +37,10 @@ def is_gone(mark: str) -> bool:
     place, own = mark.rsplit("/", 2), machine_mark()
     if not own or len(place) != 3 or place[0] != own or not place[1].isdecimal():
         return False
-    return _started(int(place[1])) != place[2]
+    return started_at(int(place[1])) != place[2]
 
 
-def _started(pid: int) -> str | None:
+def started_at(pid: int) -> str | None:
     """When a live process was started, in ticks since the boot; None when there is none."""
     try:
         # The name of the program stands in parentheses and may hold anything.
