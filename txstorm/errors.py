@@ -76,7 +76,13 @@ class MetadataError(InputError):
 
 
 class EmitError(InputError):
-    """A tuple was emitted with the wrong arity, to an unknown stream, or with a value that cannot be sent."""
+    """A tuple was emitted with the wrong arity, to an unknown stream, or with a value that cannot be sent.
+
+    Attributes:
+        late: whether it was found after `emit` had returned, so that the traceback does not lead to it.
+    """
+
+    late = False
 
 
 class StateError(InputError):

@@ -93,7 +93,7 @@ class Emitter(StormNames):
         """Transactions before `txid` are committed."""
 
     def close(self) -> None:
-        """Called when the task ends."""
+        """Called when the task ends; emitting here fails the last batch that was emitted."""
 
 
 class TransactionalSpout(Component):

@@ -11,6 +11,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import StreamDeclaration
 from txstorm.engine.arrow import batch_of_columns, batch_of_rows, conform
+from txstorm.engine.failures import shortened
 from txstorm.errors import EmitError
 
 FLUSH_VALUES = 131072
@@ -45,21 +46,43 @@ class _Buffer:
         self.flat: list[Any] = []
         self.rows = 0
 
-    def take(self) -> pa.RecordBatch | None:
-        """What is in the buffer, which is empty then."""
+    def take(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
+        """What is in the buffer, which is empty then; `refuse` is called with each tuple that cannot be sent."""
         flat, rows, width = self.flat, self.rows, len(self.fields)
         self.flat, self.rows = [], 0
         if width == 0:
             return batch_of_rows([()] * rows, ()) if rows else None
-        return batch_of_columns([flat[i::width] for i in range(width)], self.fields) if flat else None
+        if not flat:
+            return None
+        try:
+            return batch_of_columns([flat[i::width] for i in range(width)], self.fields)
+        except EmitError:
+            good = []
+            for row in (tuple(flat[i : i + width]) for i in range(0, len(flat), width)):
+                try:
+                    batch_of_rows([row], self.fields)
+                    good.append(row)
+                except EmitError as error:
+                    refuse(row, error)
+            return batch_of_rows(good, self.fields) if good else None
 
 
 class OutputCollector:
-    """Implements `txstorm.api.output.Collector` for one task and attempt."""
+    """Implements `txstorm.api.output.Collector` for one task and attempt.
 
-    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration]) -> None:
+    Args:
+        component: whose it is.
+        streams: what it declares.
+        eager: whether values are looked at in `emit`, which takes much longer than in large pieces.
+    """
+
+    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False) -> None:
         self._component = component
         self._buffers = {name: _Buffer(declaration) for name, declaration in streams.items()}
+        self._eager = eager
+        if eager:
+            for buffer in self._buffers.values():
+                buffer.arity = -1
         self._out: list[Emitted] = []
         self._pending_direct: tuple[str, int] | None = None
         self.errors: list[BaseException] = []
@@ -80,12 +103,15 @@ class OutputCollector:
             self._flush(stream)
 
     def _emit_rare(self, stream: str, values: tuple[Any, ...]) -> None:
-        """A tuple without fields, or one that is refused."""
+        """A tuple without fields, one that is refused, or one that is looked at."""
         buffer = self._buffers.get(stream)
         if buffer is None or buffer.direct or len(values) != len(buffer.fields):
             self._refuse(stream, values, direct=False)
         else:
+            buffer.flat.extend(values)
             buffer.rows += 1
+            if self._eager:
+                self._flush(stream)
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple to the task with index `task` of the direct subscribers."""
@@ -98,6 +124,8 @@ class OutputCollector:
                 self._pending_direct = (stream, task)
             buffer.flat.extend(values)
             buffer.rows += 1
+            if self._eager:
+                self._flush_direct()
 
     def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit the rows of a record batch or table."""
@@ -142,13 +170,22 @@ class OutputCollector:
     def _flush(self, stream: str) -> None:
         buffer = self._buffers[stream]
         if not buffer.direct:
-            self._add(stream, buffer.take())
+            self._add(stream, self._taken(stream))
 
     def _flush_direct(self) -> None:
         if self._pending_direct is not None:
             stream, task = self._pending_direct
-            self._add(stream, self._buffers[stream].take(), task)
+            self._add(stream, self._taken(stream), task)
             self._pending_direct = None
+
+    def _taken(self, stream: str) -> pa.RecordBatch | None:
+        def refuse(values: tuple[Any, ...], error: EmitError) -> None:
+            given = shortened(values)
+            found = EmitError(f"{self._component}, stream {stream!r}, tuple {given}: {error}")
+            found.late = not self._eager
+            self.refuse(found, {"tuple": given})
+
+        return self._buffers[stream].take(refuse)
 
     def _add(self, stream: str, batch: pa.RecordBatch | None, direct: int | None = None) -> None:
         if batch is not None and batch.num_rows:

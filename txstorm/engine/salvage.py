@@ -19,6 +19,7 @@ from txstorm.engine.failures import RAISED, At, error_row, kind_of
 from txstorm.engine.letters import Letters
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.program import ComponentSpec
+from txstorm.errors import EmitError
 
 R = TypeVar("R")
 Bad = dict[int, ErrorRow]
@@ -34,6 +35,7 @@ class Work(Generic[R]):
         finish: all input is in: finishes the batch and gives what the task has to send on.
         undo: takes back what `finish` wrote into tables.
         collector: the kind of its collector.
+        repeatable: whether a run that fails may be repeated at once, to find the line that is to blame.
     """
 
     spec: ComponentSpec
@@ -44,16 +46,26 @@ class Work(Generic[R]):
     finish: Callable[[BoltRun], R]
     undo: Callable[[], None] = lambda: None
     collector: type[OutputCollector] = OutputCollector
+    repeatable: bool = False
 
-    def begin(self, bolt: BasicBolt | BatchBolt) -> BoltRun:
-        """Prepare `bolt`, a fresh object."""
-        return BoltRun(bolt, self.context(), self.collector(self.spec.id, self.spec.streams), self.at)
+    def begin(self, bolt: BasicBolt | BatchBolt, *, eager: bool = False) -> BoltRun:
+        """Prepare `bolt`, a fresh object; `eager`: values are looked at in `emit`."""
+        collector = self.collector(self.spec.id, self.spec.streams, eager=eager)
+        return BoltRun(bolt, self.context(), collector, self.at)
 
     def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> R:
         """Run it, or what is left of it after `begun`; what user code raises escapes."""
         run = begun or self.begin(self.spec.fresh())
-        run.execute(arrivals)
-        return self.finish(run)
+        try:
+            run.execute(arrivals)
+            return self.finish(run)
+        except EmitError as error:
+            if not (error.late and self.repeatable):
+                raise
+            again = self.begin(self.spec.fresh(), eager=True)  # to fail where it emits, with the tuple it was given
+            again.execute(arrivals)
+            self.finish(again)
+            raise
 
 
 class Salvage:

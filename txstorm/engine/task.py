@@ -29,6 +29,7 @@ from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.routing import Router, routes
 from txstorm.engine.salvage import Salvage, Work
+from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 from txstorm.spouts.executors import SpoutTask, spout_task
 
@@ -76,13 +77,26 @@ class StageTask:
         finally:
             self._close_spout()
 
-    def _close_spout(self) -> None:
-        """The batch is emitted by then: an emitter that cannot be closed changes nothing about it."""
-        if self._spout is not None:
-            try:
-                self._spout.close()
-            except RAISED:
+    def _close_spout(self, *, last: bool = False) -> None:
+        """Close the emitter; with `last`, raise `EmitError` if it emitted: the tuple belongs to no batch.
+
+        Any other exception is logged: all batches are emitted, and an emitter that cannot be closed changes none.
+        """
+        spout, self._spout = self._spout, None
+        if spout is None:
+            return
+        try:
+            spout.close()
+        except RAISED as error:
+            emitted = _emission(error)
+            if emitted is None or not last:
                 log.exception("spout %s: close() of its emitter failed", self.program.spout)
+                return
+            emitted.args = (
+                f"spout {self.program.spout!r}: close() of its emitter emitted a tuple: {emitted}; a batch is complete "
+                "when emit_batch (or emit_partition_batch) returns: emit there",
+            )
+            raise emitted from None
 
     def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
         """Keep what is for this stage; return what only passes through."""
@@ -107,6 +121,9 @@ class StageTask:
                 for spec in self._specs:
                     current = spec.id
                     run.run_component(spec)
+            if txid_input is self.pack.inputs[-1]:
+                current = self.program.spout
+                self._close_spout(last=True)
             outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
             faults.point("p3.after")
         except RAISED as error:  # user code may raise anything; R11 makes a row of it
@@ -215,6 +232,7 @@ class TxidRun:
             self.at,
             finish,
             collector=collector_kind(self._task.observe),
+            repeatable=True,
         )
 
     def _emit(self, spec: ComponentSpec) -> _Sent | None:
@@ -303,6 +321,13 @@ class TxidRun:
         yield from (one for one in sent if not program.edges[one.edge].boundary)
         for one in boundary:
             yield spill(one, Path(program.spill_dir))
+
+
+def _emission(error: BaseException | None) -> EmitError | None:
+    """The refused emission among `error` and the exceptions during which it was raised."""
+    while error is not None and not isinstance(error, EmitError):
+        error = error.__context__
+    return error
 
 
 def spill(cargo: Cargo, directory: Path) -> Cargo:

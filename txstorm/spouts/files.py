@@ -20,8 +20,9 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError, SpoutError
+from txstorm.spouts.delimited import CsvFormat, csv_header
 from txstorm.spouts.extents import Block, Piece, Position, Segment, checked, segments
-from txstorm.spouts.lines import CsvFormat, JsonLinesFormat, LineFormat, TextFormat, csv_header, json_fields
+from txstorm.spouts.lines import JsonLinesFormat, LineFormat, TextFormat, json_fields
 from txstorm.spouts.listing import Listing, Paths, absolute, check_named, expand
 from txstorm.spouts.parquet import ParquetFormat, parquet_file
 

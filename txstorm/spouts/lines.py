@@ -1,19 +1,16 @@
-"""Formats whose records are lines of bytes: text, CSV and JSON-lines; ranges are bytes."""
+"""Formats whose records are lines of bytes: text and JSON-lines, and what they share with CSV; ranges are bytes."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
@@ -64,13 +61,13 @@ class LineFormat:
         data = read_range(path, start, size)
         if not data:
             _require(path, start)
-        ends = self.boundaries(data)
+        ends = self.boundaries(data, final=len(data) < size)
         while not len(ends) and len(data) == size:
             size = _doubled(path, start, size)
             data = read_range(path, start, size)
-            ends = self.boundaries(data)
+            ends = self.boundaries(data, final=len(data) < size)
         tail = data[ends[-1] if len(ends) else 0 :] if len(data) < size else b""
-        open_ended = self.is_record(tail, path, start + len(data) - len(tail))
+        open_ended = self.is_record(tail)
         if open_ended:
             ends = np.append(ends, len(data))
         view = memoryview(data)
@@ -103,29 +100,61 @@ class LineFormat:
         """The offset at the end of a file of `size` bytes."""
         return size
 
-    def boundaries(self, data: bytes) -> Offsets:
-        """Where the records end that end in `data`, which begins with a record."""
+    def boundaries(self, data: bytes, *, final: bool) -> Offsets:
+        """Where the records end that end in `data`, which begins with a record; `final`: the file ends with it."""
         return np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
 
-    def is_record(self, tail: bytes, path: str, offset: int) -> bool:
+    def is_record(self, tail: bytes) -> bool:
         """Whether `tail`, what follows the last line end of the file, is a record."""
         return bool(tail)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment` again, check that it is what was planned, and emit its records."""
+        """Read `segment` again, check that it is what was planned, and emit its records; bad ones are refused."""
         size = segment.stop - segment.start
         data = read_range(segment.file, segment.start, size)
         if len(data) < size:
             how = f"expected {size} bytes, got {len(data)}"
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
-        self.decode(self._utf8(data, segment), segment, collector)
+        try:
+            self._decode(data, segment.rows, collector)
+        except Undecodable:
+            self._emit_good(data, segment, collector)
 
-    def decode(self, data: bytes, segment: Segment, collector: Collector) -> None:
-        """Emit the records of `data`, which is valid UTF-8."""
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        """Emit the `rows` records of `data`, which is valid UTF-8; all, or none: raises `Undecodable`."""
         raise NotImplementedError
 
-    def _utf8(self, data: bytes, segment: Segment) -> bytes:
+    def _decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        self.decode(self._utf8(data), rows, collector)
+
+    def _emit_good(self, data: bytes, segment: Segment, collector: Collector) -> None:
+        """Emit the records of `data` in their order; those that cannot be decoded alone are refused.
+
+        Halved down to them: what is good is still decoded in large pieces.
+        """
+        ends = [int(end) for end in self.boundaries(data, final=True)]
+        if self.is_record(data[ends[-1] if ends else 0 :]):
+            ends.append(len(data))
+        before = _lines_before(segment)
+        waiting = [(0, len(ends))]
+        while waiting:
+            first, last = waiting.pop()
+            start = ends[first - 1] if first else 0
+            piece = data[start : ends[last - 1]]
+            try:
+                self._decode(piece, last - first, collector)
+            except Undecodable as fault:
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    waiting += [(middle, last), (first, middle)]
+                else:
+                    start += len(piece) - len(piece.lstrip(b"\r\n"))
+                    line = None if before is None else before + data.count(b"\n", 0, start) + 1
+                    at = Place(segment.file, segment.start + start, segment.start + ends[first], line)
+                    collector.refuse(fault.error(at), at.described(piece))
+
+    def _utf8(self, data: bytes) -> bytes:
         if data.isascii():
             return data
         try:
@@ -133,24 +162,81 @@ class LineFormat:
         except UnicodeDecodeError as error:
             if self.errors == "replace":
                 return data.decode("utf-8", "replace").encode("utf-8")
-            msg = (
-                f"file spout: {segment.file}: byte {data[error.start]:#04x} at offset {segment.start + error.start} "
-                "is not UTF-8; convert the file, or read it with errors='replace'"
-            )
-            raise SpoutError(msg) from None
+            why = f"byte {data[error.start]:#04x} (number {error.start + 1} of the record) is not UTF-8"
+            raise Undecodable(why, "convert the file, or read it with errors='replace'") from None
         return data
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one record is.
+
+    Attributes:
+        start: the offset of its first byte.
+        stop: behind its last one.
+        line: its number in the file; None beyond `COUNTED`.
+    """
+
+    file: str
+    start: int
+    stop: int
+    line: int | None = None
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f", line {self.line}"
+        return f"{self.file}{line} (bytes {self.start}-{self.stop})"
+
+    def described(self, data: bytes) -> dict[str, Any]:
+        """The record as a dead letter describes it; bytes that are no UTF-8 are escaped."""
+        text = data.strip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
+        return {"file": self.file, "line": self.line, "from": self.start, "to": self.stop, "text": text}
+
+
+class Undecodable(Exception):
+    """Bytes that are no record, or hold one that is none.
+
+    Args:
+        why: what is wrong with them.
+        cure: what to do about it.
+    """
+
+    def __init__(self, why: str, cure: str) -> None:
+        super().__init__(why)
+        self._cure = cure
+
+    def error(self, place: Place) -> SpoutError:
+        """As the error of one record, which is all of the bytes."""
+        return SpoutError(f"file spout: {place}: {self}; {self._cure}, or {LEAVE_OUT}")
+
+
+LEAVE_OUT = "set on_error='dead_letter' to leave such records out"
+SHOWN = 80
+KEPT = 64 * 1024
+"""Bytes of a record that are kept in a dead letter."""
+COUNTED = 64 << 20
+"""How far into a file lines are counted, to say the number of one."""
+
+
+def _lines_before(segment: Segment) -> int | None:
+    return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+
+
+def shown(data: bytes) -> str:
+    """The beginning of a record, for messages."""
+    text = data.strip(b"\r\n").decode("utf-8", "replace")
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
 @dataclass(frozen=True)
 class TextFormat(LineFormat):
     """One record a line; blank lines are records."""
 
-    def decode(self, data: bytes, segment: Segment, collector: Collector) -> None:
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
         """Emit one column, made from the bytes without touching a single line."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        if len(ends) < segment.rows:
+        if len(ends) < rows:
             ends = np.append(ends, len(data))
         offsets = np.zeros(len(ends) + 1, np.int32)
         offsets[1:] = ends - np.arange(len(ends))
@@ -160,25 +246,28 @@ class TextFormat(LineFormat):
 
 
 @dataclass(frozen=True)
-class _SkippingBlanks(LineFormat):
-    def boundaries(self, data: bytes) -> Offsets:
-        return _without_blanks(data, super().boundaries(data))
+class SkippingBlanks(LineFormat):
+    """Formats in which a blank line is no record."""
 
-    def is_record(self, tail: bytes, path: str, offset: int) -> bool:
+    def boundaries(self, data: bytes, *, final: bool) -> Offsets:
+        """Line ends that are not those of blank lines."""
+        return without_blanks(data, super().boundaries(data, final=final))
+
+    def is_record(self, tail: bytes) -> bool:
+        """Whether more than line ends is left."""
         return bool(tail.strip(b"\r\n"))
 
 
 @dataclass(frozen=True)
-class JsonLinesFormat(_SkippingBlanks):
+class JsonLinesFormat(SkippingBlanks):
     """One JSON object a line; a key that is missing gives None."""
 
-    def decode(self, data: bytes, segment: Segment, collector: Collector) -> None:
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
         """Emit one tuple a line."""
         lines = data.decode("utf-8").split("\n")
-        for number, line in enumerate(lines):
-            if line and line != "\r":
-                record = _json_object(line, segment, lines, number)
-                collector.emit(*[record.get(name) for name in self.fields])
+        records = [_json_object(line) for line in lines if line and line != "\r"]
+        for record in records:
+            collector.emit(*[record.get(name) for name in self.fields])
 
 
 def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
@@ -186,110 +275,27 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
     block = JsonLinesFormat((), errors).block(path, 0)
     if not len(block.ends):
         return None
-    first = bytes(block.raw(block.start, int(block.ends[0]))).decode("utf-8", "replace")
-    segment = Segment(path, block.start, int(block.ends[0]), 1, "")
-    return tuple(_json_object(first.strip("\r\n"), segment, [], 0))
+    end = int(block.ends[0])
+    first = bytes(block.raw(block.start, end)).decode("utf-8", "replace")
+    try:
+        return tuple(_json_object(first.strip("\r\n")))
+    except Undecodable as fault:
+        raise fault.error(Place(path, block.start, end)) from None
 
 
-def _json_object(line: str, segment: Segment, lines: list[str], number: int) -> dict[str, Any]:
+def _json_object(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
         wrong = None if isinstance(record, dict) else f"expected an object, got {type(record).__name__}"
     except (ValueError, RecursionError) as error:
         wrong = str(error)
     if wrong is not None:
-        offset = segment.start + sum(len(one.encode("utf-8")) + 1 for one in lines[:number])
-        msg = f"file spout: {segment.file}: the line at offset {offset} is no JSON record: {wrong}: {line[:80]!r}"
-        raise SpoutError(msg)
+        raise Undecodable(f"no JSON record: {wrong}: {shown(line.encode('utf-8'))}", "mend the file")
     return record  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class CsvFormat(_SkippingBlanks):
-    """Comma-separated values as in RFC 4180; values are text unless `types` says otherwise.
-
-    Attributes:
-        columns: all columns of the files, in order; `fields` are those emitted.
-        types: column → Arrow type; an empty value of such a column is None.
-        delimiter: one ASCII character.
-        header: every file begins with a record of the names of its columns.
-    """
-
-    columns: tuple[str, ...] = ()
-    types: Mapping[str, pa.DataType] = field(default_factory=dict, hash=False)
-    delimiter: str = ","
-    header: bool = True
-
-    def boundaries(self, data: bytes) -> Offsets:
-        """Line ends outside quotes: those with an even number of quotes before them."""
-        bytes_ = np.frombuffer(data, np.uint8)
-        ends = np.flatnonzero(bytes_ == 10)
-        if b'"' in data:
-            ends = ends[np.searchsorted(np.flatnonzero(bytes_ == 34), ends) % 2 == 0]
-        return _without_blanks(data, ends + 1)
-
-    def is_record(self, tail: bytes, path: str, offset: int) -> bool:
-        """Whether something but line ends is left; an open quote cannot be closed any more."""
-        if tail.count(b'"') % 2:
-            msg = f"file spout: {path}: a quote opened in the record at offset {offset} is never closed; mend the file"
-            raise SpoutError(msg)
-        return super().is_record(tail, path, offset)
-
-    def start(self, path: str) -> int:
-        """After the byte order mark and the header, which must name the columns."""
-        start, columns = csv_header(path, self.delimiter) if self.header else (super().start(path), self.columns)
-        if columns not in ((), self.columns):
-            msg = f"file spout: {path}: expected the header {list(self.columns)}, got {list(columns)}"
-            raise SpoutError(msg + "; all files need the same")
-        return start
-
-    def probe(self, path: str) -> None:
-        """Raises `SpoutError` unless `path` is text and has the header."""
-        super().probe(path)
-        self.start(path)
-
-    def decode(self, data: bytes, segment: Segment, collector: Collector) -> None:
-        """Emit columns, parsed by Arrow."""
-        try:
-            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data)))
-        except pa.ArrowInvalid as error:
-            msg = f"file spout: {segment.name}: {error}; mend the file or the types"
-            raise SpoutError(msg) from None
-        if len(table) != segment.rows:
-            msg = (
-                f"file spout: {segment.name}: expected {segment.rows} records, parsed {len(table)}; a value with a "
-                "quote or a lone carriage return in it is not quoted: quote it, and double the quotes in it"
-            )
-            raise SpoutError(msg)
-        collector.emit_batch(table)
-
-    def _options(self, size: int) -> Iterable[Any]:
-        types = {name: self.types.get(name, pa.string()) for name in self.columns}
-        return (
-            pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
-            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-            pa_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(self.fields)
-            ),
-        )
-
-
-def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
-    """Where the header of `path` ends, and its names; no names when the file is empty."""
-    plain = CsvFormat((), header=False)
-    block = plain.block(path, 0)
-    if not len(block.ends):
-        return block.start, ()
-    end = int(block.ends[0])
-    text = bytes(block.raw(block.start, end)).decode("utf-8", "replace").strip("\r\n")
-    names = tuple(next(csv.reader([text], delimiter=delimiter)))
-    if len(set(names)) < len(names) or not all(names):
-        msg = f"file spout: {path}: the header {list(names)} has a name twice or an empty one; mend it"
-        raise SpoutError(msg)
-    return end, names
-
-
-def _without_blanks(data: bytes, ends: Offsets) -> Offsets:
+def without_blanks(data: bytes, ends: Offsets) -> Offsets:
+    """`ends` of records in `data` without those of blank lines, which belong to the record behind them then."""
     starts = np.concatenate(([0], ends[:-1]))[: len(ends)]
     length = ends - starts
     if not len(ends) or length.min() > 2:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
 from txstorm.spouts.extents import DIGEST_BYTES, Block, Segment
-from txstorm.spouts.lines import read_range
+from txstorm.spouts.lines import KEPT, LEAVE_OUT, SHOWN, read_range
 from txstorm.spouts.listing import unreadable
 
 
@@ -108,7 +109,7 @@ class ParquetFormat:
         for group in touched:
             rows = self._cached(segment.file, group).rows()
             start, stop = max(segment.start, group.start), min(segment.stop, group.stop)
-            collector.emit_batch(rows.slice(start - group.start, stop - start))
+            _emit_rows(rows.slice(start - group.start, stop - start), segment.file, start, collector)
 
     def _cached(self, path: str, group: RowGroup) -> _Read:
         # The txids of a pack take neighbouring ranges of one row group, which can only be read as a whole.
@@ -128,6 +129,65 @@ class ParquetFormat:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": {}}
+
+
+def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> None:
+    """Emit `rows`, from number `first` of the file on; those with values that Python cannot have are refused."""
+    bad = [row for row in range(rows.num_rows) if _fault(rows.slice(row, 1))] if _is_suspect(rows) else []
+    for row in bad:
+        found = rows.slice(row, 1)
+        text = ", ".join(
+            f"{name}={_text(column)}" for name, column in zip(rows.schema.names, found.columns, strict=True)
+        )
+        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; mend the file, or {LEAVE_OUT}"
+        collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
+    if bad:
+        good = np.ones(rows.num_rows, bool)
+        good[bad] = False
+        rows = rows.filter(pa.array(good))
+    collector.emit_batch(rows)
+
+
+def _is_suspect(rows: pa.Table) -> bool:
+    """Whether a value may be one that Python cannot have: text that is not UTF-8, a time beyond the year 9999."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return any(pa.types.is_temporal(column.type) and _is_far(column) for column in rows.columns)
+
+
+def _is_far(column: pa.ChunkedArray) -> bool:
+    try:
+        pc.min_max(column).as_py()
+    except pa.ArrowNotImplementedError:  # durations
+        return bool(_fault(pa.table([column], ["column"])))
+    except (ValueError, OverflowError):
+        return True
+    return False
+
+
+def _fault(rows: pa.Table) -> str:
+    """Why Python cannot have these rows; empty when it can."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            column.to_pylist()
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            return f"column {name!r}: {type(error).__name__}: {error}"
+    return ""
+
+
+def _text(column: pa.ChunkedArray) -> str:
+    """The only value of `column`, as text."""
+    try:
+        value = column[0].as_py()
+        return str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
+    except (ValueError, OverflowError, pa.ArrowException):
+        kind = pa.binary() if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else pa.int64()
+    try:
+        return repr(column.cast(kind)[0].as_py())
+    except (ValueError, OverflowError, pa.ArrowException):
+        return "?"
 
 
 def parquet_file(path: str) -> pq.ParquetFile:

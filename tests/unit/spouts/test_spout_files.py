@@ -169,7 +169,8 @@ def test_replay_reads_the_same_again_on_any_number_of_tasks(tmp_path):
 
 def test_bad_utf8_is_named_by_offset_or_replaced(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nb\xffd\n")
-    with pytest.raises(SpoutError, match=r"'lines', txid 2: .*a\.txt: byte 0xff at offset 6 is not UTF-8"):
+    expected = r"'lines', txid 2: .*a\.txt, line 2 \(bytes 5-9\): byte 0xff \(number 2 of the record\) is not UTF-8"
+    with pytest.raises(SpoutError, match=expected):
         read_all(FileSpout(tmp_path / "a.txt", max_batch_rows=1))
     assert one_line(tmp_path / "a.txt", errors="replace") == ["fine", "b\ufffdd"]
 
@@ -243,10 +244,10 @@ def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("a,b\n1\n", {}, r"a\.csv:4-6: .*Expected 2 columns, got 1"),
-        ("a,b\n1,x\n", {"types": {"b": int}}, r"a\.csv:4-8: .*invalid value 'x'"),
-        ('a,b\n1,"open\n2,3\n', {}, r"a quote opened in the record at offset 4 is never closed"),
-        ('a,b\n1,5" disk\n2,4" disk\n', {}, r"expected 1 records, parsed 2"),
+        ("a,b\n1\n", {}, r"a\.csv, line 2 \(bytes 4-6\): Expected 2 columns, got 1: '1'; "),
+        ("a,b\n1,x\n", {"types": {"b": int}}, r"a\.csv, line 2 \(bytes 4-8\): column 'b': .*invalid value 'x': '1,x'; "),
+        ('a,b\n1,"open\n2,3\n', {}, r"line 2 \(bytes 4-12\): a quote opened in the record is never closed"),
+        ("a,b\n1,x\r2,y\n", {}, r"line 2 \(bytes 4-12\): expected 1 records, parsed 2: a lone carriage return"),
         ("a,a\n1,2\n", {}, r"header \['a', 'a'\] has a name twice"),
         ("a,\n1,2\n", {}, "or an empty one"),
         ("a,b\n", {"fields": ["a", "z"]}, r"no column \['z'\]; the columns are \['a', 'b'\]"),
@@ -275,9 +276,9 @@ def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_p
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"é":1}\n{"é":}\n', r"the line at offset 9 is no JSON record: Expecting value"),
-        ('{"a":1}\n[1]\n', r"offset 8 is no JSON record: expected an object, got list"),
-        ('{"a":1},{"a":2}\n', "offset 0 is no JSON record"),
+        ('{"é":1}\n{"é":}\n', r"line 2 \(bytes 9-17\): no JSON record: Expecting value"),
+        ('{"a":1}\n[1]\n', r"line 2 \(bytes 8-12\): no JSON record: expected an object, got list"),
+        ('{"a":1},{"a":2}\n', "no JSON record: Extra data"),
         ("", "no header or record to take the fields from"),
     ],
 )

@@ -1,0 +1,226 @@
+"""Bad records of file spouts and of a user's own: left out alone, with their place and text, whatever the format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from txstorm import CompositeSpout, TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
+from txstorm.errors import EmitError, SpoutError
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import FileSpout, MemoryTransactionalSpout
+from txstorm.spouts.delimited import CsvFormat
+from txstorm.spouts.lines import JsonLinesFormat, TextFormat
+
+BAD_TEXT = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 1, 2, 3], np.int32)), pa.py_buffer(b"a\xffc"))
+
+
+def kept(spout: Any, data_dir: Path, columns: dict[str, Any], stream: str = "default", **settings: Any) -> Any:
+    """A run of `spout` into a sink; under the policy that leaves bad records out."""
+    builder = TransactionalTopologyBuilder("refusing", "source", spout, parallelism=2)
+    builder.set_bolt("keep", DeltaSink("rows", columns)).global_grouping("source", stream)
+    builder.set_settings({"on_error": "dead_letter", **settings})
+    handle = run(builder.build_topology(), engine=LocalEngine(), data_dir=data_dir, available_now=True)
+    handle.awaitTermination(60)
+    return handle
+
+
+def rows(handle: Any, *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(one[name] for name in names) for one in handle.sink("rows").to_pylist())
+
+
+def refused(handle: Any) -> list[tuple[dict[str, Any], str]]:
+    found = handle.dead_letters().to_pylist()
+    assert {one["what"] for one in found} <= {"record"}
+    return sorted(((json.loads(one["record"]), one["message"]) for one in found), key=lambda one: str(one[0]))
+
+
+def test_one_bad_value_of_a_csv_file_is_left_out_alone(tmp_path):
+    lines = [f"{n},{n / 2}" for n in range(100)]
+    lines[41] = "41,much"
+    (tmp_path / "sales.csv").write_text("\n".join(["id,amount", *lines, ""]))
+    spout = FileSpout(tmp_path / "sales.csv", types={"id": int, "amount": float})
+    handle = kept(spout, tmp_path / "data", {"id": int, "amount": float})
+    assert rows(handle, "id", "amount") == [(n, n / 2) for n in range(100) if n != 41]
+    [(record, message)] = refused(handle)
+    start = sum(len(line) + 1 for line in ["id,amount", *lines[:41]])
+    path = str(tmp_path / "sales.csv")
+    assert record == {"file": path, "line": 43, "from": start, "to": start + 8, "text": "41,much"}
+    assert f"{path}, line 43" in message
+    assert "column 'amount': CSV conversion error to double: invalid value 'much'" in message
+
+
+CSV = b"""a,b
+1,good
+2
+3,too,many
+x,bad value
+4,"two
+lines"
+5,not utf \xff
+6,a "quote" inside
+7,lone\rcarriage
+
+8,fine
+9,"never closed
+10,last
+"""
+
+
+@pytest.mark.parametrize("batch", [1, 3, 1000])
+def test_every_kind_of_bad_csv_record(tmp_path, batch):
+    (tmp_path / "a.csv").write_bytes(CSV)
+    spout = FileSpout(tmp_path / "a.csv", types={"a": int}, max_batch_rows=batch)
+    handle = kept(spout, tmp_path / "data", {"a": int, "b": str})
+    assert rows(handle, "a", "b") == [
+        (1, "good"), (4, "two\nlines"), (6, 'a "quote" inside'), (8, "fine"), (10, "last"),
+    ]  # fmt: skip
+    found = {record["line"]: (record["text"], message) for record, message in refused(handle)}
+    expected = {
+        3: ("2", "Expected 2 columns, got 1"),
+        4: ("3,too,many", "Expected 2 columns, got 3"),
+        5: ("x,bad value", "column 'a'"),
+        8: ("5,not utf \\xff", "is not UTF-8"),
+        10: ("7,lone\rcarriage", "Expected 2 columns, got 1"),
+        13: ('9,"never closed', "never closed"),
+    }
+    assert {line: text for line, (text, _) in found.items()} == {line: text for line, (text, _) in expected.items()}
+    for line, (_, why) in expected.items():
+        assert why in found[line][1]
+
+
+def test_bad_lines_of_text_and_json(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\n\ntw\xffo\r\nthree\n\xfe")
+    handle = kept(FileSpout(tmp_path / "a.txt"), tmp_path / "text", {"line": str})
+    assert rows(handle, "line") == [("",), ("one",), ("three",)]
+    assert [(one["line"], one["text"]) for one, _ in refused(handle)] == [(3, "tw\\xffo"), (5, "\\xfe")]
+
+    text = b'{"n":1}\n\n[2]\n{"n":3\n{"n":4}\n{"n":"\xff"}\n{"n":6}'
+    (tmp_path / "a.jsonl").write_bytes(text)
+    handle = kept(FileSpout(tmp_path / "a.jsonl"), tmp_path / "json", {"n": int})
+    assert rows(handle, "n") == [(1,), (4,), (6,)]
+    assert [(one["line"], one["text"]) for one, _ in refused(handle)] == [
+        (3, "[2]"), (4, '{"n":3'), (6, '{"n":"\\xff"}'),
+    ]  # fmt: skip
+
+
+def test_rows_of_parquet_with_values_that_python_cannot_have(tmp_path):
+    times = pa.array([1, 2, 1 << 62, None], pa.int64()).view(pa.timestamp("us", "UTC"))
+    names = pa.concat_arrays([BAD_TEXT, pa.array(["d"])])
+    pq.write_table(pa.table({"n": [0, 1, 2, 3], "s": names, "at": times}), tmp_path / "a.parquet")
+    handle = kept(FileSpout(tmp_path / "a.parquet"), tmp_path / "data", {"n": int, "s": str, "at": datetime})
+    assert rows(handle, "n", "s", "at") == [(0, "a", datetime(1970, 1, 1, 0, 0, 0, 1, UTC)), (3, "d", None)]
+    assert [(one["row"], one["text"]) for one, _ in refused(handle)] == [
+        (1, "n=1, s=b'\\xff', at=1970-01-01T00:00:00.000002+00:00"),
+        (2, f"n=2, s='c', at={1 << 62}"),
+    ]
+
+
+class Thing:
+    def __repr__(self) -> str:
+        return "<a thing>"
+
+
+def test_values_of_a_memory_spout_that_cannot_be_sent(tmp_path):
+    spout = MemoryTransactionalSpout([[1, Thing(), "\ud800", 4], [5, {"x": Thing()}]], ["n"])
+    handle = kept(spout, tmp_path / "data", {"n": int})
+    assert rows(handle, "n") == [(1,), (4,), (5,)]
+    assert {one["tuple"] for one, _ in refused(handle)} == {"('\\ud800',)", "({'x': <a thing>},)", "(<a thing>,)"}
+
+
+def test_sources_of_a_composite_spout(tmp_path):
+    (tmp_path / "a.csv").write_text("n\n1\nx\n3\n")
+    spout = CompositeSpout({"file": FileSpout(tmp_path / "a.csv", types={"n": int})})
+    handle = kept(spout, tmp_path / "data", {"n": int}, stream="file")
+    assert rows(handle, "n") == [(1,), (3,)]
+    assert [(one["line"], one["text"]) for one, _ in refused(handle)] == [(3, "x")]
+
+
+def test_without_the_policy_the_first_bad_record_ends_the_run(tmp_path):
+    (tmp_path / "a.csv").write_text("n\n1\nx\ny\n")
+    with pytest.raises(SpoutError, match=r"line 3 \(bytes 4-6\): column 'n'.*'x'.*on_error='dead_letter'"):
+        kept(FileSpout(tmp_path / "a.csv", types={"n": int}), tmp_path / "data", {"n": int}, on_error="fail_topology")
+    with pytest.raises(EmitError, match=r"source, stream 'default', tuple \(<a thing>,\): field 'n': a Thing cannot"):
+        spout = MemoryTransactionalSpout([[1, Thing()]], ["n"])
+        kept(spout, tmp_path / "more", {"n": int}, on_error="fail_topology")
+
+
+class Pieces:
+    """A collector that keeps rows, and what is refused."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.refused: list[str] = []
+
+    def emit(self, *values: Any) -> None:
+        self.rows.append(values)
+
+    def emit_batch(self, batch: Any) -> None:
+        self.rows += [tuple(one.values()) for one in batch.to_pylist()]
+
+    def refuse(self, error: BaseException, record: Any) -> None:
+        self.refused.append(record["text"])
+
+    def digest(self, *args: str) -> None:
+        pass
+
+
+def test_records_are_found_and_refused_the_same_however_they_are_cut(tmp_path, monkeypatch):
+    """Random bytes of the kind that breaks CSV readers: each record is emitted or refused, once, at any batch size."""
+    from txstorm.spouts import lines
+    from txstorm.spouts.extents import Position, segments
+
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    pieces = [b"a", b'"', b",", b"\n", b"\r\n", b"\xff", b'""', b',"', b'",', b"1,2\n", b'"x\ny",z\n', b"7,8\n"]
+    path = tmp_path / "a.csv"
+    formats = (
+        CsvFormat(("x", "y"), "strict", ("x", "y"), {}, ",", False), TextFormat(("line",)), JsonLinesFormat(("x",)),
+    )  # fmt: skip
+    for number in range(150):
+        path.write_bytes(b"".join(chance.choices(pieces, k=chance.randrange(30))))
+        for chosen in formats:
+            seen = set()
+            for size, most in ((1 << 20, 1000), (chance.choice([1, 7, 64]), chance.choice([1, 2, 5]))):
+                monkeypatch.setattr(lines, "READ_BYTES", size)
+                found, offset = Pieces(), 0
+                while len((block := chosen.block(str(path), offset)).ends):
+                    piece = block.take(offset, most, float("inf"), at_least=1)
+                    for segment in segments([piece], 2):
+                        chosen.emit(segment, found)  # type: ignore[arg-type]
+                    assert Position(str(path), piece.stop).offset > offset
+                    offset = piece.stop
+                seen.add(repr((found.rows, found.refused)))
+            assert len(seen) == 1, f"seed {seed}, file {number}, {type(chosen).__name__}: {path.read_bytes()!r}: {seen}"
+
+
+def test_good_tables_lose_nothing_beside_bad_records(tmp_path):
+    """As the csv module writes them, with bad records between them."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    pieces = ["a", '"', ",", "\n", "\r\n", "é", " ", "0", '""']
+    good, text = [], io.BytesIO()
+    for number in range(300):
+        if chance.random() < 0.1:
+            text.write(chance.choice([b"1\n", b"1,2,3\n", b"1,\xff\n", b'x"y\n']))
+        row = [str(number), "".join(chance.choices(pieces, k=chance.randrange(6)))]
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(row)
+        text.write(line.getvalue().encode())
+        good.append(tuple(row))
+    (tmp_path / "a.csv").write_bytes(b"x,y\n" + text.getvalue())
+    handle = kept(FileSpout(tmp_path / "a.csv", max_batch_rows=70), tmp_path / "data", {"x": str, "y": str})
+    assert rows(handle, "x", "y") == sorted(good), f"seed {seed}"
