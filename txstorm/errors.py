@@ -22,6 +22,7 @@
     ├── OrderError                  a txid came out of its strict order
     ├── BlockedError                a decided transaction cannot be published
     ├── TopologyFailed              the topology stopped on an error of user code: exit code 1
+    │   └── TooManyDeadLetters      more records were left out than `max_dead_letters` allows: exit code 1
     ├── StoppedError                the run was stopped before what was waited for came true
     │   └── KilledError             the topology was killed while this run stood by: exit code 0
     ├── EngineError                 the engine could not run a job (worker death, cancelled)
@@ -145,6 +146,14 @@ class BlockedError(TxstormError):
 
 class TopologyFailed(TxstormError):
     """User code raised, and the policy says to stop."""
+
+
+class TooManyDeadLetters(TopologyFailed):
+    """More records cannot be handled than the setting `max_dead_letters` allows a run to leave out."""
+
+
+class DeadLettersWarning(UserWarning):
+    """Records were left out of their transactions; they are in the dead-letter table."""
 
 
 class StoppedError(TxstormError):

@@ -66,6 +66,8 @@ ARGUMENTS = {
     "pending": (["--max-pending", "0"], "SettingError", "max_spout_pending"),
     "pending word": (["--max-pending", "many"], "SettingError", "max_spout_pending"),
     "interval": (["--min-interval", "-1"], "SettingError", "min_interval"),
+    "letters": (["--max-dead-letters", "1/2", "--set", "on_error=dead_letter"], "SettingError", "expected N or P%"),
+    "letters without the policy": (["--max-dead-letters", "0.5%"], "SettingError", "set on_error to dead_letter, too"),
     "txid": (["--until-txid", "0"], "UsageError", "--until-txid"),
     "unknown setting": (["--set", "max_spout_pendng=1"], "SettingError", "did you mean 'max_spout_pending'"),
     "Storm's setting": (["--set", "topology.max.spout.pendin=1"], "SettingError", "'topology.max.spout.pending'"),

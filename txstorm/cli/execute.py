@@ -15,6 +15,7 @@ from rich.table import Table
 from txstorm.cli.interrupts import Interrupts
 from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, stderr, stdout
 from txstorm.cli.screen import Screen, screen_for
+from txstorm.runtime.failure import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.reading import committed_txid
 from txstorm.runtime.run import run
@@ -120,6 +121,7 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
         "replays": now.replays,
         "dead_letters": now.dead_letters,
         "state": {name: str(handle.data_dir / "state" / name) for name in states},
+        **({"see_dead_letters": letters_command(handle.data_dir)} if now.dead_letters else {}),
         "sinks": {name: str(handle.data_dir / "sinks" / name) for name in sinks},
     }
 
@@ -155,7 +157,7 @@ def summarise(ending: Ending, console: Console) -> None:
     for name, path in done["sinks"].items():
         grid.add_row("sink", name, path)
     if done["dead_letters"]:
-        grid.add_row("dead letters", "", f"txstorm dead-letters {shown}")
+        grid.add_row("dead letters", "", letters_command(ending.data_dir))
     grid.add_row("history", "", f"txstorm history {shown}")
     console.print(grid)
 

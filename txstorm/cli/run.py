@@ -46,6 +46,14 @@ def run(
     min_interval: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Start at most one transaction per interval.")
     ] = None,
+    max_dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|P%",
+            help="Dead letters, or percent of the input rows, beyond which the run fails; needs on_error=dead_letter.",
+            show_default="no limit",
+        ),
+    ] = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when everything the source holds now is committed.")
     ] = False,
@@ -79,13 +87,18 @@ def run(
 
     console = stderr()
     log_to(console, log_level)
-    changes = settings_of(settings or [], max_pending, min_interval)
+    changes = settings_of(settings or [], max_pending, min_interval, max_dead_letters)
     topology = load(target)
     request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby)
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 
 
-def settings_of(pairs: list[str], max_pending: str | None = None, min_interval: float | None = None) -> dict[str, Any]:
+def settings_of(
+    pairs: list[str],
+    max_pending: str | None = None,
+    min_interval: float | None = None,
+    max_dead_letters: str | None = None,
+) -> dict[str, Any]:
     """The settings given as ``KEY=VALUE`` and by options of their own; values stay text, `Settings` reads them.
 
     Raises:
@@ -104,6 +117,8 @@ def settings_of(pairs: list[str], max_pending: str | None = None, min_interval: 
         _add(found, "max_spout_pending", max_pending, "--max-pending")
     if min_interval is not None:
         _add(found, "min_interval", min_interval, "--min-interval")
+    if max_dead_letters is not None:
+        _add(found, "max_dead_letters", max_dead_letters, "--max-dead-letters")
     return found
 
 

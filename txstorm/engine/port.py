@@ -18,6 +18,10 @@ SOURCE = "source"
 """In `TxidInput.divert`: the batch as a whole is a dead letter; nothing of it is emitted."""
 
 
+LIMIT = "limit"
+"""`ErrorRow.kind` of a batch that has too many dead letters."""
+
+
 @dataclass(frozen=True)
 class TxidInput:
     """One txid of a pack.
@@ -57,8 +61,8 @@ class ErrorRow:
     """What a task reports instead of raising: user code failed (design.md, R11).
 
     Attributes:
-        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, or ``lost`` when there
-            was no answer: the worker died, or the batch timed out.
+        kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, ``lost`` when there
+            was no answer: the worker died, or the batch timed out; or `LIMIT`.
         frame: ``file:line in function`` of the innermost frame of the user's code.
         input: the tuple that was being handled, shortened, or the rows of a record batch; empty in `finish_batch`.
     """
@@ -74,6 +78,8 @@ class ErrorRow:
     input: str = ""
 
     def __str__(self) -> str:
+        if self.kind == LIMIT:
+            return self.message
         at = f" at {self.frame}" if self.frame else ""
         given = f"; it was given {self.input}" if self.input else ""
         return f"{self.component}[{self.task}] raised {self.type}{at}: {self.message}{given}"

@@ -17,15 +17,17 @@ from txstorm.engine.collecting import seldom_collected
 from txstorm.engine.collector import Observe
 from txstorm.engine.commit import CommitFailed, CommitRun
 from txstorm.engine.failures import error_row
-from txstorm.engine.letters import Letters, letters_table
-from txstorm.engine.port import SOURCE, ErrorRow
+from txstorm.engine.letters import TUPLE, Letters, letters_table
+from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.errors import TxstormError
 from txstorm.runtime.ahead import Ahead
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.concluding import Concluder, Housekeeping, timed
+from txstorm.runtime.failure import letters_command
 from txstorm.runtime.large import LargeCommits
 from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready
+from txstorm.runtime.retry import LetterLimit
 from txstorm.runtime.turn import Turn
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
@@ -42,6 +44,7 @@ class Committer:
     Args:
         ahead: whether committers may finish before the group ahead of theirs is decided.
         large: lets jobs do what is too much for the driver.
+        letter_limit: how many records may be left out.
         blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
         sleep: waits between tries; returns True when the run is to stop.
         observe: told what every task of the commit phase emitted.
@@ -65,7 +68,9 @@ class Committer:
         monotonic: Callable[[], float] = time.monotonic,
         ahead: bool = False,
         large: LargeCommits,
+        letter_limit: LetterLimit | None = None,
     ) -> None:
+        self.letter_limit = letter_limit or LetterLimit(None)
         self._large = large
         self.turn: Turn | None = None
         self._ahead = Ahead(lambda txid: Turn(store.group(txid), Outcome(), monotonic, ahead=True), allowed=ahead)
@@ -137,6 +142,8 @@ class Committer:
         A large commit is a group of its own: the others of `group` are told to commit again.
         """
         group = self._large.together(group)
+        if self.letter_limit.limit is not None:
+            self.letter_limit.settled(group[0].attempt.txid - 1)
         turn = self.turn = self._ahead.take(group) or Turn(
             self._store.group(group[0].attempt.txid), Outcome(), self._monotonic
         )
@@ -213,6 +220,9 @@ class Committer:
         finally:
             turn.leave()
         letters = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
+        counts = {**ready.processed.counts, **run.counts, **spread.counts}
+        if self.letter_limit.limit is not None:
+            self._limit_letters(ready.attempt, letters, counts.get(self._program.spout, 0))
         try:
             for component, files in spread.staged.items():
                 tables.take_over(component, txid, files)
@@ -221,9 +231,23 @@ class Committer:
             tables.end_txid(txid)
         except TxstormError as error:
             raise CommitFailed(_rule_row(error)) from error
-        counts = {**ready.processed.counts, **run.counts, **spread.counts}
         reported = (*ready.processed.reported, *spread.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
+
+    def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
+        """Raises `CommitFailed` when the run has too many dead letters with those of `attempt`."""
+        found = [] if letters is None else letters.select(["what", "component", "type", "message"]).to_pylist()
+        unread = sum(one["what"] != TUPLE for one in found)  # input that the spout has not emitted
+        excess = self.letter_limit.add(attempt.txid, len(found), emitted + unread)
+        if excess is not None:
+            first = f"{found[0]['component']}: {found[0]['type']}: {found[0]['message']}"
+            more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
+            message = (
+                f"txid {attempt.txid} is not committed: with it the dead letters are {excess}; what is before it is "
+                f"committed. Left out of it would be: {first}{more}. Mend the source or the code, or raise the limit, "
+                f"and start again; earlier ones: {letters_command(self._store.data_dir)}"
+            )
+            raise CommitFailed(ErrorRow("dead letters", 0, LIMIT, "TooManyDeadLetters", message, "", ""))
 
     def _run(
         self, ready: Ready, resources: Resources, turn: Turn, elsewhere: Mapping[str, Sequence[Cargo]] | None = None

@@ -1,4 +1,7 @@
-"""The driver loop: events in, commands out, and the effects of each command. One thread decides; others work."""
+"""The driver loop: events in, commands out, and the effects of each command. One thread decides; others work.
+
+All of it is one module: what a command does, and which event follows from that, is read together.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.commit_line import CommitLine
 from txstorm.runtime.control import Control
-from txstorm.runtime.failure import batch_failure, spout_failure, spout_row
+from txstorm.runtime.failure import batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.inbox import Inbox
 from txstorm.runtime.jobs import Job, Jobs
 from txstorm.runtime.outcome import Outcome, Ready, batch_digest, progress_list
@@ -85,6 +88,7 @@ class Driver:
                     self._look()
                     self._ahead()
                     self._upkeep.look(idle=self.state.idle)
+            self._count_letters()
         finally:
             self.jobs.give_up_all()
             self._upkeep.end()
@@ -114,6 +118,13 @@ class Driver:
         if self._failure is not None:
             return not self._committing
         return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
+
+    def _count_letters(self) -> None:
+        """The limit of dead letters also counts for a short input, when the run comes to its own end."""
+        if self._failure is None and not self.stopping.is_set() and not self.state.stopped:
+            excess = self._session.committer.letter_limit.at_end(self.state.currtx - 1)
+            if excess is not None:
+                self._failure = letters_failure(excess, self._session.data_dir)
 
     def _on_time(self) -> None:
         self._inbox.timers.run_due()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import txstorm.errors
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.failures import error_row
-from txstorm.engine.port import ErrorRow
-from txstorm.errors import InputError, TopologyError, TopologyFailed, TxstormError
+from txstorm.engine.port import LIMIT, ErrorRow
+from txstorm.errors import InputError, TooManyDeadLetters, TopologyError, TopologyFailed, TxstormError
 
 
 def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> TxstormError:
@@ -16,6 +17,8 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
 
     An `InputError` raised in a worker (a file that changed, a wrong emit) stays what it was.
     """
+    if row.kind == LIMIT:
+        return TooManyDeadLetters(row.message)
     message = f"txid {attempt.txid} (attempt {attempt.attempt_id}) failed {count} time(s): {row}"
     kind = getattr(txstorm.errors, row.type, None)
     if isinstance(kind, type) and issubclass(kind, InputError) and kind is not TopologyError:
@@ -24,6 +27,19 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
     if row.traceback:
         failure.add_note(row.traceback)
     return failure
+
+
+def letters_command(data_dir: str | Path) -> str:
+    """How to see the dead letters of a data directory, in a shell."""
+    path, here = Path(data_dir), Path.cwd()
+    return f"txstorm dead-letters {shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))}"
+
+
+def letters_failure(excess: str, data_dir: Path) -> TooManyDeadLetters:
+    """The error of a run that has committed all, and left out too much of it."""
+    return TooManyDeadLetters(
+        f"all is committed, but the dead letters are {excess}; see them: {letters_command(data_dir)}"
+    )
 
 
 def spout_row(error: BaseException, spout: str) -> ErrorRow:

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.engine.collecting import BETWEEN, seldom_collected
-from txstorm.errors import StoppedError
+from txstorm.errors import DeadLettersWarning, StoppedError
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
 from txstorm.plan.explain import explain
 from txstorm.runtime.driver import Driver
-from txstorm.runtime.failure import system_failure
+from txstorm.runtime.failure import letters_command, system_failure
 from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
 from txstorm.runtime.savepoints import create_savepoint
 from txstorm.runtime.session import Session
@@ -62,6 +63,7 @@ class RunHandle:
         self._error: BaseException | None = None
         self._phase = "starting"
         self._compact = session.settings.compact_on_stop
+        self._warned = 0
         self._ended: list[Callable[[], None]] = []
         self.name = topology.id
         self.runId = str(uuid.uuid4())
@@ -169,6 +171,7 @@ class RunHandle:
         if not waited(self._done, timeout):
             return False
         self._raise()
+        self._warn_of_letters()
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
@@ -180,6 +183,7 @@ class RunHandle:
         while True:
             try:
                 done.result(timeout=0.2)
+                self._warn_of_letters()
                 return
             except FutureTimeout:
                 if not self.isActive and not done.done():
@@ -197,10 +201,19 @@ class RunHandle:
         self._driver.stop(drain=drain)
         if threading.current_thread() is not self._thread:
             waited(self._done)
+            self._warn_of_letters()
 
     def exception(self) -> BaseException | None:
         """What ended the run, or None."""
         return self._error
+
+    def _warn_of_letters(self) -> None:
+        """Warn of the records that were left out since the last warning; on the caller's line."""
+        left_out, self._warned = self.progress.dead_letters - self._warned, self.progress.dead_letters
+        if left_out > 0:
+            what = "1 record was" if left_out == 1 else f"{left_out:,} records were"
+            see = f"{letters_command(self.data_dir)}, or handle.dead_letters()"
+            warnings.warn(f"topology {self.name}: {what} left out; see: {see}", DeadLettersWarning, stacklevel=3)
 
     def explain(self) -> None:
         """Print the compiled plan."""

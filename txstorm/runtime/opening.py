@@ -34,7 +34,7 @@ from txstorm.runtime.origin import Origin
 from txstorm.runtime.patience import Patience
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.retention import Retention
-from txstorm.runtime.retry import Failure, RetryPolicy
+from txstorm.runtime.retry import Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
@@ -265,6 +265,7 @@ def _assemble(
         observe=options.observe,
         monotonic=options.clock.monotonic,
         ahead=settings.finish_ahead and not topology.outside,
+        letter_limit=LetterLimit(settings.max_dead_letters),
         large=LargeCommits(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None),
     )
     return Session(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from txstorm.engine.port import SOURCE, ErrorRow
+from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
 from txstorm.topology.settings import Settings
 
 LOST_RETRIES = 2
@@ -59,6 +59,44 @@ class Verdict:
     count: int
 
 
+class LetterLimit:
+    """The setting `max_dead_letters` of one run; the commit thread alone counts.
+
+    Letters and input rows are summed up in txid order; what an earlier attempt at a txid had is forgotten. A percentage
+    is taken of at least `SAMPLE` rows, until the run is at its end: the first few say little.
+    """
+
+    SAMPLE = 1000
+
+    def __init__(self, limit: int | str | None) -> None:
+        self.limit = limit
+        self._sums: dict[int, tuple[int, int]] = {}
+
+    def add(self, txid: int, letters: int, rows: int) -> str | None:
+        """Count the batch of `txid`, which follows those counted before; returns what is too much, if it is."""
+        before = self._sums.get(txid - 1, (0, 0))
+        self._sums[txid] = (before[0] + letters, before[1] + rows)
+        return self._excess(txid, self.SAMPLE) if letters else None
+
+    def settled(self, upto: int) -> None:
+        """Batches up to `upto` are not processed again."""
+        self._sums = {txid: sums for txid, sums in self._sums.items() if txid >= upto}
+
+    def at_end(self, committed: int) -> str | None:
+        """What is too much of all that is committed, of which `committed` is the last txid."""
+        return self._excess(committed, 0) if committed in self._sums else None
+
+    def _excess(self, txid: int, sample: int) -> str | None:
+        letters, rows = self._sums[txid]
+        if self.limit is None:
+            return None
+        percent = float(self.limit.rstrip("%")) if isinstance(self.limit, str) else None
+        most = self.limit if percent is None else percent / 100 * max(rows, sample)
+        if letters <= float(most):
+            return None
+        return f"{letters:,} of {rows:,} input rows of this run, more than max_dead_letters={self.limit}"
+
+
 class RetryPolicy:
     """Counts failures per txid, durably, and judges the next one.
 
@@ -84,6 +122,8 @@ class RetryPolicy:
     def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> Verdict:
         """What to do about a failed attempt at `txid`; `divertible`: whether there is a record to leave out."""
         before = self._known.get(txid, Failure())
+        if row.kind == LIMIT:  # the batch did not fail: the next run may allow for it
+            return Verdict(None, before.count)
         kind = "failed" if row.kind == "reported" else row.kind
         tries = {**before.tries, kind: before.tries.get(kind, 0) + 1}
         after = replace(before, count=before.count + 1, cause=str(row), tries=tries)

@@ -32,6 +32,9 @@ _LATER = {
 _POLICY = re.compile(r"fail_topology|dead_letter|retry\([1-9][0-9]{0,5}\)( *, *dead_letter)?")
 
 
+_LETTERS = re.compile(r"(?P<count>[0-9]{1,18})|(?P<percent>[0-9]{1,3}(\.[0-9]{1,9})?) *%")
+
+
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
         msg = "expected a number, got a truth value"
@@ -51,6 +54,21 @@ def _error_policy(value: Any) -> Any:
     if isinstance(value, str) and (found := _POLICY.fullmatch(value.strip())):
         return ", ".join(found.group(0).replace(" ", "").split(","))
     msg = "expected fail_topology, retry(N), dead_letter, or 'retry(N), dead_letter', with N >= 1"
+    raise ValueError(msg)
+
+
+def _letters_limit(value: Any) -> Any:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    text = _none_word(value)
+    if text is None:
+        return None
+    if isinstance(text, str) and (found := _LETTERS.fullmatch(text.strip())):
+        if found["count"] is not None:
+            return int(found["count"])
+        if float(found["percent"]) <= 100:
+            return f"{float(found['percent']):g}%"
+    msg = "expected N or P%, such as 10 or 0.5%, or none"
     raise ValueError(msg)
 
 
@@ -96,6 +114,10 @@ class Settings(BaseModel):
     on_error: Annotated[str, BeforeValidator(_error_policy)] = Field(
         "fail_topology",
         description="what an exception does: fail_topology, retry(N), dead_letter, or retry(N), dead_letter",
+    )
+    max_dead_letters: Annotated[int | str | None, BeforeValidator(_letters_limit)] = Field(
+        None,
+        description="dead letters of a run beyond which it fails: N, or P% of its input rows; none: no limit",
     )
     retry_backoff: Seconds = Field(0.05, description="seconds before a failed batch is tried again; doubles")
     retry_backoff_max: Seconds = Field(5.0, description="seconds between two tries of a batch at most")
@@ -193,6 +215,11 @@ class Settings(BaseModel):
             settings = cls.model_validate(named)
         except ValidationError as error:
             return None, faults + _sentences(error)
+        if settings.max_dead_letters is not None and not settings.dead_letters:
+            faults.append(
+                f"setting max_dead_letters: got {settings.max_dead_letters!r}, but on_error is {settings.on_error!r}, "
+                "which leaves nothing out; set on_error to dead_letter, too"
+            )
         return (None, faults) if faults else (settings, [])
 
     def updated(self, changes: Mapping[str, Any]) -> Settings:

@@ -1,0 +1,175 @@
+"""The setting max_dead_letters: where a run ends, what is committed by then, and what it says."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import BasicBolt, FailedException, TransactionalTopologyBuilder, run
+from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters
+from txstorm.runtime.retry import LetterLimit
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import FileSpout, MemoryTransactionalSpout
+from txstorm.state.read import read_letters, read_sink
+
+
+class Shaky(BasicBolt):
+    """Raises for negative numbers always, and for some batches the first time, so that they are replayed."""
+
+    fields = ("n",)
+
+    def __init__(self, fails: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        self.fails = fails
+
+    def prepare(self, context: Any) -> None:
+        self.attempt = context.attempt
+
+    def execute(self, tuple: Any, collector: Any) -> None:
+        if self.attempt.txid in self.fails and FAILED.setdefault(self.attempt.txid, 0) < 3:
+            FAILED[self.attempt.txid] += 1
+            raise FailedException
+        if tuple["n"] < 0:
+            raise ValueError(tuple["n"])
+        collector.emit(tuple["n"])
+
+
+FAILED: dict[int, int] = {}
+
+
+def started(numbers: Any, data_dir: Path, fails: set[int] = frozenset(), take: int = 2, **settings: Any) -> Any:  # type: ignore[assignment]
+    FAILED.clear()
+    builder = TransactionalTopologyBuilder("limited", "numbers", MemoryTransactionalSpout([numbers], "n", take=take))
+    builder.set_bolt("shaky", Shaky(fails)).shuffle_grouping("numbers")
+    builder.set_committer_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("shaky")
+    builder.set_settings({"on_error": "dead_letter", "retry_backoff": 0.001, **settings})
+    return run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
+
+
+def kept(data_dir: Path) -> list[int]:
+    return sorted(read_sink(data_dir, "rows")["n"].to_pylist())
+
+
+def left_out(data_dir: Path) -> list[int]:
+    return sorted(json.loads(one)["n"] for one in read_letters(data_dir)["record"].to_pylist())
+
+
+def test_the_run_ends_before_the_commit_that_would_exceed_the_limit(tmp_path):
+    numbers = [1, 2, -3, 4, -5, -6, 7, 8]
+    handle = started(numbers, tmp_path / "data", max_dead_letters=2)
+    with pytest.raises(TooManyDeadLetters) as caught:
+        handle.awaitTermination(60)
+    assert handle.exception() is caught.value
+    message = str(caught.value)
+    assert "txid 3 is not committed: with it the dead letters are 3 of 6 input rows of this run, more than" in message
+    assert (
+        "max_dead_letters=2; what is before it is committed. Left out of it would be: shaky: ValueError: -5, and 1"
+        in message
+    )
+    assert f"txstorm dead-letters {tmp_path / 'data'}" in message
+    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 4], [-3])
+    # started again, nothing of it is lost or doubled
+    handle = started(numbers, tmp_path / "data", max_dead_letters=3)
+    with pytest.warns(
+        DeadLettersWarning, match=r"topology limited: 2 records were left out; see: txstorm dead-letters"
+    ):
+        handle.awaitTermination(60)
+    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 4, 7, 8], [-6, -5, -3])
+
+
+def test_none_at_all(tmp_path):
+    with pytest.raises(TooManyDeadLetters, match=r"txid 2 is not committed: with it the dead letters are 1 of 4 input"):
+        started([1, 2, 3, -4], tmp_path / "data", max_dead_letters="0").awaitTermination(60)
+    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2], [])
+
+
+def test_a_percentage_of_a_short_input_counts_at_the_end(tmp_path):
+    handle = started([1, 2, 3, -4], tmp_path / "data", max_dead_letters="20%")
+    with pytest.raises(TooManyDeadLetters, match=r"all is committed, but the dead letters are 1 of 4 .*=20%; see them"):
+        handle.awaitTermination(60)
+    assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 3], [-4])
+    with warnings.catch_warnings(record=True):
+        started([1, 2, 3, -4], tmp_path / "more", max_dead_letters="25%").awaitTermination(60)
+
+
+def test_a_percentage_counts_from_a_thousand_rows_on_before_every_commit(tmp_path):
+    numbers = [-n if n % 50 == 1 else n for n in range(1, 4001)]  # 2 %, the first one at once
+    with pytest.raises(TooManyDeadLetters, match=r"txid 5 is not committed: .* are 16 of 1,000 .*=1.5%"):
+        handle = started([*numbers[:600], *range(4001, 4201), *numbers[600:]], tmp_path / "data", take=200,
+                         max_dead_letters="1.5%")  # fmt: skip
+        handle.awaitTermination(60)
+    assert len(left_out(tmp_path / "data")) == 12
+    with pytest.warns(DeadLettersWarning, match="80 records were left out"):
+        started(numbers, tmp_path / "more", take=200, max_dead_letters="2%").awaitTermination(60)
+
+
+def test_records_that_the_source_refuses_are_input_rows(tmp_path):
+    (tmp_path / "a.csv").write_text("n\n1\nx\n3\n4\n")
+    builder = TransactionalTopologyBuilder("file", "numbers", FileSpout(tmp_path / "a.csv", types={"n": int}))
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("numbers")
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": 0})
+    handle = run(builder.build_topology(), engine="local", data_dir=tmp_path / "data", available_now=True)
+    with pytest.raises(TooManyDeadLetters, match=r"are 1 of 4 input rows .* numbers: SpoutError: .*line 3"):
+        handle.awaitTermination(60)
+
+
+def test_replays_do_not_count_twice(tmp_path):
+    """Random batches fail and are processed again, ahead of their turn too: the run ends at the same txid."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for number in range(6):
+        numbers = [n if chance.random() < 0.8 else -n for n in range(1, 61)]
+        fails = set(chance.sample(range(1, 21), 6))
+        limit = chance.randrange(0, 16)
+        bad = [n for n in numbers if n < 0]
+        data = tmp_path / str(number)
+        handle = started(
+            numbers, data, fails, take=3, max_dead_letters=limit, max_group_txids=chance.choice([1, 2, 64])
+        )
+        where = f"seed {seed}, case {number}"
+        if len(bad) <= limit:
+            with warnings.catch_warnings(record=True):
+                handle.awaitTermination(60)
+            assert left_out(data) == sorted(bad), where
+            continue
+        with pytest.raises(TooManyDeadLetters):
+            handle.awaitTermination(60)
+        exceeds = (numbers.index(bad[limit]) // 3) * 3
+        assert left_out(data) == sorted(n for n in numbers[:exceeds] if n < 0), where
+        assert kept(data) == [n for n in numbers[:exceeds] if n > 0], where
+
+
+def test_sums_follow_the_txids_whatever_was_tried_before():
+    limit = LetterLimit(5)
+    assert limit.add(10, 2, 10) is None
+    assert limit.add(11, 3, 10) is None
+    assert limit.add(12, 1, 10) == "6 of 30 input rows of this run, more than max_dead_letters=5"
+    assert limit.add(11, 0, 8) is None
+    assert limit.add(12, 3, 10) is None
+    assert limit.add(13, 0, 10) is None
+    limit.settled(12)
+    assert limit.add(13, 1, 10) == "6 of 38 input rows of this run, more than max_dead_letters=5"
+    assert limit.at_end(12) is None
+    assert limit.at_end(99) is None
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "101%", "1.5", "%", True, -3, 1.5, "1e3"])
+def test_limits_that_are_none(value):
+    builder = TransactionalTopologyBuilder("l", "n", MemoryTransactionalSpout([[1]], "n"))
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("n")
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": value})
+    with pytest.raises(Exception, match=r"setting max_dead_letters: got .*expected N or P%"):
+        builder.build_topology()
+
+
+def test_a_limit_without_the_policy_is_a_fault(tmp_path):
+    with pytest.raises(SettingError, match=r"max_dead_letters: got 5, but on_error is 'fail_topology'"):
+        started([1], tmp_path / "data", on_error="dead_letter", max_dead_letters=5).stop()
+        from txstorm.topology.settings import Settings
+
+        Settings().updated({"max_dead_letters": "5"})
