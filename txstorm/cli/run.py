@@ -29,6 +29,15 @@ Standby = Annotated[
     typer.Option("--standby", help="Where another run leads, wait with the engine started; take over at its end."),
 ]
 
+MaxDeadLetters = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|P%",
+        help="Dead letters, or percent of the input rows, beyond which the run fails; needs on_error=dead_letter.",
+        show_default="no limit",
+    ),
+]
+
 
 def run(
     target: Target,
@@ -46,14 +55,7 @@ def run(
     min_interval: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Start at most one transaction per interval.")
     ] = None,
-    max_dead_letters: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|P%",
-            help="Dead letters, or percent of the input rows, beyond which the run fails; needs on_error=dead_letter.",
-            show_default="no limit",
-        ),
-    ] = None,
+    max_dead_letters: MaxDeadLetters = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when everything the source holds now is committed.")
     ] = False,

@@ -50,7 +50,8 @@ class Work(Generic[R]):
 
     def begin(self, bolt: BasicBolt | BatchBolt, *, eager: bool = False) -> BoltRun:
         """Prepare `bolt`, a fresh object; `eager`: values are looked at in `emit`."""
-        collector = self.collector(self.spec.id, self.spec.streams, eager=eager)
+        id, streams = self.spec.id, self.spec.streams
+        collector = OutputCollector(id, streams, eager=True) if eager else self.collector(id, streams)
         return BoltRun(bolt, self.context(), collector, self.at)
 
     def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> R:

@@ -253,7 +253,6 @@ def _assemble(
     settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
     source = planner(topology.spout.object, program.driver_context(program.spout))
     planning = Planning(books, source, options.clock.now, external=topology.external)
-    pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
     committer = Committer(
         program,
         store,
@@ -280,7 +279,7 @@ def _assemble(
         store=store,
         planning=planning,
         gate=_gate(planning.planner, settings, options),
-        window=Window(pending, settings.max_pack_txids),
+        window=_window(settings),
         committer=committer,
         retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
@@ -288,6 +287,11 @@ def _assemble(
         journal=_journal(options.journal),
         retention=_retention(store, books, identity, settings, options.clock),
     )
+
+
+def _window(settings: Settings) -> Window:
+    pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
+    return Window(pending, settings.max_pack_txids)
 
 
 def _retention(

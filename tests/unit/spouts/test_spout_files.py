@@ -245,7 +245,11 @@ def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
     ("content", "options", "message"),
     [
         ("a,b\n1\n", {}, r"a\.csv, line 2 \(bytes 4-6\): Expected 2 columns, got 1: '1'; "),
-        ("a,b\n1,x\n", {"types": {"b": int}}, r"a\.csv, line 2 \(bytes 4-8\): column 'b': .*invalid value 'x': '1,x'; "),
+        (
+            "a,b\n1,x\n",
+            {"types": {"b": int}},
+            r"a\.csv, line 2 \(bytes 4-8\): column 'b': .*invalid value 'x': '1,x'; ",
+        ),
         ('a,b\n1,"open\n2,3\n', {}, r"line 2 \(bytes 4-12\): a quote opened in the record is never closed"),
         ("a,b\n1,x\r2,y\n", {}, r"line 2 \(bytes 4-12\): expected 1 records, parsed 2: a lone carriage return"),
         ("a,a\n1,2\n", {}, r"header \['a', 'a'\] has a name twice"),
