@@ -397,3 +397,53 @@ def test_storm_spellings_work_for_calls_and_overrides(make_engine: Factory, tmp_
     assert handle.awaitTermination(120)
     assert read_state(tmp_path, "words").to_pylist() == [{"word": f"w{n}", "n": 4} for n in range(3)]
     assert read_state(tmp_path, "aimed").to_pylist() == [{"task": 0, "n": 0}, {"task": 1, "n": 12}]
+
+
+# --- equal keys -------------------------------------------------------------------------------------------------------
+
+ZEROS = [Decimal("0"), Decimal("-0"), Decimal("0.00"), Decimal("-0.0")]
+EQUALS = [
+    *((zero, (zero, -0.0)) for zero in ZEROS),
+    *((zero, (zero, 0.0)) for zero in ZEROS),
+    *((Decimal("1.5"), one) for one in ({"a": 1, "b": 2}, {"b": 2, "a": 1})),
+    *((Decimal("1.50"), one) for one in ({"a": 1, "b": 2.0}, {"b": 2.0, "a": 1})),
+]
+
+
+class CountEquals(BatchBolt, Committer):
+    state = KeyedState("keys", key={"key": Decimal}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.keys, self.found = context.state("keys"), {}
+
+    def execute(self, tuple):
+        self.found[tuple["key"]] = self.found.get(tuple["key"], 0) + 1
+
+    def finish_batch(self):
+        self.keys.update_many(self.found, lambda old, n: (old or 0) + n)
+
+
+class TasksOfValues(BatchBolt, Committer):
+    seen = SinkTable("seen", {"task": int, "value": str})
+
+    def prepare(self, context, collector, attempt):
+        self.task, self.rows, self.values = context.task, context.sink("seen"), []
+
+    def execute(self, tuple):
+        if tuple["value"] not in self.values:
+            self.values.append(tuple["value"])
+
+    def finish_batch(self):
+        for value in self.values:
+            self.rows.append(self.task, repr(sorted(value.items()) if isinstance(value, dict) else len(value)))
+
+
+def test_equal_keys_meet_in_one_task(make_engine: Factory, tmp_path: Path):
+    spout = MemoryTransactionalSpout([EQUALS, EQUALS[::-1]], ("key", "value"), take=len(EQUALS))
+    builder = TransactionalTopologyBuilder("equals", "source", spout, 2)
+    builder.set_committer_bolt("count", CountEquals(), 7).fields_grouping("source", ["key"])
+    builder.set_committer_bolt("tasks", TasksOfValues(), 7).fields_grouping("source", ["value"])
+    handle = finish(builder, make_engine, tmp_path)
+    assert handle.state("keys").to_pylist() == [{"key": Decimal(0), "n": 16}, {"key": Decimal("1.5"), "n": 8}]
+    rows = handle.sink("seen").to_pylist()
+    assert len(rows) == len({row["value"] for row in rows}) * handle.committed == 3 * handle.committed

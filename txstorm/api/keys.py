@@ -85,15 +85,33 @@ _ENCODERS: dict[type, Callable[[Any], tuple[bytes, bytes]]] = {
     bytes: lambda v: (b"b", v),
     datetime: lambda v: (b"T", _int_bytes(_micros(v))),
     date: lambda v: (b"d", _int_bytes(v.toordinal() - date(1970, 1, 1).toordinal())),
-    Decimal: lambda v: (b"D", _decimal_text(v).encode()),
+    Decimal: lambda v: (b"D", decimal_text(v).encode()),
 }
 _TEXTUAL = (b"s", b"b", b"D")
 
 
-def _decimal_text(value: Decimal) -> str:
+_LONGEST = 400
+"""Digits up to which a whole number is written without an exponent."""
+
+
+def plain_decimal(value: Decimal) -> Decimal:
+    """The one of all decimals equal to `value` that stands for them: ``1.5`` for ``1.50``, ``0`` for ``-0``, exact."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return value  # no number: equal to itself at most
+    kept = len(digits)
+    while kept and not digits[kept - 1]:
+        kept -= 1
+    if not kept:
+        return Decimal(0)
+    exponent += len(digits) - kept
+    zeros = exponent if 0 < exponent <= _LONGEST - kept else 0
+    return Decimal((sign, digits[:kept] + (0,) * zeros, exponent - zeros))
+
+
+def decimal_text(value: Decimal) -> str:
     """One spelling per number: ``1.50`` and ``1.5`` are one key."""
-    text = format(value, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return format(plain_decimal(value), "f")
 
 
 def _mix(value: int) -> int:

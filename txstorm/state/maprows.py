@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txstorm.api.keys import canonical
+from txstorm.api.keys import canonical, decimal_text
 from txstorm.api.maps import MapRow
 from txstorm.errors import StateError
 from txstorm.state.columns import shown
@@ -52,7 +52,7 @@ def _key_part(part: Any) -> Any:
         case date():
             return {"date": part.isoformat()}
         case Decimal():
-            return {"decimal": format(part.normalize(), "f")}
+            return {"decimal": decimal_text(part)}
         case _:
             return part
 
