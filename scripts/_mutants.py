@@ -572,8 +572,8 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
 
 
 def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
-    """As `killed`, by a test, which counts as one schedule."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
+    """As `killed`, by a test, which counts as one schedule; -P: the package comes from the copy, not from here."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
     made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if made.returncode not in (0, 1):
         sys.exit(f"test {test} did not run:\n{made.stdout}{made.stderr}")

@@ -215,6 +215,10 @@ class TopologyTestDriver:
         """All attempts at `txid` so far, oldest first."""
         return self._emissions.of_txid(txid)
 
+    def is_whole(self, attempt: TransactionAttempt) -> bool:
+        """Whether all tasks of the spout have emitted their share in `attempt`; False if one of them failed."""
+        return attempt not in self._emissions.partial
+
     def status(self, txid: int) -> str:
         """``processing``, ``processed``, ``committing``, ``committed``, or ``not started``."""
         status = self._driver.status(txid)

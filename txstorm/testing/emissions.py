@@ -33,11 +33,13 @@ class Emissions:
     Attributes:
         log: the emissions.
         attempts: the attempts that were emitted, oldest first.
+        partial: those of them of which not all tasks of the spout have emitted: one failed.
     """
 
     def __init__(self) -> None:
         self.log: list[Emission] = []
         self.attempts: list[TransactionAttempt] = []
+        self.partial: set[TransactionAttempt] = set()
 
     def observe(self, component: str, task: int, attempt: TransactionAttempt, emitted: Sequence[Emitted]) -> None:
         """Take down what a task emitted; see `txstorm.engine.collector.Observe`."""

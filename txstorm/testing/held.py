@@ -36,7 +36,16 @@ class InlineEngine(LocalEngine):
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` now."""
         self._emissions.attempts += [one.attempt for one in pack.inputs]
-        return _done(lambda: self.run(pack))
+        return _done(lambda: self._run(pack))
+
+    def _run(self, pack: Pack) -> list[Processed]:
+        done = self.run(pack)
+        self._emissions.partial |= {one.attempt for one in done if self._lacks_emitters(one)}
+        return done
+
+    def _lacks_emitters(self, one: Processed) -> bool:
+        assert self._program is not None
+        return one.emitters < self._program.components[self._program.spout].parallelism
 
 
 @dataclass(frozen=True)

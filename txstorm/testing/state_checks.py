@@ -26,7 +26,7 @@ from txstorm.state.maprows import key_text
 from txstorm.testing.driver import TopologyTestDriver
 from txstorm.testing.rules import checking, expect
 from txstorm.testing.schedules import play
-from txstorm.testing.state_rules import MARK_RULES, STORE_RULES, AnotherMarked
+from txstorm.testing.state_rules import MARK_RULES, RACE_RULES, STORE_RULES, AnotherMarked
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
@@ -45,11 +45,13 @@ def check_state(make_backend: Make, *, prefix: str = "check", seeds: Iterable[in
         make_backend: opens the map of a name, each time as another process would: the same name is the same map,
             another name another one. A map that was never used is empty.
         prefix: the names of the maps begin with it; they must be new.
-        seeds: of the schedules; a failure names its own.
+        seeds: of the races and schedules; a failure names its own. Without any, marks race with seed 0.
 
     Raises:
         CheckFailed: a rule is broken; its name is in the message.
     """
+    seeds = list(seeds)
+    races = seeds or [0]
     names = (f"{prefix}_{number}" for number in itertools.count(1))
     for rule, function in STORE_RULES.items():
         with checking(f"state: {rule}"):
@@ -58,6 +60,11 @@ def check_state(make_backend: Make, *, prefix: str = "check", seeds: Iterable[in
         for rule, marked in MARK_RULES.items():
             with checking(f"state: {rule}"):
                 marked(cast(AnotherMarked, partial(make_backend, next(names))))
+        for rule, race in RACE_RULES.items():
+            for seed in races:
+                with checking(f"state: {rule} (seed {seed})"):
+                    rng = random.Random(seed)  # noqa: S311 - a schedule
+                    race(cast(AnotherMarked, partial(make_backend, next(names))), rng)
     for kind in get_args(MapKind):
         for seed in seeds:
             with checking(f"state: a map of kind {kind!r} counts every tuple once (seed {seed})"):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from txstorm.api.maps import MapBackend, MapMark, MapRow, MarkedMapBackend
-from txstorm.testing.rules import expect
+from txstorm.testing.rules import CheckFailed, expect
 from txstorm.testing.threads import at_once
 
 Another = Callable[[], MapBackend]
@@ -14,6 +21,16 @@ Another = Callable[[], MapBackend]
 AnotherMarked = Callable[[], MarkedMapBackend]
 
 MANY = 2500
+THREADS = 6
+ROUNDS = 16
+DEPTH, PAUSES = 3, 0.3
+"""A racing thread pauses at so many of the lines of a store's code: in `put_marked` and the calls below it."""
+NUMBERS, TEXTS = ("epoch", "timeline", "txid"), ("topology", "incarnation", "content")
+MARK_FIELDS = (*NUMBERS, *TEXTS)
+_TWO_STEPS = (
+    "; does put_marked read the mark, compare it, and write in a second step? Compare and write in one step: one "
+    "UPDATE ... WHERE over all fields of the mark, in the transaction of the rows, or a lock around both"
+)
 VALUES: tuple[Any, ...] = (
     0,
     -1,
@@ -72,10 +89,10 @@ def puts_overwrite_and_may_be_repeated(another: Another) -> None:
     """A put overwrites; the same put again changes nothing."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
-    for time in ("once", "twice"):
+    for times in ("once", "twice"):
         store.multi_put({"a": MapRow(2, 2, 0, 1), "c": MapRow(2, 2)})
         wanted = [MapRow(2, 2, 0, 1), MapRow(1, 1), MapRow(2, 2)]
-        expect(f"rows after the second put was made {time}", wanted, list(store.multi_get(["a", "b", "c"])))
+        expect(f"rows after the second put was made {times}", wanted, list(store.multi_get(["a", "b", "c"])))
 
 
 def none_deletes(another: Another) -> None:
@@ -149,35 +166,107 @@ def other_marks_are_refused(another: AnotherMarked) -> None:
     """A put that expects another mark than the stored one is answered False, and changes nothing at all."""
     store = another()
     expect("answer to a put over a mark nobody made", False, store.put_marked({"a": MapRow(0, 1)}, mark(1), mark(2)))
-    store.put_marked({"a": MapRow(1, 1)}, None, mark(1, epoch=2))
-    for wrong in (None, mark(1), mark(2, epoch=2), MapMark("check", "incarnation", 2, 1, 1, "content of 1")):
+    stored = mark(1, epoch=2)
+    store.put_marked({"a": MapRow(1, 1)}, None, stored)
+    numbers = [_with(stored, field, getattr(stored, field) + by) for field in NUMBERS for by in (-1, 1)]
+    for wrong in (None, *numbers, *(_with(stored, field, "another") for field in TEXTS)):
         answer = store.put_marked({"a": MapRow(9, 9), "b": MapRow(9, 9)}, wrong, mark(9))
         expect(f"answer to a put that expects {wrong}", False, answer)
-        expect("the mark after it", mark(1, epoch=2), store.mark())
+        expect("the mark after it", stored, store.mark())
         expect("the rows after it", [MapRow(1, 1), None], list(store.multi_get(["a", "b"])))
 
 
-def of_many_one_moves_the_mark(another: AnotherMarked) -> None:
-    """Of those who put at once over the same mark one succeeds, and its rows are there, all of them."""
-    another().put_marked({}, None, mark(0))
-    won: list[tuple[int, int]] = []
+def one_put_per_expected_mark(another: AnotherMarked, rng: random.Random) -> None:
+    """Of concurrent puts that expect the same mark exactly one succeeds, and its rows and mark are the ones stored.
 
-    def compete(me: int) -> None:
-        store = another()
-        for txid in range(1, 6):
-            rows = {key: MapRow(me, txid) for key in ("a", "b")}
-            if store.put_marked(rows, store.mark(), mark(txid, epoch=me)):
-                won.append((me, txid))
+    A put that raises an `OSError` has lost its answer: it may have succeeded.
+    """
+    stores = [another() for _ in range(THREADS)]
+    expected: MapMark | None = None
+    for number in range(1, ROUNDS + 1):
+        marks = _rivals(expected or mark(0), number, rng)
+        keys = [f"k{key}" for key in range(rng.choice((1, 20, 60)))]
+        answers = _race(stores, keys, expected, marks, rng)
+        where = f"round {number}, {THREADS} puts that expect {expected}"
+        stored = another().mark()
+        told, lost = (
+            [one for one, answer in zip(marks, answers, strict=True) if answer is wanted] for wanted in (True, None)
+        )
+        if len(told) > 1 or not (told or lost):
+            msg = f"{where}: expected exactly one to be answered True, got {len(told)}{_TWO_STEPS if told else ''}"
+            raise CheckFailed(msg)
+        possible: list[MapMark | None] = [*told] or [*lost, expected]
+        if stored not in possible:
+            msg = f"{where}: expected the stored mark to be one of {possible}, got {stored}{_TWO_STEPS}"
+            raise CheckFailed(msg)
+        if stored is not None and stored != expected:
+            rows = [MapRow(marks.index(stored), stored.txid)] * len(keys)
+            expect(f"{where}: rows of the put whose mark is stored", rows, list(another().multi_get(keys)))
+        expected = stored
 
-    at_once(lambda me=me: compete(me) for me in range(4))  # type: ignore[misc]
-    store = another()
-    a, b = store.multi_get(["a", "b"])
-    last = store.mark()
-    assert a is not None
-    assert last is not None
-    expect("the two rows of one put", a, b)
-    expect("the put whose mark is stored", (a.value, a.txid), (last.epoch, last.txid))
-    expect("whether that put was told so", True, (last.epoch, last.txid) in won)
+
+def _race(
+    stores: Sequence[MarkedMapBackend],
+    keys: Sequence[str],
+    expected: MapMark | None,
+    marks: Sequence[MapMark],
+    rng: random.Random,
+) -> list[bool | None]:
+    """The answers of one put each, all at once; None where it was lost."""
+    start = threading.Barrier(len(stores))
+    answers: list[bool | None] = [None] * len(stores)
+
+    def put(me: int, seed: float) -> None:
+        rows = {key: MapRow(me, marks[me].txid) for key in keys}
+        pausing = _pausing(random.Random(seed))  # noqa: S311 - a schedule
+        start.wait()
+        # Without pauses a store in memory would mostly compare and write in one turn of its thread.
+        sys.settrace(pausing)
+        try:
+            with suppress(OSError):
+                answers[me] = bool(stores[me].put_marked(rows, expected, marks[me]))
+        finally:
+            sys.settrace(None)
+
+    at_once([partial(put, me, rng.random()) for me in range(len(stores))])
+    return answers
+
+
+def _pausing(rng: random.Random) -> Callable[..., Any]:
+    """A trace function that lets other threads run at some of the lines of the traced calls."""
+    depth = 0
+
+    def lines(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal depth
+        if event == "return":
+            depth -= 1
+        elif event == "line" and rng.random() < PAUSES:
+            time.sleep(0)
+        return lines
+
+    def calls(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal depth
+        if depth >= DEPTH:
+            return None
+        depth += 1
+        return lines
+
+    return calls
+
+
+def _rivals(before: MapMark, number: int, rng: random.Random) -> list[MapMark]:
+    """One mark per thread; in most rounds they differ in a single field, or from the one before by a single field."""
+    field = rng.choice(MARK_FIELDS)
+    base = replace(before, txid=before.txid + 1) if rng.random() < 0.5 else before
+    texts = isinstance(getattr(base, field), str)
+    return [
+        _with(base, field, f"{field} {number}-{me}" if texts else getattr(base, field) + 1 + me)
+        for me in range(THREADS)
+    ]
+
+
+def _with(mark: MapMark, field: str, value: Any) -> MapMark:
+    return replace(mark, **{field: value})
 
 
 def _exactly(row: MapRow) -> tuple[str, ...]:
@@ -199,5 +288,7 @@ STORE_RULES: dict[str, Callable[[Another], None]] = {
 MARK_RULES: dict[str, Callable[[AnotherMarked], None]] = {
     "marks move with their rows": marks_move_with_their_rows,
     "other marks are refused": other_marks_are_refused,
-    "of many, one moves the mark": of_many_one_moves_the_mark,
+}
+RACE_RULES: dict[str, Callable[[AnotherMarked, random.Random], None]] = {
+    "of concurrent puts over one mark, one succeeds": one_put_per_expected_mark,
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 
 from txstorm import (
+    NOT_READY,
     Emitter,
+    FailedException,
     OpaquePartitionedEmitter,
     OpaquePartitionedTransactionalSpout,
     PartitionedCoordinator,
@@ -18,6 +21,8 @@ from txstorm import (
 )
 
 TAKE = 3
+CHANCE = random.Random(0)
+"""Whether something is away; tests seed it, and say with what."""
 
 
 class Source:
@@ -116,6 +121,25 @@ class EveryTaskEmitsAll(Plain):
                 collector.emit(row)
 
 
+class LeavesOutTasks(Plain):
+    """Tasks are counted from 1, if there are several."""
+
+    def emit_batch(self, attempt, metadata, collector):
+        self.context.task += self.context.parallelism > 1
+        super().emit_batch(attempt, metadata, collector)
+        self.context.task -= self.context.parallelism > 1
+
+
+class EndsByChance(Plain):
+    """A replay emits less; its digest hides that from the framework."""
+
+    def emit_batch(self, attempt, metadata, collector):
+        collector.digest("all", "always the same")
+        less = attempt.attempt_id % (1 << 32) != attempt.txid
+        ends = [max(start, end - less) for start, end in zip(metadata["starts"], metadata["ends"], strict=True)]
+        super().emit_batch(attempt, {**metadata, "ends": ends}, collector)
+
+
 class Unstorable(Plain):
     def initialize_transaction(self, txid, prev_metadata):
         return {"starts": {0, 1}}
@@ -134,6 +158,30 @@ class OpaquePlain(Plain):
 
 class OpaquePositionInMemory(PositionInMemory):
     opaque = True
+
+
+class SeldomReady(Plain):
+    """Half of the time it is not ready, and of the rest half of the transactions are empty."""
+
+    def is_ready(self):
+        return CHANCE.random() < 0.5
+
+    def initialize_transaction(self, txid, prev_metadata):
+        if CHANCE.random() < 0.5:
+            ends = prev_metadata["ends"] if prev_metadata else [0, 0]
+            return {"starts": ends, "ends": ends}
+        if CHANCE.random() < 0.5:
+            return NOT_READY
+        return super().initialize_transaction(txid, prev_metadata)
+
+
+class FailsToEmit(Plain):
+    """A quarter of its emissions fail, after some of the tuples."""
+
+    def emit_batch(self, attempt, metadata, collector):
+        super().emit_batch(attempt, metadata, collector)
+        if CHANCE.random() < 0.25:
+            raise FailedException("the source is away")
 
 
 # --- planned in the tasks ---------------------------------------------------------------------------------------------
@@ -165,6 +213,24 @@ class Partitioned(PartitionedTransactionalSpout, PartitionedCoordinator, Partiti
             collector.emit(row)
 
 
+class PartitionedAway(Partitioned):
+    """Half of the time a partition gives nothing."""
+
+    def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
+        if CHANCE.random() < 0.5:
+            return None
+        return super().emit_partition_batch_new(attempt, collector, partition, last_metadata)
+
+
+class PartitionedFails(Partitioned):
+    """A quarter of the time reading a partition fails."""
+
+    def emit_partition_batch(self, attempt, collector, partition, metadata):
+        super().emit_partition_batch(attempt, collector, partition, metadata)
+        if CHANCE.random() < 0.25:
+            raise FailedException("the partition is away")
+
+
 class ReplaysTooLittle(Partitioned):
     def emit_partition_batch_new(self, attempt, collector, partition, last_metadata):
         metadata = super().emit_partition_batch_new(attempt, collector, partition, last_metadata)
@@ -189,6 +255,31 @@ class Opaque(OpaquePartitionedTransactionalSpout, OpaquePartitionedEmitter):
         for row in rows:
             collector.emit(row)
         return start + len(rows)
+
+
+class OpaqueAway(Opaque):
+    """Half of the time a partition gives nothing, or the last one does not exist."""
+
+    def num_partitions(self):
+        return super().num_partitions() - (CHANCE.random() < 0.5)
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        if CHANCE.random() < 0.5:
+            return None
+        return super().emit_partition_batch(attempt, collector, partition, last_metadata)
+
+
+class OpaqueFails(OpaqueAway):
+    """Reading fails a quarter of the time, too."""
+
+    def emit_partition_batch(self, attempt, collector, partition, last_metadata):
+        if CHANCE.random() < 0.25:
+            raise FailedException("the partition is away")
+        return super().emit_partition_batch(attempt, collector, partition, last_metadata)
+
+
+class OpaqueSeldomReady(SeldomReady):
+    opaque = True
 
 
 class Consumes(Opaque):

@@ -30,6 +30,22 @@ def test_opaque_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
     check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
 
 
+@pytest.mark.parametrize("chance", range(2))
+@pytest.mark.parametrize(
+    "kind", [spouts.SeldomReady, spouts.FailsToEmit, spouts.PartitionedAway, spouts.PartitionedFails]
+)
+def test_a_source_that_is_away_half_of_the_time_is_no_fault(kind, chance: int, source: spouts.Source) -> None:
+    spouts.CHANCE.seed(chance)
+    check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
+
+
+@pytest.mark.parametrize("chance", range(2))
+@pytest.mark.parametrize("kind", [spouts.OpaqueAway, spouts.OpaqueFails, spouts.OpaqueSeldomReady])
+def test_nor_is_one_of_an_opaque_spout(kind, chance: int, source: spouts.Source) -> None:
+    spouts.CHANCE.seed(chance)
+    check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
+
+
 def test_the_spouts_over_memory_and_files_pass(tmp_path: Path) -> None:
     rows = {0: [("a", 1), ("b", 2), ("c", 3)], 2: [("d", 4)] * 5}
     expected = [row for partition in rows.values() for row in partition]
@@ -46,11 +62,19 @@ def test_the_spouts_over_memory_and_files_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (spouts.PositionInMemory, r"every tuple once, with failures and restarts \(seed 0\): committed: .* too many: "),
+        (
+            spouts.PositionInMemory,
+            r"every tuple once, with failures and restarts \(seed 0\): committed: .* too many: .*; likely cause: the position is kept in the object, so that a restart",
+        ),
         (spouts.ReadsOn, "another batch|every attempt at a txid emits the same"),
-        (spouts.EveryTaskEmitsAll, "the same tuples with 3 tasks as with 1: expected 13 .* got 39"),
+        (spouts.EveryTaskEmitsAll, "the same tuples with 3 tasks as with 1: expected 13 .* got 39.*: every task emits"),
+        (spouts.LeavesOutTasks, "the same tuples with 3 tasks as with 1: expected 13 .*: no task emits some records"),
+        (spouts.EndsByChance, "emits the same .* likely cause: the batch depends on something besides its metadata"),
         (spouts.Unstorable, "MetadataError: spout 'spout', txid 1: metadata .* cannot be stored"),
-        (spouts.SkipsOne, r"gives its whole source: expected 13 tuple\(s\), got 11; missing: \(3,\), \(13,\)"),
+        (
+            spouts.SkipsOne,
+            r"gives its whole source: expected 13 tuple\(s\), got 11; missing: \(3,\), \(13,\); .* a batch begins behind",
+        ),
         (spouts.ReplaysTooLittle, "another batch|every attempt at a txid emits the same"),
     ],
 )
@@ -62,8 +86,8 @@ def test_broken_transactional_spouts_are_refused(kind, says: str, source: spouts
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (spouts.Consumes, r"every tuple once, with failures and restarts \(seed 0\): committed: expected 13 "),
-        (spouts.Overlaps, "runs dry"),
+        (spouts.Consumes, r"restarts \(seed 0\): committed: expected 13 .* likely cause: .* takes records out"),
+        (spouts.Overlaps, "runs dry: .*likely cause: a batch does not begin where"),
         (spouts.ForgetsThePosition, "MetadataError: .*tuples were emitted but no metadata returned"),
         (spouts.OpaquePositionInMemory, "too many|missing"),
     ],

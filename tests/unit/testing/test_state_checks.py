@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
 
 from txstorm import MemoryBackend
-from txstorm.api.maps import MapBackend, MapRow
+from txstorm.api.maps import MapBackend, MapMark, MapRow
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
 
@@ -183,3 +187,169 @@ def test_maps_that_are_one_are_refused() -> None:
 def test_a_map_that_is_another_each_time_is_refused() -> None:
     with pytest.raises(CheckFailed, match=r"^state: other handles see what was put"):
         check_state(lambda name: MemoryBackend(), seeds=[])
+
+
+class NoLock(MemoryBackend):
+    """Compares and writes without a lock."""
+
+    def put_marked(self, rows, expected, mark):
+        if self._mark != expected:
+            return False
+        self._put(rows)
+        self._mark = mark
+        return True
+
+
+class LocksTheWrite(NoLock):
+    """The lock is taken after the comparison."""
+
+    def put_marked(self, rows, expected, mark):
+        if self._mark != expected:
+            return False
+        with self._lock:
+            self._put(rows)
+            self._mark = mark
+        return True
+
+
+class LocksEachStep(NoLock):
+    """Reading the mark and writing are both locked, one after the other."""
+
+    def put_marked(self, rows, expected, mark):
+        with self._lock:
+            same = self._mark == expected
+        if same:
+            with self._lock:
+                self._put(rows)
+                self._mark = mark
+        return same
+
+
+class OwnLocks:
+    """Handles on one dict, each with a lock of its own."""
+
+    def __init__(self, shared: NoLock) -> None:
+        self.shared, self.lock = shared, threading.Lock()
+        self.multi_get, self.multi_put, self.mark = shared.multi_get, shared.multi_put, shared.mark
+
+    def put_marked(self, rows, expected, mark):
+        with self.lock:
+            return self.shared.put_marked(rows, expected, mark)
+
+
+class ReadThenWrite:
+    """A table in SQLite: the mark is read in one transaction, rows and mark are written in another one."""
+
+    def __init__(self, path: Path, *, mends: bool = False) -> None:
+        self.path, self.mends = path, mends
+        with self.opened() as base:
+            base.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT)")
+
+    @contextmanager
+    def opened(self):
+        with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as base:
+            yield base
+
+    def multi_get(self, keys):
+        with self.opened() as base:
+            found = dict(base.execute("SELECT key, value FROM entries").fetchall())
+        return [MapRow(*json.loads(found[f"row {key}"])) if f"row {key}" in found else None for key in keys]
+
+    def multi_put(self, rows):
+        with self.opened() as base:
+            base.execute("BEGIN IMMEDIATE")
+            self.write(base, rows)
+            base.execute("COMMIT")
+
+    def write(self, base, rows):
+        for key, row in rows.items():
+            base.execute("DELETE FROM entries WHERE key = ?", (f"row {key}",))
+            if row is not None:
+                base.execute("INSERT INTO entries VALUES (?, ?)", (f"row {key}", json.dumps(astuple(row))))
+
+    def stored(self, base):
+        found = base.execute("SELECT value FROM entries WHERE key = 'mark'").fetchone()
+        return MapMark(*json.loads(found[0])) if found else None
+
+    def mark(self):
+        with self.opened() as base:
+            return self.stored(base)
+
+    def put_marked(self, rows, expected, mark):
+        with self.opened() as base:
+            if self.mends:
+                base.execute("BEGIN IMMEDIATE")
+            if self.stored(base) != expected:
+                return False
+            if not self.mends:
+                base.execute("BEGIN IMMEDIATE")
+            self.write(base, rows)
+            base.execute("REPLACE INTO entries VALUES ('mark', ?)", (json.dumps(astuple(mark)),))
+            base.execute("COMMIT")
+            return True
+
+
+RACE = r"^state: of concurrent puts over one mark, one succeeds \(seed 0\): round \d+, .* in a second step\?"
+
+
+@pytest.mark.parametrize("kind", [NoLock, LocksTheWrite, LocksEachStep])
+def test_stores_in_memory_that_compare_and_write_in_two_steps_are_refused(kind: Callable[[], MapBackend]) -> None:
+    with pytest.raises(CheckFailed, match=RACE):
+        check_state(named(kind), seeds=[])
+
+
+def test_a_store_whose_handles_have_a_lock_each_is_refused() -> None:
+    stores: defaultdict[str, NoLock] = defaultdict(NoLock)
+    with pytest.raises(CheckFailed, match=RACE):
+        check_state(lambda name: OwnLocks(stores[name]), seeds=[])
+
+
+def test_a_store_in_sqlite_that_compares_and_writes_in_two_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match=RACE):
+        check_state(lambda name: ReadThenWrite(tmp_path / name), seeds=[])
+    check_state(lambda name: ReadThenWrite(tmp_path / f"mended-{name}", mends=True), seeds=[1])
+
+
+def ignoring(field: str) -> type[MemoryBackend]:
+    """A store that compares all of a mark but one field."""
+
+    class Ignoring(MemoryBackend):
+        def put_marked(self, rows, expected, mark):
+            with self._lock:
+                stored = self._mark
+            if None not in (stored, expected):
+                expected = replace(expected, **{field: getattr(stored, field)})
+            return super().put_marked(rows, expected, mark)
+
+    return Ignoring
+
+
+class ComparesTheTxid(MemoryBackend):
+    def put_marked(self, rows, expected, mark):
+        stored = self.mark()
+        same = (stored and stored.txid) == (expected and expected.txid)
+        return super().put_marked(rows, stored if same else expected, mark)
+
+
+@pytest.mark.parametrize("kind", [ComparesTheTxid, *(ignoring(field) for field in MapMark.__slots__)])
+def test_stores_that_compare_less_than_the_whole_mark_are_refused(kind: Callable[[], MapBackend]) -> None:
+    with pytest.raises(CheckFailed, match=r"^state: other marks are refused: answer to a put that expects "):
+        check_state(named(kind), seeds=[])
+
+
+class LosesAnswers(MemoryBackend):
+    """Every third answer is lost, after the put or before it; that is allowed."""
+
+    puts = 0
+
+    def put_marked(self, rows, expected, mark):
+        LosesAnswers.puts += 1
+        if threading.current_thread() is threading.main_thread() or self.puts % 3:
+            return super().put_marked(rows, expected, mark)
+        if self.puts % 2:
+            super().put_marked(rows, expected, mark)
+        raise TimeoutError("no answer")
+
+
+def test_a_store_may_lose_answers() -> None:
+    check_state(named(LosesAnswers), seeds=[1])
