@@ -28,6 +28,7 @@ from txstorm.clients.delta_entry import PLAIN, NoLinksError, entry_bytes, millis
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
+    ARCHIVE,
     CHECK,
     INFO,
     LOG,
@@ -247,13 +248,13 @@ class DeltaHandle:
         self.checkpointed = version
         return noted
 
-    def history(self) -> Iterator[LogEntry]:
-        """The kept versions up to this one, newest first, with what txstorm wrote into their commit infos.
+    def history(self, newest: int | None = None) -> Iterator[LogEntry]:
+        """The kept versions up to this one, or `newest`, newest first, with what txstorm wrote into their commit infos.
 
         Raises:
             TableCorrupt: an entry is damaged.
         """
-        version = self.version
+        version = self.version if newest is None else min(newest, self.version)
         while (info := self._logged(version)) is not None:
             yield LogEntry(version, info)
             version -= 1
@@ -263,10 +264,15 @@ class DeltaHandle:
                 yield LogEntry(older, _checked(entry))
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
-        try:
-            return _checked(self.log_entry(version))
-        except FileNotFoundError:
-            return None
+        # What is in the archive was the entry, whatever a stale writer has put into the log since; one that is in
+        # neither place may have been moved between the two looks.
+        archived = self.path / ARCHIVE / f"{version:020d}.json"
+        for entry in (archived, self.log_entry(version), archived):
+            try:
+                return _checked(entry)
+            except FileNotFoundError:
+                continue
+        return None
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
@@ -292,12 +298,14 @@ class DeltaHandle:
         high: Bound | None = None,
         paths: Collection[str] | None = None,
         within: tuple[str, int, int] | None = None,
+        *,
+        threads: bool = True,
     ) -> pa.Table:
         """The rows of this version, in no particular order; arguments as `Wanted`.
 
         Files known to have no such rows are not opened. Raises `TableCorrupt` where one is missing or damaged.
         """
-        selected = self._selected(Wanted(columns, low, high, within, paths))
+        selected = self._selected(Wanted(columns, low, high, within, paths, threads))
         with _reading(self.path, f"a file of version {self.version}"):
             return selected.table()
 

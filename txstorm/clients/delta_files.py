@@ -37,6 +37,7 @@ class Wanted:
         high: only rows whose column is at most the value.
         within: only rows whose column (name) is at least (first) and at most (last).
         paths: only rows of these files; None: of all.
+        threads: whether Arrow's threads help with reading all of them at once.
     """
 
     columns: Sequence[str] | None = None
@@ -44,6 +45,7 @@ class Wanted:
     high: Bound | None = None
     within: tuple[str, int, int] | None = None
     paths: Collection[str] | None = None
+    threads: bool = True
 
     @property
     def condition(self) -> Any:
@@ -79,7 +81,8 @@ class Selected:
 
     def table(self) -> pa.Table:
         """All wanted rows, in no particular order."""
-        return self._dataset(self._actions).to_table(columns=self._columns, filter=self._wanted.condition)
+        wanted, rows = self._wanted, self._dataset(self._actions)
+        return rows.to_table(columns=self._columns, filter=wanted.condition, use_threads=wanted.threads)
 
     def batches(self, rows: int) -> Iterator[pa.Table]:
         """The same, at most `rows` at a time; where there is a lower bound in the order of its column.

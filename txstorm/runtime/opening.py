@@ -217,6 +217,7 @@ def _lead(
         cache_bytes=topology.settings.index_cache_bytes,
         spark=writer,
         log_retention=topology.settings.log_retention,
+        max_lag=topology.settings.state_max_lag,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, patient)

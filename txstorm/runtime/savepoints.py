@@ -140,7 +140,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Cal
 def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
     found: dict[str, SavedTable] = {}
     for name in list_states(directory):
-        parts = state_parts(directory, name, txid, committed)
+        parts = state_parts(directory, name, txid, committed, stays=True)
         found[TableRef(STATE, name).uri] = SavedTable(parts.base.version, parts.as_of)
         if parts.changes is not None:
             found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)

@@ -122,7 +122,8 @@ class Session:
             if compact():
                 self.books.check_lease()
                 self.flush_history()
-                self.store.compact(COMPACT_SECONDS, clock=lambda: self.monotonic() if compact() else math.inf)
+                clock, stays = lambda: self.monotonic() if compact() else math.inf, self.retention is not None
+                self.store.compact(COMPACT_SECONDS, clock=clock, stays=stays)
                 steps = iter(()) if self.retention is None else self.retention.steps()
                 while compact() and next(steps, self) is not self:
                     pass

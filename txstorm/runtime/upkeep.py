@@ -18,6 +18,7 @@ from txstorm.state.store import StateStore
 log = logging.getLogger("txstorm.upkeep")
 
 IDLE_SECONDS = 5.0
+THIN_SECONDS = 1.0
 PAUSE = 60.0
 """Seconds until what has failed is tried again."""
 
@@ -46,6 +47,7 @@ class Upkeep:
         self._store, self._in_turn, self._back, self._fail = store, in_turn, back, fail
         self._monotonic, self._retention = monotonic, retention
         self._before: list[str] | None = None
+        self._thinned_at = 0.0
         self._committed_at: float | None = None
         self._not_before = 0.0
         self._busy = self._tidying = False
@@ -71,23 +73,26 @@ class Upkeep:
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return
-        uri = self._store.due()
+        uri, stays = self._store.due(now), False
         if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
             uri = next(iter(self._store.behind()), None)
             self._committed_at = None if uri is None else self._committed_at
         if uri is None and self._retention is not None and self._retention.is_due():
-            uri = self._retain(self._retention)
+            uri, stays = self._retain(self._retention), True
         if uri is not None:
             self._busy = True
-            self._ask(lambda: self._store.upkeep(uri, int(time.time() * 1000)), self._begun)
+            self._ask(lambda: self._store.upkeep(uri, _millis(), stays=stays), self._begun)
+        elif not self._busy and now - self._thinned_at > THIN_SECONDS and self._store.has_superseded(_millis()):
+            self._busy, self._thinned_at = True, now
+            self._step(self._store.thin(_millis()))
 
     def _retain(self, retention: Retention) -> str | None:
-        """Begin what it asks for, once all states are up to date: older changes then need not be kept for them.
+        """Begin what it asks for, once all states are at versions that stay: older changes then need not be kept.
 
         Returns the next state that is not.
         """
         if self._before is None:
-            self._before = self._store.behind()
+            self._before = self._store.unsettled()
         if self._before:
             return self._before.pop()
         self._before, self._busy = None, True
@@ -129,7 +134,7 @@ class Upkeep:
     def _write(self, work: Compaction | Gathering) -> None:
         try:
             if all(not self._stopping.is_set() for _ in work.steps()):
-                self._back(lambda: self._ask(lambda: self._store.upkept(work), lambda _: self._ended(None)))
+                self._back(lambda: self._ask(lambda: self._store.upkept(work, _millis()), lambda _: self._ended(None)))
             else:
                 work.give_up()
         except Exception as error:  # noqa: BLE001 - handed to the driver thread
@@ -145,3 +150,7 @@ class Upkeep:
             self._not_before = self._monotonic() + PAUSE
         elif error is not None:
             self._fail(error)
+
+
+def _millis() -> int:
+    return int(time.time() * 1000)

@@ -17,7 +17,7 @@ from txstorm.errors import StateError
 from txstorm.state.expiry import TTL, check_ttl, ttl_of, ttl_property
 from txstorm.state.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.state.owner import KEYS, LAYOUT, VALUES
-from txstorm.state.properties import log_properties
+from txstorm.state.properties import lag_properties, log_properties
 from txstorm.state.schema import changes_schema, check_schema, key_columns, sink_schema, state_schema, value_columns
 from txstorm.state.table import DeltaTableState, TableRef
 
@@ -73,13 +73,16 @@ class Declaration:
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
 
-    def promised(self, log_retention: float) -> dict[str, str]:
-        """What other readers and writers of its tables may rely on; existing tables get what of it they lack.
+    def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
+        """What other readers and writers of one of its tables may rely on; existing tables get what of it they lack.
 
         Args:
+            ref: the table.
             log_retention: seconds that an entry stays in the log.
+            max_lag: seconds that the table of a state may be behind its changes; None: no bound.
         """
-        return {**log_properties(log_retention), **(PROPERTIES if self.table.writer == SPARK else {})}
+        lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
+        return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared."""

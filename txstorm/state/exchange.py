@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from txstorm.clients.delta_values import DataFile
 
@@ -18,6 +19,7 @@ class Exchange:
         now: milliseconds since 1970, which the old ones are marked with.
         base, as_of: the table goes from the one txid to the other; None: its rows stay what they are.
         floor: rows up to this txid leave the table; None: none do.
+        about: what else the commit info says, of a table that goes to `as_of`.
     """
 
     adds: Sequence[DataFile]
@@ -26,3 +28,4 @@ class Exchange:
     base: int | None = None
     as_of: int | None = None
     floor: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class Gathering:
             self._rewrite([file.path for file in run])
         faults.point("gather.staged")
 
-    def finish(self, table: DeltaTableState) -> bool:
+    def finish(self, table: DeltaTableState, now: int) -> bool:
         """Put the new files in the place of the old ones, in the committer's turn; False when there is nothing to.
 
         Passes the fault point ``gather.after``.

@@ -1,4 +1,7 @@
-"""One group in the making: handles for committers, txid by txid, and in the end its staged rows."""
+"""One group in the making: handles for committers, txid by txid, and in the end its staged rows.
+
+It is one module: handles, members and groups share the rows that are not published yet, and one lock over them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from txstorm.api.names import near
 from txstorm.errors import StateError
 from txstorm.state.collection import CollectionGroup, TaskCollection
 from txstorm.state.handle import StateGroup, TaskState
-from txstorm.state.intent import IntentTable, TxidRecord, encode_schema
+from txstorm.state.intent import CHANGES, IntentTable, TxidRecord, encode_schema
 from txstorm.state.maps import MapGroup, TaskMap
 from txstorm.state.parts import Parts, staged_like
 from txstorm.state.sink import SinkGroup, TaskSink
@@ -104,6 +107,7 @@ class Member:
         self._lasts = Lasts(last)
         self._is_due = is_due
         self._staged: dict[str, int] = {}
+        self._rows: dict[int, pa.Table] = {}  # that are staged, of the groups that end with a txid
         self._expected: dict[int, StagedName] = {}
         self._parts: dict[int, Parts] = {}
         self._lock = RLock()
@@ -127,6 +131,9 @@ class Member:
 
     def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
         staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
+        if self.ref.kind == CHANGES:
+            with self._lock:
+                self._rows[last.txid] = rows
         return self._intent(rows.schema, previous, last.txid, [staged])
 
     def _staged_elsewhere(self, parts: Parts, first: int, last: int) -> Callable[[], IntentTable]:
@@ -170,14 +177,18 @@ class Member:
         with self._lock:
             self._lasts.dropped(txid)
             self._staged = {path: last for path, last in self._staged.items() if last < txid}
+            self._rows = {last: rows for last, rows in self._rows.items() if last < txid}
             self._expected = {one: name for one, name in self._expected.items() if one < txid}
             self._parts = {one: parts for one, parts in self._parts.items() if one < txid}
 
-    def published(self, txid: int) -> None:
-        """The group that ends with `txid` is in the table."""
+    def published(self, txid: int) -> pa.Table | None:
+        """The group that ends with `txid` is in the table; returns its change rows where they are in memory."""
         with self._lock:
             self._lasts.published(txid)
             self._staged = {path: last for path, last in self._staged.items() if last > txid}
+            rows = self._rows.get(txid)
+            self._rows = {last: one for last, one in self._rows.items() if last > txid}
+        return rows
 
     def apply(self, txid: int) -> None:
         """The txids up to `txid` are published: their rows enter the index."""

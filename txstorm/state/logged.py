@@ -56,8 +56,8 @@ class TableLog(Protocol):
             BlockedError: the table cannot be written to now.
         """
 
-    def history(self) -> Iterator[LogEntry]:
-        """The kept versions, newest first."""
+    def history(self, newest: int | None = None) -> Iterator[LogEntry]:
+        """The kept versions, newest first, from this one or an earlier one on."""
 
     def files(self) -> Sequence[DataFile]:
         """The files of this version."""
@@ -381,7 +381,7 @@ class LoggedTable(ABC):
         info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
         txid, label = last, "txstorm small files gathered"
         if files.as_of is not None:
-            info |= {"kind": COMPACTED, "as_of": files.as_of}
+            info |= {"kind": COMPACTED, "as_of": files.as_of, **files.about}
             txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
         apps = {self._txid_app: txid, self._epoch_app: epoch}
         if files.floor is not None:

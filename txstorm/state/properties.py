@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from txstorm.clients.delta_values import LOG_RETENTION
 
 SET = "txstorm.set"
+MAX_LAG = "txstorm.stateMaxLag"
 DEFAULT_SECONDS = 86_400.0
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 
@@ -25,6 +26,11 @@ def log_properties(seconds: float = DEFAULT_SECONDS) -> dict[str, str]:
     whole = max(1, math.ceil(seconds))
     unit, size = next(one for one in _UNITS if whole % one[1] == 0)
     return {LOG_RETENTION: f"interval {whole // size} {unit}", "delta.enableExpiredLogCleanup": "false"}
+
+
+def lag_properties(seconds: float | None) -> dict[str, str]:
+    """The property of a state's table that may be `seconds` behind its changes while its topology runs; None: any."""
+    return {MAX_LAG: "none" if seconds is None else f"{seconds:g}"}
 
 
 def recorded(wanted: Mapping[str, str]) -> dict[str, str]:

@@ -106,15 +106,20 @@ def read_state(
     return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
 
 
-def state_parts(data_dir: Path, name: str, txid: int | None = None, committed: int = 0) -> StateParts:
-    """What the state `name` is made of, as of `txid`; as `read_state`."""
+def state_parts(
+    data_dir: Path, name: str, txid: int | None = None, committed: int = 0, *, stays: bool = False
+) -> StateParts:
+    """What the state `name` is made of, as of `txid`; as `read_state`.
+
+    `stays`: from a version that stays, for whoever goes on reading it later.
+    """
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
     kept = _open(data_dir, STATE, name)
     changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
     last = max((changes or kept).last_txid(), committed)
     wanted = last if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
-    version, as_of = version_as_of(kept, wanted)
+    version, as_of = version_as_of(kept, wanted, stays=stays)
     if changes is not None and as_of < changes.floor():
         raise too_old(name, wanted, changes.floor())
     keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)

@@ -1,8 +1,8 @@
 """What a table no longer has to keep: change rows, versions and files from before the kept history.
 
 The kept history begins with a transaction, the horizon. A table can answer for it and for every later one as long as
-it has its newest version that is not ahead of the horizon, all later ones, and, for a state, the change rows after that
-version. Besides, the versions of named savepoints stay, and what an intent in the ledger names.
+it has its newest version that stays and is not ahead of the horizon, all later ones that stay, and, for a state, the
+change rows after that version. Besides, the versions of named savepoints stay, and what an intent in the ledger names.
 
 Everything here goes in steps, between which commits are made: `Steps` yields after each. A crash between two leaves
 something that is not needed, and that the next time removes.
@@ -18,10 +18,12 @@ from txstorm import faults
 from txstorm.clients.delta import DeltaHandle
 from txstorm.clients.delta_log import remove_archived
 from txstorm.state.exchange import Exchange
+from txstorm.state.intent import STATE
 from txstorm.state.readers import removing
 from txstorm.state.schema import TXID
 from txstorm.state.sweep import unlogged
 from txstorm.state.table import DeltaTableState
+from txstorm.state.versions import staying
 
 Answer = TypeVar("Answer")
 Steps = Generator[None, None, Answer]
@@ -53,7 +55,7 @@ def retain_table(
     Raises:
         TableCorrupt: the log, or a version of a savepoint, is damaged.
     """
-    found = yield from _newest_until(DeltaHandle.open(table.path), txid)
+    found = yield from _newest_until(DeltaHandle.open(table.path), txid, state=table.ref.kind == STATE)
     if found is None:
         return None
     version, as_of = found
@@ -100,8 +102,10 @@ def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
     return zip([file.path for file in handle.files()], actions[f"max.{TXID.name}"].to_pylist(), strict=True)
 
 
-def _newest_until(handle: DeltaHandle, txid: int) -> Steps[tuple[int, int] | None]:
-    """The newest version of a table that is not ahead of `txid`, and the txid it is as of."""
+def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple[int, int] | None]:
+    """The newest version of a table that stays and is not ahead of `txid`, and the txid it is as of."""
+    if state:
+        return next(((entry.version, as_of) for entry, as_of in staying(handle) if as_of <= txid), None)
     for number, entry in enumerate(handle.history(), start=1):
         as_of = entry.info.get("as_of", entry.info.get("last"))
         if as_of is not None and as_of <= txid:

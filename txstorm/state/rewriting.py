@@ -58,6 +58,7 @@ class Rewriting:
         file_rows: of a file at most; by default `FILE_ROWS`.
         over: where keys have a time to live, rows with this stamp or a lower one are gone; without it those that were
             when the newest change was made.
+        threads: whether Arrow's threads help with reading; without them the caller's does all of the work.
 
     Attributes:
         written: paths of files that this has written, or is about to write, relative to the table.
@@ -72,13 +73,15 @@ class Rewriting:
         now: int,
         file_rows: int | None = None,
         over: datetime | None = None,
+        *,
+        threads: bool = True,
     ) -> None:
         self.written: set[str] = set()
         self.adds: list[DataFile] = []
         self.removes: set[str] = set()
         self._table, self._keys, self._epoch, self._now = table, list(keys), epoch, now
         self._most = file_rows or FILE_ROWS
-        self._ttl, self._over = ttl_of(table.properties), over
+        self._ttl, self._over, self._threads = ttl_of(table.properties), over, threads
 
     def spans(self, counts: Counts) -> list[Span]:
         """The ranges that have changed, in their order, each as large as a file, about; `counts`: change rows."""
@@ -89,7 +92,8 @@ class Rewriting:
 
     def rewrite(self, span: Span, later: pa.Table) -> None:
         """Write the files of `span`, with those of the change rows `later` that are of it over them."""
-        base = self._table.read(paths=span.paths, within=(KEY_GROUP.name, span.first, span.last))
+        within = (KEY_GROUP.name, span.first, span.last)
+        base = self._table.read(paths=span.paths, within=within, threads=self._threads)
         rows = self._there(base, _between(later, span))
         rows = rows.take(pa.array(np.argsort(rows[KEY_GROUP.name].to_numpy(), kind="stable")))
         self.adds += [self._write(part) for part in self._parts(rows)]
@@ -105,7 +109,7 @@ class Rewriting:
 
         A row whose time to live is over when a change is made is gone for every later transaction.
         """
-        rows = folded(base, later, self._keys)
+        rows = folded(base, later, self._keys, threads=self._threads)
         if self._over is not None:
             return rows.filter(pc.greater(rows[STAMP.name], pa.scalar(self._over, STAMP.type)))
         return alive(rows, self._ttl, pc.max(later[STAMP.name]).as_py()) if self._ttl is not None else rows
@@ -172,14 +176,15 @@ def counted(rows: pa.Table) -> Counts:
     return np.bincount(rows[KEY_GROUP.name].to_numpy(), minlength=KEY_GROUPS)
 
 
-def folded(base: pa.Table, later: pa.Table, keys: list[str]) -> pa.Table:
+def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = True) -> pa.Table:
     """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order."""
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
     numbers = pa.array(np.arange(rows.num_rows))
     if keys and rows.num_rows:
-        groups = rows.select(keys).append_column("_row", numbers).group_by(keys).aggregate([("_row", "max")])
+        grouped = rows.select(keys).append_column("_row", numbers).group_by(keys, use_threads=threads)
+        groups = grouped.aggregate([("_row", "max")])
         numbers = groups["_row_max"].combine_chunks()
     else:
         numbers = numbers[-1:]

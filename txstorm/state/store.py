@@ -6,7 +6,7 @@ It is one module, since all of it works on the same open tables and on what is k
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.collection import state_group
-from txstorm.state.compact import Compaction, Growth
+from txstorm.state.compact import Compaction, Growth, Recent
 from txstorm.state.declared import Declaration, declarations, letters_declaration
 from txstorm.state.expiring import Expiring
 from txstorm.state.gathering import Gathering, are_many, small_files
@@ -31,9 +31,9 @@ from txstorm.state.indexing import opened_index
 from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.state.maps import MapGroup
 from txstorm.state.outside import OutsideStore
-from txstorm.state.owner import key_names_of
 from txstorm.state.properties import DEFAULT_SECONDS, log_properties
 from txstorm.state.properties import recorded as recorded_properties
+from txstorm.state.readers import removing
 from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
@@ -41,7 +41,7 @@ from txstorm.state.recovery import table_ref
 from txstorm.state.schema import TXID
 from txstorm.state.sink import SinkGroup
 from txstorm.state.spark_writer import SparkWriter
-from txstorm.state.sweep import kept_by, sweep_table
+from txstorm.state.sweep import kept_by, remove_own, sweep_table
 from txstorm.state.table import DeltaTableState, Owner, TableRef
 from txstorm.state.together import together
 
@@ -64,6 +64,7 @@ class StateStore:
         bounds: Bounds | None = None,
         spark: SparkWriter | None = None,
         log_retention: float = DEFAULT_SECONDS,
+        max_lag: float | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.outside = outside
@@ -81,6 +82,7 @@ class StateStore:
         self._bounds = bounds or Bounds()
         self._spark = spark
         self._log_retention = log_retention
+        self._max_lag = max_lag
 
     @classmethod
     def open(
@@ -102,6 +104,7 @@ class StateStore:
         bounds: Bounds | None = None,
         spark: SparkWriter | None = None,
         log_retention: float = DEFAULT_SECONDS,
+        max_lag: float | None = None,
     ) -> StateStore:
         """Check the declarations against the tables, then create those that are missing.
 
@@ -124,6 +127,7 @@ class StateStore:
             bounds: of every state's index, instead.
             spark: publishes to the tables that are declared with ``writer="spark"``; there must be one for them.
             log_retention: seconds that an entry stays in the log of a table.
+            max_lag: seconds that the table of a state may be behind its changes at most, where that costs little.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
@@ -144,7 +148,7 @@ class StateStore:
                     missing.append((one, ref))
         _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded)
         for number, (one, ref) in enumerate(missing, start=1):
-            about = {**one.about(ref), **recorded_properties(one.promised(log_retention))}
+            about = {**one.about(ref), **recorded_properties(one.promised(ref, log_retention, max_lag))}
             found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, about)
             faults.point(f"p0.{number}.created")
         for one in declared:
@@ -153,7 +157,7 @@ class StateStore:
         if cache_bytes is not None:
             bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
         outside = OutsideStore(data_dir, owner, maps or {}, outlets)
-        return cls(data_dir, declared, found, outside, bounds, spark, log_retention)
+        return cls(data_dir, declared, found, outside, bounds, spark, log_retention, max_lag)
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table, and give it the properties that it lacks; called in P0, after `open`.
@@ -167,7 +171,7 @@ class StateStore:
         self._epoch = epoch
         for one in self._declared:
             for ref in one.refs:
-                self._delta[ref].set_properties(one.promised(self._log_retention), epoch)
+                self._delta[ref].set_properties(one.promised(ref, self._log_retention, self._max_lag), epoch)
         describe_history(self.data_dir, log_properties(self._log_retention))
 
     def load(self) -> None:
@@ -253,29 +257,33 @@ class StateStore:
     def _publish_table(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
         delta = self._delta[TableRef(table.kind, table.name)]
         version = delta.publish(number, table, intent, epoch)
-        self._published(table.uri, intent.last)
+        rows = self._published(table.uri, intent.last)
         if table.kind == STATE:
             self._merged += [(intent.last, delta.path / staged.path) for staged in table.files]
         else:
             self._loose[table.uri] = self._loose.get(table.uri, 0) + len(table.files)
         if table.kind == CHANGES and table.name in self._growths:
-            self._growths[table.name].later += sum(staged.rows for staged in table.files)
+            growth, later = self._growths[table.name], sum(staged.rows for staged in table.files)
+            growth.later += later
+            growth.recent.add(intent.last, rows if rows is not None and rows.num_rows == later else None)
         return version
 
-    def _published(self, uri: str, last: int) -> None:
-        if uri in self._members:  # else nothing is loaded yet
-            self._members[uri].published(last)
+    def _published(self, uri: str, last: int) -> pa.Table | None:
+        return self._members[uri].published(last) if uri in self._members else None  # else nothing is loaded yet
 
     def compact(
         self,
         limit_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        *,
+        stays: bool = False,
     ) -> list[str]:
-        """Bring the state tables up to date; returns the names of those that were not.
+        """Bring the state tables up to date; returns the names of those that were not. Then `thin`.
 
-        Called in the committer's turn: when idle, now and then, and at a clean stop. No table is begun after
-        `limit_seconds`. A state with published rows that are not applied yet is left for the next time.
+        Called in the committer's turn, at a clean stop. No table is begun after `limit_seconds`. A state with
+        published rows that are not applied yet is left for the next time. `stays`: whether the versions that the tables
+        are at then are to stay.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -286,30 +294,43 @@ class StateStore:
         for name in self._growths:
             if until is not None and clock() >= until:
                 break
-            work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000))
+            work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000), stays=stays)
             if work is not None and all(until is None or clock() < until for _ in work.steps()):
-                done += [name] * self.upkept(work)
+                done += [name] * self.upkept(work, int(now() * 1000))
         self._works.clear()  # upkeep has ended: what is not in its place now is swept
+        for _ in self.thin(int(now() * 1000)):
+            if until is not None and clock() >= until:
+                break
         return done
 
-    def due(self) -> str | None:
-        """A table to look after: a state that has changed by as much as it holds, or one with many small files."""
-        grown = (TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.is_due)
-        return next(grown, None) or next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
+    def due(self, now: float) -> str | None:
+        """A table to look after: the state that has most waited to be brought up to date, or one with many small files.
+
+        `now`: monotonic seconds.
+        """
+        waits = ((growth.overdue(now, self._max_lag), name) for name, growth in self._growths.items())
+        longest = max(((overdue, name) for overdue, name in waits if overdue is not None), default=None)
+        if longest is not None:
+            return TableRef(STATE, longest[1]).uri
+        return next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
 
     def behind(self) -> list[str]:
         """The state tables that are not up to date."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
-    def upkeep(self, uri: str, now: int) -> Compaction | Gathering | None:
+    def unsettled(self) -> list[str]:
+        """The state tables that are not up to date, or at a version that does not stay."""
+        return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
+
+    def upkeep(self, uri: str, now: int, *, stays: bool = False) -> Compaction | Gathering | None:
         """What is to be done for the table `uri`; None when there is nothing to.
 
         Its steps may be made on another thread, beside commits; then `upkept` is called. Both in the committer's turn.
-        `now`: milliseconds since 1970.
+        `now`: milliseconds since 1970. `stays`: whether the version that a state is at then is to stay.
         """
         ref = table_ref(uri)
         if ref.kind == STATE:
-            work: Compaction | Gathering | None = self._compaction(ref.name, now)
+            work: Compaction | Gathering | None = self._compaction(ref.name, now, stays=stays)
         else:
             self._loose[uri] = 0
             table = DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref)
@@ -318,27 +339,48 @@ class StateStore:
             self._works[uri] = work
         return work
 
-    def upkept(self, work: Compaction | Gathering) -> bool:
-        """Put the files that were written in their place; False when they are of no use."""
-        table = self._delta[table_ref(work.uri)]
-        done = work.finish(table)
-        if table.ref.kind == STATE:
-            self._growths[table.ref.name].end(table.handle.row_count())
-        return done
+    def upkept(self, work: Compaction | Gathering, now: int) -> bool:
+        """Put the files that were written in their place; False when they are of no use.
 
-    def _compaction(self, name: str, now: int) -> Compaction | None:
+        `now`: milliseconds since 1970.
+        """
+        return work.finish(self._delta[table_ref(work.uri)], now)
+
+    def has_superseded(self, now: int) -> bool:
+        """Whether `thin` has something to remove."""
+        return any(growth.versions is not None and growth.versions.is_due(now) for growth in self._growths.values())
+
+    def thin(self, now: int) -> Iterator[None]:
+        """Remove the files of versions that were superseded long enough ago, those of one version in each step.
+
+        Called in the committer's turn; it ends early while this process reads the data directory. `now`: milliseconds
+        since 1970. Passes the fault point ``thin.removed``.
+        """
+        for name, growth in self._growths.items():
+            table = self._delta[TableRef(STATE, name)]
+            while growth.versions is not None and growth.versions.is_due(now):
+                with removing(self.data_dir) as free:
+                    if not free:
+                        return
+                    remove_own(table.path, growth.versions.due(now))
+                growth.versions.removed()
+                yield
+
+    def _compaction(self, name: str, now: int, *, stays: bool) -> Compaction | None:
         """What brings the table of state `name` to the last txid whose rows are applied; None where it is there."""
-        refs = TableRef(STATE, name), TableRef(CHANGES, name)
-        as_of = min(self._members[refs[1].uri].applied, self._delta[refs[1]].last_txid())
-        if self._delta[refs[0]].last_txid() >= as_of:
-            self._growths[name].later = 0
+        kept, changes = TableRef(STATE, name), TableRef(CHANGES, name)
+        last, base = self._delta[changes].last_txid(), self._delta[kept].last_txid()
+        as_of, growth = min(self._members[changes.uri].applied, last), self._growths[name]
+        if base >= last:
+            growth.later = 0
+        if base >= as_of and not (stays and not growth.is_settled):
             return None
-        kept, changes = (DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref) for ref in refs)
-        if kept.last_txid() >= as_of:
-            return None
-        self._growths[name].begin()
-        keys = key_names_of(kept.handle.properties)
-        return Compaction(kept, changes, keys, as_of, self._epoch, now)
+        growth.begin(time.monotonic(), whole=as_of == last)
+        owner = self._delta[kept].owner
+        opened = [partial(DeltaTableState.open, self.data_dir, owner, ref) for ref in (kept, changes)]
+        return Compaction(
+            kept.uri, (opened[0], opened[1]), growth, base, max(base, as_of), self._epoch, now, stays=stays
+        )
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
@@ -386,7 +428,7 @@ class StateStore:
         self._indexes[state.name] = index
         if not one.merged:
             since = published.handle.row_count((TXID.name, kept.last_txid()))
-            self._growths[state.name] = Growth(kept.handle.row_count(), since)
+            self._growths[state.name] = Growth(kept.handle.row_count(), since, Recent(published.last_txid()))
         due = [Expiring(kept).is_due] if one.merged and state.ttl is not None else []
         member = Member(one.component, published.path, published.ref, group, published.last_txid(), *due)
         self._members[published.ref.uri] = member

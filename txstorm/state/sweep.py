@@ -80,6 +80,17 @@ def _removed(table: Path, paths: list[str]) -> list[str]:
     return paths
 
 
+def remove_own(table: Path, paths: Iterable[str]) -> None:
+    """Remove those of the files at `paths`, relative to `table`, that txstorm has written; they need not be there.
+
+    Passes the fault point ``thin.removed`` after each.
+    """
+    for path in paths:
+        if Path(path).parent == Path(STAGED) and epoch_of(Path(path).name) is not None:
+            (table / path).unlink(missing_ok=True)
+            faults.point("thin.removed")
+
+
 def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
     """The staged files of the table `uri` that `intents` name."""
     tables = (table for intent in intents for table in intent.tables if table.uri == uri)

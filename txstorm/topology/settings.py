@@ -142,6 +142,11 @@ class Settings(BaseModel):
     index_cache_bytes: Count = Field(
         1024 * MIB, description="bytes of states in the driver's memory at most; what is more is looked up on disk"
     )
+    state_max_lag: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
+        10.0,
+        description="seconds that the table of a state may be behind its changes while the topology is busy; more "
+        "where keeping it up to date would take more than 3 % of a core; none: no bound",
+    )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
     history_retention: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
         None,

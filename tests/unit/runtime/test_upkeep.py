@@ -39,16 +39,19 @@ class Store:
     def __init__(self, *works):
         self.works, self.done, self.error = list(works), [], None
 
-    def due(self):
+    def due(self, now):
         return "state/counts" if self.works else None
 
     def behind(self):
         return []
 
-    def upkeep(self, uri, now):
+    def has_superseded(self, now):
+        return False
+
+    def upkeep(self, uri, now, *, stays=False):
         return self.works.pop(0)
 
-    def upkept(self, work):
+    def upkept(self, work, now):
         if self.error is not None:
             raise self.error
         self.done.append(work)
@@ -155,8 +158,8 @@ def test_retention_follows_when_all_states_are_up_to_date_a_step_a_turn():
     bench = Bench()
     kept = bench.upkeep._retention = Kept(bench)
     works = {"state/a": Work(), "state/b": Work()}
-    bench.store.behind = lambda: list(works)
-    bench.store.upkeep = lambda uri, now: works[uri]
+    bench.store.unsettled = lambda: list(works)
+    bench.store.upkeep = lambda uri, now, *, stays: works[uri]
     bench.turn()
     assert set(bench.store.done) == set(works.values())
     assert kept.done == [0, 1, 2]

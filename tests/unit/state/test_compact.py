@@ -133,8 +133,8 @@ def test_a_race_in_the_last_moment_is_seen(tmp_path):
     late, later = store.upkeep("state/counts", 0), store.upkeep("state/counts", 0)
     for one in (late, later):
         assert len(list(one.steps())) == 1
-    assert store.upkept(late)
-    assert not store.upkept(later)
+    assert store.upkept(late, 1)
+    assert not store.upkept(later, 1)
     table = DeltaTableState.open(tmp_path, Owner(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
     with pytest.raises(TableCorrupt, match="state/counts: expected at most txid 0, found 1"):
         table.exchange(Exchange([], [], 0, 0, 0), 1)
@@ -195,7 +195,7 @@ def test_it_is_as_of_the_txid_it_began_with_whatever_is_committed_beside_it(tmp_
     for txid, _ in enumerate(work.steps(), start=LAST + 4):
         commit(many, txid, counts(txid))
         assert words_of(tmp_path) == expected(LAST)
-    assert many.upkept(work)
+    assert many.upkept(work, 1)
     assert words_of(tmp_path) == expected(LAST + 3)
     assert infos(tmp_path)[0]["as_of"] == LAST + 3
     found = read_state(tmp_path, "counts").to_pylist()
@@ -223,7 +223,7 @@ def test_a_first_compaction_of_many_rows_is_cut_too(tmp_path, monkeypatch):
     commit(store, 1, {f"w{i}": i for i in range(100)})
     work = store.upkeep("state/counts", 1)
     assert len(list(work.steps())) == 13
-    assert store.upkept(work)
+    assert store.upkept(work, 1)
     assert words_of(tmp_path) == {f"w{i}": i for i in range(100)}
 
 

@@ -54,7 +54,7 @@ def test_commits_and_starts_go_on_over_it(tmp_path, store):
     work = store.upkeep("changes/counts", 1)
     assert len(list(work.steps())) == 1
     commit(store, LAST + 1, counts(LAST + 1))  # beside it
-    assert store.upkept(work)
+    assert store.upkept(work, 1)
     commit(store, LAST + 2, counts(LAST + 2))
     again = open_store(tmp_path, epoch=2)
     commit(again, LAST + 3, counts(LAST + 3), epoch=2)
@@ -68,8 +68,8 @@ def test_two_of_them_do_not_double_rows(tmp_path, store):
     one, other = store.upkeep("changes/counts", 1), store.upkeep("changes/counts", 1)
     for work in (one, other):
         list(work.steps())
-    assert store.upkept(one)
-    assert not store.upkept(other)
+    assert store.upkept(one, 1)
+    assert not store.upkept(other, 1)
     assert plain(tmp_path, "changes/counts") == changes
 
 
@@ -78,7 +78,7 @@ def test_a_stale_coordinator_cannot(tmp_path, store):
     list(work.steps())
     open_store(tmp_path, epoch=2)
     with pytest.raises(FencedError, match="changes/counts"):
-        store.upkept(work)
+        store.upkept(work, 1)
 
 
 def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, store):
@@ -93,7 +93,7 @@ def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, 
     assert staged() == LAST
     work = store.upkeep("changes/counts", 1)
     list(work.steps())
-    assert store.upkept(work)
+    assert store.upkept(work, 1)
     assert store.sweep([]) == []  # the old files are those of versions that are kept
 
 
@@ -108,13 +108,13 @@ def test_what_a_clean_end_comes_before_is_swept(tmp_path, store):
 
 def test_it_is_due_after_so_many_commits(tmp_path, store):
     keep_up(store)
-    assert store.due() is None
+    assert store.due(0.0) is None
     commit(store, LAST + 1, counts(LAST + 1))
     commit(store, LAST + 2, counts(LAST + 2))
-    assert store.due() in ("state/counts", "state/totals")
+    assert store.due(0.0) in ("state/counts", "state/totals")
     keep_up(store, ("state",))
     commit(store, LAST + 3, {})
-    assert store.due() in ("changes/counts", "changes/totals", "sinks/out", "state/totals")
+    assert store.due(0.0) in ("changes/counts", "changes/totals", "sinks/out", "state/totals")
 
 
 @pytest.mark.parametrize("point", ["gather.before", "gather.staged", "gather.after"])

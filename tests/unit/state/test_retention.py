@@ -39,7 +39,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
         world = World(tmp_path_factory.mktemp("retention") / "data").go_on(16, every=99)
-        world.store.compact()
+        world.store.compact(stays=True)
     return world
 
 
@@ -108,7 +108,7 @@ class World:
         return Retention(self.store, self.ledger, 0, KEPT, lambda: self.last * 1_000_000, lambda: 0.0)
 
     def retain(self):
-        self.store.compact()
+        self.store.compact(stays=True)
         return [*self.retention().steps()]
 
     def check(self):

@@ -38,7 +38,7 @@ def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) 
         if uri.partition("/")[0] in kinds and (work := store.upkeep(uri, 1)) is not None:
             for _ in work.steps():
                 pass
-            done += [uri] * store.upkept(work)
+            done += [uri] * store.upkept(work, 1)
     return done
 
 

@@ -163,9 +163,9 @@ class SimLog:
         if kind == LOST:
             raise self._process.refused(TableCorrupt("the table's answer is lost"))
 
-    def history(self) -> Iterator[LogEntry]:
-        """The versions, newest first."""
-        for version in range(self._version, -1, -1):
+    def history(self, newest: int | None = None) -> Iterator[LogEntry]:
+        """The versions, newest first, from this one or an earlier one on."""
+        for version in range(self._version if newest is None else min(newest, self._version), -1, -1):
             yield LogEntry(version, self._stored.versions[version].info)
 
     def files(self) -> Sequence[DataFile]:
