@@ -57,6 +57,7 @@ POINTS = {
     "compact.before": "a state table is about to be brought up to date",
     "compact.staged": "its new files are written, referenced by nothing",
     "compact.after": "it is up to date",
+    "thin.removed": "a file of a superseded version of a state is removed",
     "gather.before": "small files of a table are about to be gathered",
     "gather.staged": "the larger ones are written, referenced by nothing",
     "gather.after": "they are the table's",

@@ -27,7 +27,7 @@ CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
 # what takes more commits than there are here (tests of gathering in tests/unit/state), rewinds (test_rewind.py), the
 # layout merge (test_merge_layout.py), the kept history (test_retention.py, test_retention_runs.py), the middle of a
 # sweep (test_crash_cells.py).
-ELSEWHERE = {"sweep.removed"} | {
+ELSEWHERE = {"sweep.removed", "thin.removed"} | {
     name for name in faults.POINTS if name.startswith(("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain."))
 }
 DELETED = {"ledger.meta", "ledger.intent"}  # of those the ones that a ledger in SQLite passes

@@ -201,10 +201,12 @@ class Compaction:
             removes = sorted(self._files.removes)
             about = versions.decide(removes, self._later, self._rows, now, stays=self._stays)
             files = Exchange(self._files.adds, removes, now, self._base, self._as_of, about=about)
+            growth.versions = None  # read again, unless it is certain what is in the log
             done = kept.exchange(files, self._epoch)
             if done:
                 versions.made(kept, about)
-                growth.versions = versions
+        if done or self._base >= self._as_of:
+            growth.versions = versions
         faults.point("compact.after")
         growth.end(kept.handle.row_count(), kept.last_txid())
         growth.cost = self._cost + time.thread_time() - cpu

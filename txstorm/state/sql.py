@@ -44,16 +44,17 @@ def views(
 
     A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
 
-    With `txid` all of them stay at that transaction; without one they follow what is published. A state is read from
-    the version of its table that is there now, with the changes since over it: right for as long as that version is
-    kept and the topology is not rewound to before it. Where keys have a time to live, what is gone is told by the stamp
-    of the last transaction when the view is made, or a newer one of a row; see `read_state` for `stamps`.
+    With `txid` all of them stay at that transaction; without one they follow what is published. A state is read
+    from a version of its table that stays, with the changes since over it: right for as long as that version is in
+    the log (twelve hours at least, with the `log_retention` of a day) and the topology is not rewound to before it.
+    Where keys have a time to live, what is gone is told by the stamp of the last transaction when the view is made,
+    or a newer one of a row; see `read_state` for `stamps`.
 
     Raises:
         StateError: `txid` is not committed, or no longer kept.
     """
     directory = data_dir.absolute()
-    states = {name: state_parts(directory, name, txid, committed) for name in list_states(directory)}
+    states = {name: _parts(directory, name, txid, committed) for name in list_states(directory)}
     made = [View(f"{prefix}state_{name}", _state(parts, txid, stamps)) for name, parts in states.items()]
     kept = {name: parts.changes for name, parts in states.items() if parts.changes is not None}
     made += [View(f"{prefix}changes_{name}", _rows(changes, txid)) for name, changes in kept.items()]
@@ -67,6 +68,13 @@ def views(
 def quoted(name: str) -> str:
     """`name` as an identifier of Spark SQL."""
     return f"`{name.replace('`', '``')}`"
+
+
+def _parts(data_dir: Path, name: str, txid: int | None, committed: int) -> StateParts:
+    """From a version that stays and is in the log that Spark reads; else from the newest one, for some minutes."""
+    parts = state_parts(data_dir, name, txid, committed, stays=True)
+    in_log = parts.base.log_entry(parts.base.version).exists()
+    return parts if in_log else state_parts(data_dir, name, txid, committed)
 
 
 def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:

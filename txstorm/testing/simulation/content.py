@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from txstorm.state.intent import TxidRecord
-from txstorm.state.logged import COMMITTED
+from txstorm.state.intent import STATE, TxidRecord
+from txstorm.state.logged import COMMITTED, COMPACTED, CREATED, RESTORED
 from txstorm.state.owner import Owner, TableRef
 from txstorm.testing.simulation.schedule import INCARNATION
 
@@ -29,10 +29,24 @@ def txid_app(ref: TableRef, timeline: int) -> str:
     return ref.txid_app(Owner("", INCARNATION, timeline))
 
 
-def check_files(stored: Stored) -> None:
-    """Files that a version names are there (savepoints name versions)."""
+def needed(stored: Stored) -> list[int]:
+    """The versions whose files must be there: of a state the newest one and those that stay, else all."""
+    newest = len(stored.versions) - 1
+    if stored.ref.kind != STATE:
+        return [*range(newest + 1)]
+    return [number for number, one in enumerate(stored.versions) if number == newest or stays(one.info)]
+
+
+def stays(info: Mapping[str, object]) -> bool:
+    """Whether the version of a state with this commit info is one that stays."""
+    return info.get("kind") in (CREATED, RESTORED) or (info.get("kind") == COMPACTED and info["stays"] is True)
+
+
+def check_files(stored: Stored, saved: Sequence[int]) -> None:
+    """Files that a version names are there, if it stays or a savepoint names it."""
     seen: Mapping[str, object] | None = None
-    for number, version in enumerate(stored.versions):
+    for number in sorted({*needed(stored), *saved}):
+        version = stored.versions[number]
         if version.files is seen:
             continue
         seen = version.files
@@ -71,9 +85,15 @@ def check_state(stored: Stored, changes: Stored, txid: int, partitions: int) -> 
 
 
 def newest_until(stored: Stored, txid: int, timeline: int) -> int:
-    """As of which txid the newest version before `timeline` is that is not ahead of `txid`; `txid` if there is none."""
-    before = (one.apps for one in reversed(stored.versions) if txid_app(stored.ref, timeline) not in one.apps)
-    for apps in before:
+    """As of which txid a rewind to `txid` that made `timeline` restores a state; `txid` if there was none then.
+
+    That is the newest version before it, where that is not ahead of `txid`, else the newest one that stays and is not.
+    """
+    before = [one for one in stored.versions if txid_app(stored.ref, timeline) not in one.apps]
+    for number, version in enumerate(reversed(before)):
+        if number and not stays(version.info):
+            continue
+        apps = version.apps
         at: int = next(apps[app] for one in range(timeline - 1, -1, -1) if (app := txid_app(stored.ref, one)) in apps)
         if at <= txid:
             return at

@@ -289,6 +289,15 @@ class Judge:
             if made.get("kind") != COMMITTED or (made["first"], made["last"]) > (row["txid"], row["last"]):
                 raise Violation(3, f"the history has txid {row['txid']} in version {version} of {uri}, which is {made}")
 
+    def removed(self, stored: Stored, path: str) -> None:
+        """A superseded file is removed: the newest version, those that stay and a decided rewind do without it."""
+        needed = [number for number in content.needed(stored) if path in stored.versions[number].files]
+        if needed:
+            raise Violation(6, f"{path} of {stored.uri} is removed, and versions {needed} need it")
+        todo = [] if self._rewind is None else self._rewind["tables"]
+        if any(file["path"] == path for one in todo if one["uri"] == stored.uri for file in one["adds"]):
+            raise Violation(6, f"{path} of {stored.uri} is removed, and a decided rewind needs it")
+
     # -- when the world has healed -------------------------------------------------------------------------------
 
     def swept(self) -> None:
@@ -309,9 +318,15 @@ class Judge:
         if wrong is not None:
             raise Violation(1, f"the user's database: {wrong}")
         for stored in self._world.tables.values():
-            content.check_files(stored)
+            content.check_files(stored, self._saved(stored))
             content.check_ranges(stored)
             self._check_content(stored, ends)
+
+    def _saved(self, stored: Stored) -> list[int]:
+        """The versions of a table that savepoints name."""
+        entries = self._world.entries
+        saved = [self._value(entries.at[path].value)["tables"] for path in entries.paths(names.SAVEPOINTS)]
+        return [tables[stored.uri]["version"] for tables in saved if stored.uri in tables]
 
     def _check_content(self, stored: Stored, ends: Sequence[int]) -> None:
         if stored.ref.kind == STATE:

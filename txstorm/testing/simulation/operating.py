@@ -8,12 +8,14 @@ from txstorm.errors import DataDirectoryError
 from txstorm.ledger.names import savepoint_path
 from txstorm.ledger.store import ABSENT, Check
 from txstorm.runtime.rewinding import carry_out
+from txstorm.state.intent import STATE
 from txstorm.state.owner import Owner
 from txstorm.state.rewind import Rewind, planned
 from txstorm.state.savepoint import SavedTable, Savepoint
+from txstorm.state.versions import version_as_of
 from txstorm.testing.simulation.content import Violation
 from txstorm.testing.simulation.schedule import INCARNATION, PAUSE, TOPOLOGY
-from txstorm.testing.simulation.tables import SimRows
+from txstorm.testing.simulation.tables import SimRows, SimTable
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.process import Process
@@ -32,12 +34,17 @@ def name_last(process: Process) -> None:
     rows = [row for found in process.books.history().values() for row in found if row["txid"] == txid]
     if not rows:
         return
-    where = {uri: SavedTable(table.version) for uri, table in process.tables.items()}
+    where = {uri: SavedTable(_version(table, txid)) for uri, table in process.tables.items()}
     document, stamp = rows[0]["extents"], rows[0]["stamp"]
     made = Savepoint("s", TOPOLOGY, INCARNATION, process.owner.timeline, txid, document, stamp, 0, where)
     made_it = [process.books.put_if([Check(path, ABSENT)], {path: made.to_json()}) for _ in range(2)]
     if made_it != [True, False] or path not in process.world.entries.at:
         raise Violation(9, f"{process} makes {path} twice, and hears {made_it}")
+
+
+def _version(table: SimTable, txid: int) -> int:
+    """The version of a table that a savepoint names: of a state one that stays."""
+    return version_as_of(table, txid, stays=True)[0] if table.ref.kind == STATE else table.version
 
 
 def take_back(process: Process, share: float, *, asleep: bool) -> bool:

@@ -27,13 +27,14 @@ from txstorm.state.intent import STATE, Intent, IntentTable, TxidRecord
 from txstorm.state.owner import Owner
 from txstorm.state.staging import STAGED, Staged, StagedName, compact_name
 from txstorm.state.sweep import kept_by, orphans
+from txstorm.state.versions import Versions
 from txstorm.testing.simulation import schedule as kinds
 from txstorm.testing.simulation.content import Violation, rows_from
 from txstorm.testing.simulation.ledger import SimLedger
 from txstorm.testing.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.testing.simulation.source import SimPlanner
 from txstorm.testing.simulation.tables import Row, SimPlace, SimTable, Stored
-from txstorm.testing.simulation.upkeep import compaction, gathering
+from txstorm.testing.simulation.upkeep import compaction, exchanged, gathering, thin
 
 if TYPE_CHECKING:
     from txstorm.testing.simulation.world import World
@@ -65,6 +66,7 @@ class Process:
         self.dead: list[tuple[int, int]] = []
         self.works: list[tuple[SimTable, Exchange]] = []
         self.held: set[int] = set()
+        self.versions: dict[str, Versions] = {}
 
     def __str__(self) -> str:
         return self.name
@@ -365,10 +367,13 @@ class Process:
         """Put the files in their place, in the committer's turn."""
         written, files = self.works.pop(self.world.below(len(self.works)))
         table = self.tables[written.ref.uri]
-        if table.exchange(files, self.books.epoch):
+        done = table.exchange(files, self.books.epoch) if files.as_of is None else exchanged(self, table, files)
+        if done:
             table.stored.check_durable(table.version, f"{self} says that {table.ref.uri} has other files")
         elif files.as_of is not None and table.last_txid() < files.as_of and self.world.leads(self):
             raise Violation(7, f"{self} leads and cannot bring {table.ref.uri} to txid {files.as_of}")
+        if self.world.below(2):
+            thin(self)
 
     def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
         """Stage the rows of other files as one."""
@@ -377,7 +382,8 @@ class Process:
         return DataFile(path, len(rows))
 
     def sweep(self) -> None:
-        """Remove what nothing refers to."""
+        """Remove what nothing refers to, and what is superseded."""
+        thin(self)
         live = self.books.intents()
         for uri, table in self.tables.items():
             kept = kept_by(live, uri)

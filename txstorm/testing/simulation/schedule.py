@@ -15,11 +15,12 @@ STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE
 RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
 STALE, AWAY, REWIND, CLOCK, STOP = "late_or_duplicate_event", "partition_away", "rewind", "clock_jump", "stop"
 SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering", "sweep"
+THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
-    *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, REPLAYED, LIE, DAMAGE, INACTIVE),
+    *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, THINNING, REPLAYED, LIE, DAMAGE, INACTIVE),
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25

@@ -124,7 +124,7 @@ def back_and_forth(world: World) -> None:
     if world.schedule.tables == 1 or world.schedule.external:
         return  # there is no state
     for _ in range(2 + world.below(2)):
-        for _ in range(1 + world.below(2)):
+        for _ in range(1 + world.below(3)):
             world.more()
             process = world.leader() or world.start()
             if process in world.processes:

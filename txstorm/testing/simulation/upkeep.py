@@ -1,12 +1,15 @@
-"""The files that a compaction, or gathering small ones, writes beside the commits of a simulated world."""
+"""Upkeep beside the commits of a simulated world: compaction, gathering small files, removing superseded ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import CHANGES
 from txstorm.state.owner import TableRef
+from txstorm.state.versions import SUPERSEDED_MILLIS, Versions
+from txstorm.testing.simulation import schedule as kinds
 from txstorm.testing.simulation.content import frontier
 
 if TYPE_CHECKING:
@@ -41,3 +44,28 @@ def gathering(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | No
 
 def _seen(table: SimTable) -> list[Row]:
     return sorted(row for file in table.log.files() for row in table.stored.rows[file.path])
+
+
+def exchanged(process: Process, table: SimTable, files: Exchange) -> bool:
+    """Put the files of a compaction in their place; what leaves the table is superseded or stays."""
+    uri = table.ref.uri
+    versions = process.versions.pop(uri, None) or Versions(table, 0)
+    about = versions.decide(files.removes, 0, 0, 0, stays=process.world.below(3) == 0)
+    done = table.exchange(replace(files, about=about), process.books.epoch)
+    if done:
+        versions.made(table, about)
+        process.versions[uri] = versions
+    return done
+
+
+def thin(process: Process) -> None:
+    """Remove the files of superseded versions, at once: here nobody has just opened one."""
+    for uri, versions in process.versions.items():
+        rows, judge = process.world.tables[uri].rows, process.world.judge
+        while versions.is_due(SUPERSEDED_MILLIS):
+            for path in versions.due(SUPERSEDED_MILLIS):
+                process.world.reads(process, "thin", uri)
+                if rows.pop(path, None) is not None:
+                    process.world.count(kinds.THINNING, f"{process} removes {path}")
+                    judge.removed(process.world.tables[uri], path)
+            versions.removed()

@@ -1,0 +1,231 @@
+"""Thinning: superseded versions of a state leave the disk; what is asked of the history is answered as before."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from store_cases import INCARNATION, TOPOLOGY, commit, open_store
+from upkeep_cases import plain
+
+from txstorm import faults
+from txstorm.clients.delta import DeltaHandle
+from txstorm.state import versions
+from txstorm.state.clone import saved_rows
+from txstorm.state.owner import TableRef
+from txstorm.state.read import read_state, state_parts
+from txstorm.state.readers import reading
+from txstorm.state.rewind import Rewind, plan_table, restore_table
+from txstorm.state.savepoint import SavedTable, Savepoint
+
+MINUTE = 60_000
+STATE = TableRef("state", "counts")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A version stays after 40 change rows."""
+    monkeypatch.setattr(versions, "LEAST_ROWS", 40)
+    yield
+    faults.arm("")
+
+
+class World:
+    """Two states that are brought up to date every minute, and what they hold after every txid."""
+
+    def __init__(self, data_dir: Path, chance: random.Random) -> None:
+        self.data_dir, self.chance = data_dir, chance
+        self.now, self.last, self.words = 0, 0, {0: {}}
+        self.epoch = 1
+        self.store = open_store(data_dir, create=True)
+
+    def commit(self):
+        self.last += 1
+        words = dict(self.words[self.last - 1])
+        counts = {f"w{self.chance.randrange(12)}": self.chance.choice([1, 2, 3, None]) for _ in range(4)}
+        commit(self.store, self.last, counts, epoch=self.epoch)
+        for word, n in counts.items():
+            if n is None:
+                words.pop(word, None)
+            else:
+                words[word] = words.get(word, 0) + n
+        self.words[self.last] = words
+
+    def compact(self, *, thin=True):
+        self.now += MINUTE
+        work = self.store.upkeep(STATE.uri, self.now)
+        if work is not None:
+            assert all(True for _ in work.steps())
+            assert self.store.upkept(work, self.now)
+            assert plain(self.data_dir) == plain_of(self.words[self.last], plain(self.data_dir))
+        if thin:
+            assert all(True for _ in self.store.thin(self.now))
+
+    def start_again(self):
+        self.epoch += 1
+        self.store.close()
+        self.store = open_store(self.data_dir, epoch=self.epoch)
+        self.store.load()
+
+    def check(self):
+        """Every txid can be read; savepoints and rewinds name files that are there."""
+        for txid in range(self.last + 1):
+            assert self.read(txid) == self.words[txid], txid
+            parts = state_parts(self.data_dir, "counts", txid, stays=True)
+            where = {
+                "state/counts": SavedTable(parts.base.version, parts.as_of),
+                "changes/counts": SavedTable(parts.changes.version),
+            }
+            point = Savepoint("s", TOPOLOGY, INCARNATION, 0, txid, None, 0, 0, where)
+            rows = saved_rows(self.data_dir, point, STATE).to_pylist()
+            assert {row["word"]: row["n"] for row in rows} == self.words[txid], txid
+            plan_table(self.data_dir, self.store.tables[STATE].owner, STATE, txid, self.epoch, self.now)
+
+    def read(self, txid=None):
+        return {row["word"]: row["n"] for row in read_state(self.data_dir, "counts", txid).to_pylist()}
+
+    def files(self):
+        return {str(path.relative_to(self.data_dir / STATE.uri)) for path in staged(self.data_dir)}
+
+    def superseded(self):
+        """The files that the newest version has not, nor any that stays."""
+        handle = DeltaHandle.open(self.data_dir / STATE.uri)
+        kept = {file.path for file in handle.files()}
+        for entry, _ in versions.staying(handle):
+            kept |= {file.path for file in DeltaHandle.open(handle.path, entry.version).files()}
+        return self.files() - kept
+
+
+def staged(data_dir):
+    return (data_dir / STATE.uri / "_txstorm/staged").glob("*.parquet")
+
+
+def plain_of(words, rows):
+    """`words` as a reader of the table alone sees them; the txids are not compared."""
+    txids = {word: txid for word, _, txid in rows}
+    return sorted(((word, n, txids.get(word)) for word, n in words.items()), key=lambda row: (row[0], row[2]))
+
+
+def test_every_txid_is_answered_as_before_and_the_disk_stops_growing(tmp_path):
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print("seed", seed)
+    world, files = World(tmp_path / "data", random.Random(seed)), []
+    for _ in range(90):
+        for _ in range(world.chance.randrange(3)):
+            world.commit()
+        world.compact(thin=world.chance.random() < 0.8)
+        if world.chance.random() < 0.05:
+            world.start_again()
+        files.append(len(world.superseded()))
+    world.compact()
+    world.check()
+    assert max(files) <= 16, files  # of the last ten minutes, and some rounds without thinning
+    assert world.files() - world.superseded(), "some versions stay"
+    many = sum(1 for _ in DeltaHandle.open(tmp_path / "data" / STATE.uri).history())
+    assert len(world.files()) < many / 2
+
+    for _ in range(4):  # back to where no version has been kept, again and again
+        txid = world.chance.randrange(world.last)
+        rewound(world, txid)
+        world.check()
+        for _ in range(14):
+            world.commit()
+            world.compact()
+        world.check()
+
+
+def rewound(world, txid):
+    """All tables of the state go back to `txid`, on the next timeline."""
+    owner = world.store.tables[STATE].owner
+    refs = list(world.store.tables)
+    todo = tuple(plan_table(world.data_dir, owner, ref, txid, world.epoch, world.now) for ref in refs)
+    for _ in world.store.thin(world.now + 60 * MINUTE):  # the one that led wakes up when it is decided
+        pass
+    rewind = Rewind(TOPOLOGY, INCARNATION, owner.timeline + 1, world.epoch, txid, None, todo)
+    for one in todo:
+        restore_table(world.data_dir, rewind, one, world.epoch, world.now)
+    world.store.close()
+    world.epoch += 1
+    world.last, world.words = txid, {one: words for one, words in world.words.items() if one <= txid}
+    world.store = open_store(world.data_dir, epoch=world.epoch, timeline=owner.timeline + 1)
+    world.store.load()
+
+
+def test_a_version_stays_when_enough_has_changed_or_half_a_day_is_over(tmp_path):
+    world = World(tmp_path / "data", random.Random(1))
+    for hours in (0, 0, 13, 0):
+        world.now += hours * 60 * MINUTE
+        world.commit()
+        world.compact()
+    stays = [entry.version for entry, _ in versions.staying(DeltaHandle.open(world.data_dir / STATE.uri))]
+    infos = {entry.version: entry.info for entry in DeltaHandle.open(world.data_dir / STATE.uri).history()}
+    made = [version for version in sorted(infos) if infos[version].get("kind") == "compact"]
+    assert [version in stays for version in made] == [False, False, True, False]
+
+
+def test_versions_of_before_stay_and_are_the_base_of_new_ones(tmp_path, monkeypatch):
+    """As of a directory that an earlier txstorm has made."""
+    world = World(tmp_path / "data", random.Random(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(versions.Versions, "decide", lambda *_, **__: {})
+        patch.setattr(versions.Versions, "made", lambda *_: None)
+        for _ in range(5):
+            world.commit()
+            world.compact()
+    before = world.files()
+    world.start_again()
+    for _ in range(30):
+        world.commit()
+        world.compact()
+    assert before <= world.files()
+    assert len(world.files()) < 25
+    world.check()
+
+
+def test_files_are_not_removed_under_a_reader_of_this_process(tmp_path):
+    world = World(tmp_path / "data", random.Random(3))
+    for _ in range(5):
+        world.commit()
+        world.compact(thin=False)
+    world.now += 20 * MINUTE
+    with reading(world.data_dir):
+        assert list(world.store.thin(world.now)) == []
+    assert len(world.files()) == 5
+    assert world.store.has_superseded(world.now)
+    list(world.store.thin(world.now))
+    assert len(world.files()) == 1
+    assert not world.store.has_superseded(world.now)
+
+
+def test_killed_while_it_removes_and_started_again(tmp_path):
+    world = World(tmp_path / "data", random.Random(4))
+    for _ in range(6):
+        world.commit()
+        world.compact(thin=False)
+    world.store.close()
+    script = f"import sys; sys.path[:0] = {sys.path!r}; from test_versions import thin; thin({str(world.data_dir)!r})"
+    environment = {**os.environ, "TXSTORM_FAULT": "thin.removed:kill:2"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parent, check=False)
+    assert done.returncode == -9
+    assert len(world.files()) == 5, "killed in the middle"
+    world.epoch += 1
+    world.start_again()
+    world.commit()
+    world.now += 20 * MINUTE
+    world.compact()
+    world.now += 20 * MINUTE
+    list(world.store.thin(world.now))
+    assert len(world.files()) == 1
+    world.check()
+
+
+def thin(data_dir):
+    """Bring the state up to date, which reads what is to be removed, and remove it."""
+    store = open_store(Path(data_dir), epoch=2)
+    commit(store, 7, {"w1": 1}, epoch=2)
+    work = store.upkeep(STATE.uri, 100 * MINUTE)
+    list(work.steps())
+    store.upkept(work, 100 * MINUTE)
+    list(store.thin(100 * MINUTE))
