@@ -546,6 +546,23 @@ MUTANTS = (
 """,
         test=f"{STATE_CHECKS}::test_stores_in_memory_pass",
     ),
+    Mutant(
+        "files_of_versions_that_stay_are_superseded",
+        "state/versions.py",
+        "sorted(path for path in removes if path not in self._files)",
+        "sorted(removes)",
+    ),
+    Mutant(
+        "a_rewind_takes_a_version_that_does_not_stay",
+        "state/versions.py",
+        """            if entry.info.get(STAYS, True):
+                yield entry, as_of(entry.info)
+            if BASE in entry.info:
+                below = int(entry.info[BASE][0])
+                break
+""",
+        "            yield entry, as_of(entry.info)\n",
+    ),
 )
 
 
