@@ -207,9 +207,9 @@ class LoggedTable(ABC):
                 return
             last = self.last_txid()
             info = {**identity_info(self.owner), "kind": DESCRIBED, "epoch": epoch, "last": last}
-            apps = {self._txid_app: last, self._epoch_app: epoch}
+            again = {self._txid_app: last, self._epoch_app: epoch}
             label = f"txstorm sets {', '.join(sorted(missing))}"
-            version = self._try(Commit(apps, info, label=label, properties=missing))
+            version = self._try(Commit(again, info, label=label, properties=missing))
             if version is not None:
                 self._make_durable(version)
                 return

@@ -211,6 +211,8 @@ def test_killed_while_it_removes_and_started_again(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parent, check=False)
     assert done.returncode == -9
     assert len(world.files()) == 5, "killed in the middle"
+    world.last, words = 7, world.words[6]
+    world.words[7] = {**words, "w1": words.get("w1", 0) + 1}
     world.epoch += 1
     world.start_again()
     world.commit()
