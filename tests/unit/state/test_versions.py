@@ -216,7 +216,7 @@ def test_killed_while_it_removes_and_started_again(tmp_path):
     world.epoch += 1
     world.start_again()
     world.commit()
-    world.now += 20 * MINUTE
+    world.now = 30 * MINUTE
     world.compact()
     world.now += 20 * MINUTE
     list(world.store.thin(world.now))
@@ -228,7 +228,7 @@ def thin(data_dir):
     """Bring the state up to date, which reads what is to be removed, and remove it."""
     store = open_store(Path(data_dir), epoch=2)
     commit(store, 7, {"w1": 1}, epoch=2)
-    work = store.upkeep(STATE.uri, 100 * MINUTE)
+    work = store.upkeep(STATE.uri, 30 * MINUTE)
     list(work.steps())
-    store.upkept(work, 100 * MINUTE)
-    list(store.thin(100 * MINUTE))
+    store.upkept(work, 30 * MINUTE)
+    list(store.thin(30 * MINUTE))

@@ -1,7 +1,7 @@
 """One process of a simulated world: what the driver does around the machine, without its threads.
 
 Machine, books, planning, taking over, concluding and the tables' protocol are shipped code; the order in which answers
-come, what committers write, and the files are simulated.
+come, what committers write, and the files are simulated. It is one module, as the driver that it stands for is.
 """
 
 from __future__ import annotations
