@@ -55,7 +55,8 @@ class Programs:
         self._started = 0
         self._process = subprocess.Popen(
             [sys.executable, __file__, self.socket],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            # The seed that the command line starts with: a fork would be replaced by a program of its own else.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
             cwd=directory,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

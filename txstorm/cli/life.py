@@ -243,6 +243,8 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("tasks", tasks))
     if found["told_at"]:
         rows.append(("told at", found["told_at"]))
+    if seed := found["hash_seed"]:
+        rows.append(("hash seed", f"{seed['seed']} (Python {seed['python']})"))
     named = {"BLOCKED": found["blocked"], "last failure": found["last_failure"], "ended with": found["error"]}
     return rows + [(name, str(value)) for name, value in named.items() if value]
 

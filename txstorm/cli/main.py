@@ -13,7 +13,20 @@ import typer
 import typer.core
 
 from txstorm._version import __version__
-from txstorm.cli import doctor, inspect, ledgers, life, reading, replay, rewind, run, savepoints, show, simulate
+from txstorm.cli import (
+    doctor,
+    hash_seed,
+    inspect,
+    ledgers,
+    life,
+    reading,
+    replay,
+    rewind,
+    run,
+    savepoints,
+    show,
+    simulate,
+)
 from txstorm.errors import InputError
 from txstorm.ledger.credentials import ask_with
 
@@ -103,6 +116,8 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; `arguments` are those of the process by default."""
+    if arguments is None:
+        hash_seed.fix(sys.argv[1:])
     _open_closed_streams()
     ask_with(_ask)
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))

@@ -139,6 +139,7 @@ def _settings() -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.python.daemon.module": DAEMON,
+        "spark.executorEnv.PYTHONHASHSEED": "0",
         "spark.sql.artifact.isolation.enabled": "false",
     }
     if spark_version() >= (4, 1):

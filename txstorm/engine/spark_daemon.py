@@ -2,12 +2,15 @@
 
 ``importlib.invalidate_caches()`` before a task reads the directories of pyspark.zip, py4j.zip and the jars again;
 ``gc.collect()`` after it goes through everything that was ever imported. What every worker needs is imported here,
-before it is forked: there are new ones after a minute without work, and after one has died. Started by Spark through
+before it is forked: there are new ones after a minute without work, and after one has died. Its hash seed is 0 unless
+another one was chosen: every worker has sets of strings in the same order. Started by Spark through
 ``spark.python.daemon.module``; nothing else imports it.
 """
 
 import gc
 import itertools
+import os
+import sys
 import zipimport
 from socket import socket
 
@@ -16,6 +19,10 @@ WARM_TASKS = 3
 
 def main() -> None:
     """Run Spark's daemon."""
+    if os.environ.get("PYTHONHASHSEED", "random") == "random" and not sys.flags.ignore_environment:
+        # Such as a driver's own environment says, or, by saying nothing, a server of Spark Connect.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program
     zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
     from pyspark import daemon
 

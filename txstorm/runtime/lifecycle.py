@@ -65,8 +65,9 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
 
     ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (who has the lease, in words, or None),
     ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase), ``blocked`` (why
-    a decided transaction cannot be published, or None), ``error`` (what ended the last run, or None), and what the run
-    last told of itself (`LIVE_FACTS`).
+    a decided transaction cannot be published, or None), ``error`` (what ended the last run, or None), ``hash_seed``
+    (Python's in the last run: ``seed``, which is ``random`` or a number, a ``probe`` of it, and the version of
+    ``python``; or None), and what the run last told of itself (`LIVE_FACTS`).
 
     ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``; else
     ``stopped``, ``failed``, ``killed`` as the last run told, or ``dead`` when it ended without telling.
@@ -154,6 +155,7 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
         "in_flight": in_flight,
         "blocked": told.get("blocked") if running or books.live_intents() else None,
         "error": None if running else told.get("error"),
+        "hash_seed": (books.origin() or {}).get("hash_seed"),
         **{name: told.get(name) for name in LIVE_FACTS},
     }
 

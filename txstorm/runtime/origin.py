@@ -1,11 +1,12 @@
-"""Where a topology's code is: recorded by every run, so that a replay finds it again."""
+"""Origin of a run: where its topology's code is, and the hash seed it ran with; recorded for replays."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,68 @@ from txstorm.errors import DataDirectoryError
 from txstorm.topology.graph import Topology
 
 VERSION = 1
+RANDOM = "random"
 NOTEBOOK = "a notebook or an interactive session"
+
+
+@dataclass(frozen=True)
+class HashSeed:
+    """Python's hash seed in a process; the order of a set of strings depends on it.
+
+    Attributes:
+        seed: ``random``, or the number that was chosen.
+        probe: the hash of a fixed text, which tells seeds apart that are random.
+        python: the version of Python; another one may have other hashes.
+    """
+
+    seed: str
+    probe: int
+    python: str
+
+    @classmethod
+    def here(cls) -> HashSeed:
+        """That of this process."""
+        chosen = "0" if not sys.flags.hash_randomization else os.environ.get("PYTHONHASHSEED", "")
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return cls(chosen if chosen.isdecimal() else RANDOM, hash("txstorm"), version)
+
+    def __str__(self) -> str:
+        return f"{self.seed} (Python {self.python})"
+
+
+def warn_of_random_seed() -> None:
+    """Warn, once a process, that results that depend on the order of a set cannot be had again."""
+    global _warned
+    if _warned or HashSeed.here().seed != RANDOM:
+        return
+    _warned = True
+    warnings.warn(
+        "Python's hash seed is random in this process: what committers, or bolts on the local engine, make of the "
+        "order of a set of strings differs from run to run and in replays; start Python, or the server of the "
+        "notebook, with PYTHONHASHSEED=0 (txstorm run does it by itself)",
+        HashSeedWarning,
+        stacklevel=3,
+    )
+
+
+class HashSeedWarning(UserWarning):
+    """A run in a process whose hash seed is random."""
+
+
+_warned = False
+
+
+def first_suspect(origin: Origin | None) -> str | None:
+    """The note for a replay whose result is another one, where this process has not the hash seed of the run."""
+    run, here = None if origin is None else origin.hash_seed, HashSeed.here()
+    if run is None:
+        return f"first suspect: Python's hash seed, which the run has not recorded; here it is {here}"
+    if run.probe == here.probe:
+        return None
+    remedy = f"replay with PYTHONHASHSEED={run.seed}"
+    if run.seed == RANDOM:
+        remedy = "what the run made of the order of a set of strings cannot be had again; run with PYTHONHASHSEED=0"
+    return f"first suspect: Python's hash seed: the last run had {run}, here it is {here}; {remedy}"
 
 
 @dataclass(frozen=True)
@@ -25,15 +87,18 @@ class Origin:
         target: MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS); None when the topology has no such name.
         place: the program that ran it, in words.
         directory: the current directory of the run, from which modules were found.
+        hash_seed: Python's in the driver; None where an earlier txstorm has not recorded it.
     """
 
     target: str | None
     place: str
     directory: str
+    hash_seed: HashSeed | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The fields and the version of this format, for the ledger."""
-        return {"version": VERSION, "target": self.target, "place": self.place, "directory": self.directory}
+        seed = {} if self.hash_seed is None else {"hash_seed": asdict(self.hash_seed)}
+        return {"version": VERSION, "target": self.target, "place": self.place, "directory": self.directory, **seed}
 
     @classmethod
     def from_json(cls, found: Any) -> Origin:
@@ -41,7 +106,8 @@ class Origin:
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             msg = f"ledger entry origin: expected version {VERSION}, got {str(found)[:80]}; use a newer txstorm"
             raise DataDirectoryError(msg)
-        return cls(found["target"], found["place"], found["directory"])
+        seed = found.get("hash_seed")
+        return cls(found["target"], found["place"], found["directory"], None if seed is None else HashSeed(**seed))
 
 
 def origin_of(topology: Topology, target: str | None = None) -> Origin:
@@ -53,7 +119,7 @@ def origin_of(topology: Topology, target: str | None = None) -> Origin:
     """
     main = sys.modules.get("__main__")
     found, directory = (target, os.getcwd()) if target else _found(topology, main)
-    return Origin(found, _place(main), directory)
+    return Origin(found, _place(main), directory, HashSeed.here())
 
 
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:

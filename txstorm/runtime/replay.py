@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from txstorm.engine.local import LocalEngine
@@ -12,6 +13,7 @@ from txstorm.engine.task import StageTask
 from txstorm.errors import SpoutError
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.failure import batch_failure
+from txstorm.runtime.origin import first_suspect
 from txstorm.runtime.outcome import batch_digest
 from txstorm.runtime.replay_records import Recorded, Recording, Source, opened_source
 from txstorm.runtime.replay_tables import ReplayTables
@@ -67,6 +69,19 @@ def judge(
     tables: ReplayTables,
 ) -> Verdict:
     """Run the commit phase of a processed txid and compare everything with what was committed."""
+    verdict = _judged(program, source, recorded, txid_input, processed, tables)
+    suspect = None if verdict.equal else first_suspect(source.recording.origin)
+    return verdict if suspect is None else replace(verdict, notes=(suspect, *verdict.notes))
+
+
+def _judged(
+    program: Program,
+    source: Source,
+    recorded: Recorded,
+    txid_input: TxidInput,
+    processed: Processed,
+    tables: ReplayTables,
+) -> Verdict:
     notes: list[str] = []
     tuples = sum(processed.counts.values())
     if processed.error is not None:

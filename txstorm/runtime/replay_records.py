@@ -18,7 +18,13 @@ from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import InputError
 from txstorm.runtime.books import Identity
-from txstorm.runtime.reading import check_readable, checked_txid, identity_of, read_directory_history
+from txstorm.runtime.reading import (
+    check_readable,
+    checked_txid,
+    identity_of,
+    origin_recorded,
+    read_directory_history,
+)
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.read import read_letters
 from txstorm.state.schema import TXID
@@ -55,6 +61,7 @@ class Recording:
     Attributes:
         data_dir: where.
         identity: whose.
+        origin: of the last run, if that has recorded it.
         committed: the last committed txid.
 
     Raises:
@@ -64,6 +71,7 @@ class Recording:
     def __init__(self, data_dir: str | Path) -> None:
         self.data_dir = check_readable(data_dir)
         self.identity = self._identity()
+        self.origin = origin_recorded(self.data_dir)
         self.committed = checked_txid(self.data_dir)
         self._rows = read_directory_history(self.data_dir)
         self._diverted = _diverted(read_letters(self.data_dir))

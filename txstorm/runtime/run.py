@@ -17,7 +17,7 @@ from txstorm.runtime.directory import default_directory
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
-from txstorm.runtime.origin import origin_of
+from txstorm.runtime.origin import origin_of, warn_of_random_seed
 from txstorm.runtime.standby import Tell, closed_on_error, teller
 from txstorm.topology.graph import Topology
 
@@ -71,6 +71,7 @@ def run(
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
+    warn_of_random_seed()
     origin = origin_of(topology, target)
     if settings:
         topology = topology.with_settings(settings)

@@ -51,7 +51,9 @@ def _origin(value: Any) -> bool:
     first = _fields(
         version=_number, target=lambda target: target is None or _text(target), place=_text, directory=_text
     )
-    return first(value) or (_fields(version=_number)(value) and value["version"] > 1)
+    seed = _fields(seed=_text, probe=lambda probe: type(probe) is int, python=_text)
+    seeded = not isinstance(value, Mapping) or "hash_seed" not in value or seed(value["hash_seed"])
+    return (first(value) and seeded) or (_fields(version=_number)(value) and value["version"] > 1)
 
 
 _ROW = _fields(timeline=_number, txid=_number, attempt=_number, stamp=_number, first=_number, last=_number)

@@ -1,0 +1,253 @@
+"""Python's hash seed: 0 on the command line and in Spark's workers, recorded by runs, and the first suspect of replays."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txstorm import run
+from txstorm.cli import hash_seed
+from txstorm.runtime import origin
+from txstorm.runtime.lifecycle import read_status
+from txstorm.runtime.origin import HashSeed, HashSeedWarning
+from txstorm.runtime.reading import origin_recorded
+from txstorm.runtime.replay import replay_txid
+
+ROOT = Path(__file__).resolve().parents[3]
+SETS = """
+import os, sys, time
+from txstorm import BatchBolt, Committer, SinkTable, TransactionalTopologyBuilder
+from txstorm.spouts import MemoryTransactionalSpout
+
+WORDS = [f"word-{number}" for number in range(40)]
+
+
+class InTheOrderOfASet(BatchBolt, Committer):
+    rows = SinkTable("rows", {"word": str})
+
+    def prepare(self, context, collector, attempt):
+        self.sink, self.words = context.sink("rows"), set()
+
+    def execute(self, tuple):
+        self.words.add(tuple["word"])
+
+    def finish_batch(self):
+        for word in self.words:
+            self.sink.append(word)
+
+
+def made():
+    builder = TransactionalTopologyBuilder("sets", "source", MemoryTransactionalSpout([WORDS], "word", take=40))
+    builder.set_committer_bolt("keep", InTheOrderOfASet()).fields_grouping("source", ["word"])
+    return builder.build_topology()
+
+
+topology = made()
+"""
+JOB = """
+import sets
+from txstorm import run
+run(sets.topology, engine="local", data_dir="data", available_now=True).awaitTermination()
+"""
+
+
+@pytest.fixture
+def sets(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory holds ``sets.py``, whose bolt walks a set of strings."""
+    (in_tmp / "sets.py").write_text(SETS, encoding="utf-8")
+    (in_tmp / "job.py").write_text(JOB, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(in_tmp))
+    return in_tmp
+
+
+def environment(seed: str | None) -> dict[str, str]:
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    return {**known, "PYTHONPATH": str(ROOT), **({} if seed is None else {"PYTHONHASHSEED": seed})}
+
+
+def python(*arguments: str, seed: str | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A process of its own, as a shell would start it."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment(seed), capture_output=True, text=True, check=False, **more)
+
+
+RUN = ("-m", "txstorm", "run", "sets", "--engine", "local", "--available-now", "--data-dir", "data")
+REPLAY = ("-m", "txstorm", "replay", "data", "--txid", "1", "--topology", "sets", "--json")
+
+
+@pytest.mark.slow
+def test_runs_of_the_command_line_have_one_seed_and_replays_too(sets: Path) -> None:
+    done = python(*RUN)
+    assert done.returncode == 0, done.stderr
+    assert "PYTHONHASHSEED" not in done.stderr
+    recorded = origin_recorded(sets / "data")
+    assert recorded is not None and recorded.hash_seed is not None
+    assert recorded.hash_seed.seed == "0"
+    for seed in (None, "random", "0"):
+        done = python(*REPLAY, seed=seed)
+        assert (done.returncode, json.loads(done.stdout)["equal"]) == (0, True), (seed, done.stdout, done.stderr)
+    done = python(*REPLAY, seed="7")  # chosen by the user, and not ours to change
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["tables"]["sinks/rows"]["reordered"]) == (1, True)
+    assert verdict["notes"][0].startswith("first suspect: Python's hash seed: the last run had 0 (Python 3.")
+    assert "here it is 7 (Python 3." in verdict["notes"][0]
+    assert verdict["notes"][0].endswith("replay with PYTHONHASHSEED=0")
+
+
+@pytest.mark.slow
+def test_a_program_keeps_its_seed_warns_once_and_is_named_by_replays(sets: Path) -> None:
+    done = python("job.py", cwd=sets)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("HashSeedWarning") == 1 and "PYTHONHASHSEED=0" in done.stderr
+    recorded = origin_recorded(sets / "data")
+    assert recorded is not None and recorded.hash_seed is not None
+    assert recorded.hash_seed.seed == "random"
+    assert read_status(sets / "data")["hash_seed"]["probe"] == recorded.hash_seed.probe
+    shown = python("-m", "txstorm", "status", "data").stdout
+    assert f"hash seed       random (Python {recorded.hash_seed.python})" in shown, shown
+    done = python(*REPLAY)
+    notes = json.loads(done.stdout)["notes"]
+    assert "the last run had random" in notes[0] and "cannot be had again" in notes[0]
+    done = python("-c", "from jobs.replay import main; raise SystemExit(main(['--data-dir', 'data', '--engine', 'local',"
+                  " '--topology', 'sets:topology']))", seed="3")  # fmt: skip
+    assert (done.returncode, "note: first suspect: Python's hash seed" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_user_gave_the_interpreter_stays(sets: Path) -> None:
+    """Exit codes, standard input, options of the interpreter, closed streams, and Ctrl-C."""
+    assert python("-m", "txstorm", "run", "nothing-here").returncode == 2
+    done = python("-X", "dev", "-W", "error::DeprecationWarning:sets", *RUN)
+    assert done.returncode == 0, done.stderr
+    text = SETS.replace("    def finish_batch(self):", "    def finish_batch(self):\n        print(sys.flags.dev_mode)")
+    (sets / "sets.py").write_text(text, encoding="utf-8")
+    script = "p sys.flags.hash_randomization, sys.flags.dev_mode\nc\n"
+    done = python("-X", "dev", *REPLAY[:-1], "--break", "keep.finish_batch", input=script)
+    assert (done.returncode, "(0, True)" in done.stdout) == (0, True), done.stdout + done.stderr
+    shell = f"exec {sys.executable} {' '.join(RUN)} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", shell], env=environment(None), check=False).returncode == 0
+    isolated = python("-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['txstorm', 'run', '--help'];"
+                      "from txstorm.cli.main import main; main()")  # fmt: skip
+    assert isolated.returncode == 0, isolated.stderr
+
+
+@pytest.mark.slow
+def test_a_signal_reaches_the_process_that_was_started(sets: Path) -> None:
+    endless = SETS.replace("    def finish_batch(self):", "    def finish_batch(self):\n        time.sleep(0.1)")
+    endless = endless.replace("[WORDS]", "[WORDS * 1000]")
+    (sets / "sets.py").write_text(endless, encoding="utf-8")
+    process = subprocess.Popen([sys.executable, *RUN], env=environment(None), stderr=subprocess.PIPE, text=True)
+    try:
+        limit = time.monotonic() + 120
+        while not (sets / "data/ledger.db").exists() or not read_status(sets / "data")["committed_txid"]:
+            assert time.monotonic() < limit and process.poll() is None
+            time.sleep(0.05)
+        assert read_status(sets / "data")["pid"] == process.pid
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_is_not_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda path, arguments, env: started.append(arguments))
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "txstorm", "run", "x"])
+    hash_seed.fix(["run", "x"])  # in pytest's process, which is not the command line
+    assert started == []
+    monkeypatch.setattr(hash_seed, "_is_ours", lambda arguments: True)
+    hash_seed.fix(["status", "x"])
+    hash_seed.fix(["--version"])
+    hash_seed.fix([])
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    hash_seed.fix(["run", "x"])
+    assert started == []
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    hash_seed.fix(["run", "x"])
+    assert started == ([[sys.executable, "-m", "txstorm", "run", "x"]] if sys.flags.hash_randomization else [])
+
+
+def test_one_warning_a_process(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sets as module  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(origin, "_warned", False)
+    monkeypatch.setattr(HashSeed, "here", classmethod(lambda cls: cls("random", 1, "3.11")))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for name in ("a", "b"):
+            run(module.topology, engine="local", data_dir=sets / name, available_now=True).awaitTermination()
+    assert [one.category for one in told if one.category is HashSeedWarning] == [HashSeedWarning]
+    assert next(one for one in told if one.category is HashSeedWarning).filename == __file__
+
+
+def test_the_seed_is_a_suspect_of_what_differs_only(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sets as module
+
+    run(module.topology, engine="local", data_dir=sets / "data", available_now=True).awaitTermination()
+    assert replay_txid(module.made(), sets / "data", 1).notes == ()
+    monkeypatch.setattr(HashSeed, "here", classmethod(lambda cls: cls("5", 1, "3.11")))
+    assert replay_txid(module.made(), sets / "data", 1).notes == ()
+    monkeypatch.setattr(module.InTheOrderOfASet, "finish_batch", lambda self: self.sink.append("other"))
+    (note,) = replay_txid(module.made(), sets / "data", 1).notes
+    assert note.startswith("first suspect: Python's hash seed")
+    assert origin.first_suspect(None) is not None
+
+
+WORKERS = """
+import sys
+from txstorm import BatchBolt, BasicBolt, Committer, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.spouts import MemoryTransactionalSpout
+
+
+class Hash(BasicBolt):
+    fields = ("hash", "random")
+
+    def execute(self, tuple, collector):
+        collector.emit(hash("txstorm"), sys.flags.hash_randomization)
+
+
+class Keep(BatchBolt, Committer):
+    table = SinkTable("rows", {"hash": int, "random": int})
+
+    def prepare(self, context, collector, attempt):
+        self.sink, self.rows = context.sink("rows"), []
+
+    def execute(self, tuple):
+        self.rows.append(tuple)
+
+    def finish_batch(self):
+        for row in self.rows:
+            self.sink.append(*row)
+
+
+builder = TransactionalTopologyBuilder("workers", "source", MemoryTransactionalSpout([["a", "b"]], "word", take=2), 2)
+builder.set_bolt("hash", Hash(), 2).shuffle_grouping("source")
+builder.set_committer_bolt("keep", Keep()).global_grouping("hash")
+handle = run(builder.build_topology(), data_dir="workers", available_now=True)
+handle.awaitTermination()
+print(handle.sink("rows").to_pylist())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_workers_of_spark_have_the_seed_0_whatever_the_driver_has(in_tmp: Path) -> None:
+    (in_tmp / "workers.py").write_text(WORKERS, encoding="utf-8")
+    done = python("workers.py", seed="random")
+    assert done.returncode == 0, done.stderr
+    fixed = int(python("-c", "print(hash('txstorm'))", seed="0").stdout)
+    rows = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert rows and {(row["hash"], row["random"]) for row in rows} == {(fixed, 0)}
+    assert read_status("workers")["hash_seed"]["seed"] == "random"
