@@ -61,7 +61,8 @@ class TopologyError(InputError):
         self.topology = topology
         self.faults = tuple(faults)
         lines = "\n".join(f"  - {fault}" for fault in self.faults)
-        super().__init__(f"topology {topology!r} has {len(self.faults)} fault(s):\n{lines}")
+        number = f"{len(self.faults)} fault{'' if len(self.faults) == 1 else 's'}"
+        super().__init__(f"topology {topology!r} has {number}:\n{lines}")
 
 
 class SettingError(InputError):

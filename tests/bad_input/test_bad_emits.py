@@ -22,8 +22,8 @@ def endless():
 
 
 EMITS = {
-    "too few": (lambda c: c.emit(), "expected 1 value(s) for fields ['line'], got 0", "pass one argument per field"),
-    "too many": (lambda c: c.emit("a", "b"), "expected 1 value(s) for fields ['line'], got 2", "pass one argument per"),
+    "too few": (lambda c: c.emit(), "expected 1 value for fields ['line'], got 0", "pass one argument per field"),
+    "too many": (lambda c: c.emit("a", "b"), "expected 1 value for fields ['line'], got 2", "pass one argument per"),
     "unknown stream": (lambda c: c.emit("a", stream="eror"), "stream 'eror': not declared", "did you mean 'error'"),
     "no stream": (lambda c: c.emit("a", stream=5), "stream 5: not declared", "declares ['default', 'direct', 'error']"),
     "direct stream": (lambda c: c.emit("a", stream="direct"), "stream 'direct': the stream is direct", "use emit_direct"),
@@ -112,7 +112,7 @@ class BadSpout(MemoryTransactionalSpout):
 def test_a_bad_emit_of_a_spout(tmp_path, make_engine):
     builder = TransactionalTopologyBuilder("emits", "lines", BadSpout({0: ["a"]}, ["line"]))
     builder.set_committer_bolt("keep", Keep()).global_grouping("lines")
-    says = Says(EmitError, "lines[0]", "expected 1 value(s) for fields ['line'], got 2", "pass one argument per field")
+    says = Says(EmitError, "lines[0]", "expected 1 value for fields ['line'], got 2", "pass one argument per field")
     with refused(says):
         go(builder.build_topology(), tmp_path / "data", make_engine())
     assert read_state(tmp_path / "data", "counts").num_rows == 0

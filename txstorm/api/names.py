@@ -29,6 +29,11 @@ def field_fault(where: str, name: object) -> str | None:
     return None
 
 
+def counted(number: int, word: str) -> str:
+    """``1 value``, ``2 values``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def near(word: str, known: list[str]) -> str:
     """``" (did you mean 'x'?)"`` for the nearest of `known`, or an empty text."""
     from difflib import get_close_matches

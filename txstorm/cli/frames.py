@@ -8,14 +8,15 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+from txstorm.api.frames import is_txstorm, line_of
+
 _IMPORTER = str(Path(importlib.__file__).parent)
 _FRAME = re.compile(r'  File "(?P<file>.*)", line \d+')
 
 
 def is_internal(filename: str) -> bool:
     """Whether a frame of this file says nothing to a user."""
-    return filename.startswith((_PACKAGE, _IMPORTER, "<frozen "))
+    return is_txstorm(filename) or filename.startswith((_IMPORTER, "<frozen "))
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -24,11 +25,10 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def place(error: BaseException) -> str:
-    """``file:line in function`` of the innermost user's frame, or an empty text."""
+    """``file:line in function`` of the deepest frame of the user, or an empty text."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    frames = user_frames(error)
-    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return line_of(error.__traceback__)
 
 
 def trace(error: BaseException) -> str:

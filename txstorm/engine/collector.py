@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.names import DEFAULT_STREAM, counted, near
 from txstorm.api.output import StreamDeclaration
 from txstorm.engine.arrow import batch_of_columns, batch_of_rows, conform
 from txstorm.engine.failures import shortened
@@ -208,7 +208,7 @@ class OutputCollector:
             msg = f"{where}: the stream is {kind}; use {use}"
         else:
             msg = (
-                f"{where}: expected {len(buffer.fields)} value(s) for fields {list(buffer.fields)}, got "
+                f"{where}: expected {counted(len(buffer.fields), 'value')} for fields {list(buffer.fields)}, got "
                 f"{len(values or ())}: {values!r}; pass one argument per field"
             )
         raise EmitError(msg)

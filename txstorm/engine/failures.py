@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
-from types import TracebackType
 
+from txstorm.api.frames import line_of
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
 
@@ -13,7 +12,6 @@ RAISED = (Exception, SystemExit)
 """What is caught of user code: ``sys.exit()`` in a bolt is meant for the batch, not for the worker."""
 
 SHOWN = 300
-_PACKAGE = str(Path(__file__).parent.parent)
 
 
 class At:
@@ -55,7 +53,7 @@ def error_row(
         kind=kind_of(error),
         type=type(error).__name__,
         message=_message(error),
-        frame=_user_frame(error.__traceback__),
+        frame=line_of(error.__traceback__),
         traceback="".join(traceback.format_exception(error)) if trace else "",
         level=level,
         input=given,
@@ -74,14 +72,3 @@ def _message(error: BaseException) -> str:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception as failure:  # noqa: BLE001 - a __str__ of the user's
         return f"(its message cannot be shown: {type(failure).__name__})"
-
-
-def _user_frame(trace: TracebackType | None) -> str:
-    """The innermost frame outside of txstorm."""
-    found = ""
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
-            found = f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}"
-        trace = trace.tb_next
-    return found

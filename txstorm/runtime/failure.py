@@ -19,7 +19,9 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
     """
     if row.kind == LIMIT:
         return TooManyDeadLetters(row.message)
-    message = f"txid {attempt.txid} (attempt {attempt.attempt_id}) failed {count} time(s): {row}"
+    message = (
+        f"txid {attempt.txid} (attempt {attempt.attempt_id}) failed {'once' if count == 1 else f'{count} times'}: {row}"
+    )
     kind = getattr(txstorm.errors, row.type, None)
     if isinstance(kind, type) and issubclass(kind, InputError) and kind is not TopologyError:
         return kind(message)

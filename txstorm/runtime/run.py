@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from txstorm.runtime.standby import Tell, closed_on_error, teller
 from txstorm.topology.graph import Topology
 
 ENGINES = ("spark", "local")
+log = logging.getLogger("txstorm.topology")
 _live: dict[Path, RunHandle] = {}
 _live_lock = threading.Lock()
 
@@ -72,6 +74,8 @@ def run(
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
     warn_of_random_seed()
+    for warning in topology.warnings:
+        log.warning("topology %s: %s", topology.id, warning)
     origin = origin_of(topology, target)
     if settings:
         topology = topology.with_settings(settings)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.composite import AnySpout, CompositeSpout
 from txstorm.api.context import TaskContext
 from txstorm.api.copies import copied
 from txstorm.api.output import Collector
+from txstorm.api.signatures import misfits
 from txstorm.api.spout import (
     NOT_READY,
     CommitterEmitter,
@@ -63,12 +64,36 @@ def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
 
 def _planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
     if isinstance(spout, TransactionalSpout):
-        return _DriverPlanner(spout.coordinator(context), context.component, spout.opaque)
+        return _DriverPlanner(
+            _fitting(spout.coordinator(context), SpoutCoordinator, context), context.component, spout.opaque
+        )
     if isinstance(spout, PartitionedTransactionalSpout):
-        return _PartitionedPlanner(spout.coordinator(context), context.component)
+        return _PartitionedPlanner(
+            _fitting(spout.coordinator(context), PartitionedCoordinator, context), context.component
+        )
     if isinstance(spout, OpaquePartitionedTransactionalSpout):
-        return _OpaquePlanner(spout.coordinator(context), context.component)
+        return _OpaquePlanner(
+            _fitting(spout.coordinator(context), OpaquePartitionedCoordinator, context), context.component
+        )
     raise _not_a_spout(spout, context)
+
+
+T = TypeVar("T")
+_fits: set[tuple[type, type]] = set()
+
+
+def _fitting(given: T, base: type, context: TaskContext) -> T:
+    """`given`, what a spout made, if its methods take the calls of `base`; raises `SpoutError` if not."""
+    if (type(given), base) not in _fits:
+        faults = list(misfits(given, base))
+        if faults:
+            raise SpoutError(f"spout {context.component!r}: {'; '.join(faults)}")
+        _fits.add((type(given), base))
+    return given
+
+
+def _emitter_kind(spout: TransactionalSpout) -> type:
+    return CommitterEmitter if isinstance(spout, CommitterTransactionalSpout) else Emitter
 
 
 def spout_task(spout: AnySpout, context: TaskContext) -> SpoutTask:
@@ -78,11 +103,11 @@ def spout_task(spout: AnySpout, context: TaskContext) -> SpoutTask:
         tasks = {name: spout_task(one, contexts[name]) for name, one in spout.sources.items()}
         return CompositeTask(tasks, contexts, context, {name: spout.streams_of(name) for name in spout.sources})
     if isinstance(spout, TransactionalSpout):
-        return _DriverPlannedTask(spout.emitter(context), context)
+        return _DriverPlannedTask(_fitting(spout.emitter(context), _emitter_kind(spout), context), context)
     if isinstance(spout, PartitionedTransactionalSpout):
-        return _PartitionedTask(spout.emitter(context), context)
+        return _PartitionedTask(_fitting(spout.emitter(context), PartitionedEmitter, context), context)
     if isinstance(spout, OpaquePartitionedTransactionalSpout):
-        return _OpaqueTask(spout.emitter(context), context)
+        return _OpaqueTask(_fitting(spout.emitter(context), OpaquePartitionedEmitter, context), context)
     raise _not_a_spout(spout, context)
 
 

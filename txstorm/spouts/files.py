@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.api.frames import calling_line
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
@@ -126,6 +127,7 @@ class FileSpout(TransactionalSpout):
         self._options = _Options(kind, named, _arrow_types(types or {}), header, delimiter, errors)
         _check_options(self._options)
         self._opened: Format | None = None
+        self._line = calling_line()
 
     def check(self) -> None:
         """Look at every file before anything is written.
@@ -133,13 +135,15 @@ class FileSpout(TransactionalSpout):
         Raises:
             SpoutError: a file is missing, unreadable, a directory, or plainly of another format.
         """
-        chosen = self._format()
-        for name in expand(self.paths):
-            chosen.probe(name)
+        with self._naming_line():
+            chosen = self._format()
+            for name in expand(self.paths):
+                chosen.probe(name)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declares the fields; where they are not given they are read from the first file, or `SpoutError`."""
-        declarer.declare(self._format().fields)
+        with self._naming_line():
+            declarer.declare(self._format().fields)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Plans ranges; see the class."""
@@ -148,6 +152,14 @@ class FileSpout(TransactionalSpout):
     def emitter(self, context: TaskContext) -> Emitter:
         """Reads ranges; see the class."""
         return _FileEmitter(self.paths, self._format(), context)
+
+    @contextmanager
+    def _naming_line(self) -> Iterator[None]:
+        """A source that is missing is named with the line where it was asked for."""
+        try:
+            yield
+        except SpoutError as error:
+            raise SpoutError(f"{error}; the spout was made at {self._line}" if self._line else str(error)) from None
 
     def _format(self) -> Format:
         # Kept once found, and shipped with the spout, so that driver and workers agree on the fields.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.api.names import counted
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.errors import EmitError, SettingError, SpoutError
@@ -187,7 +188,8 @@ def _ends(metadata: Any) -> dict[int, int]:
 def _row(value: Any, fields: tuple[str, ...]) -> Row:
     row = tuple(value) if isinstance(value, list | tuple) else (value,)
     if len(row) != len(fields):
-        msg = f"memory spout: {value!r} has {len(row)} value(s), the fields are {list(fields)}; give one for each"
+        number = counted(len(row), "value")
+        msg = f"memory spout: {value!r} has {number}, the fields are {list(fields)}; give one for each"
         raise EmitError(msg)
     return row
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,6 @@ from txstorm.topology.inspected import Inspected, inspect
 from txstorm.topology.order import topological
 from txstorm.topology.settings import Settings
 from txstorm.topology.validate import Report, validate
-
-log = logging.getLogger("txstorm.topology")
 
 
 class TransactionalTopologyBuilder:
@@ -74,7 +71,7 @@ class TransactionalTopologyBuilder:
         return self._checked([inspect(one) for one in self._declarations])
 
     def build_topology(self) -> Topology:
-        """Check everything and freeze the graph; warnings are logged.
+        """Check everything and freeze the graph; its warnings are logged when it is run, not in every process.
 
         Raises:
             TopologyError: with all faults at once.
@@ -83,8 +80,6 @@ class TransactionalTopologyBuilder:
         report = self._checked(inspected)
         if report.faults:
             raise TopologyError(str(self._id), report.faults)
-        for warning in report.warnings:
-            log.warning("topology %s: %s", self._id, warning)
         components = topological([one.component() for one in inspected])
         return Topology(self._id, components, Settings.parse(self._settings), report.warnings)
 

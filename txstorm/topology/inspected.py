@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from txstorm.api.composite import SPOUTS, CompositeSpout
 from txstorm.api.maps import MapState
 from txstorm.api.outlets import Outlet
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
+from txstorm.api.signatures import misfits
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.declaration import Declaration, Role
 from txstorm.topology.graph import Component, Input, Kind
@@ -63,6 +65,7 @@ def inspect(declaration: Declaration) -> Inspected:
     faults: list[str] = []
     kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
     usable = kind is not None
+    faults += [f"component {declaration.id!r}: {one}" for one in _misfits(declaration.object)] if usable else []
     return Inspected(
         id=declaration.id,
         role=declaration.role,
@@ -79,6 +82,15 @@ def inspect(declaration: Declaration) -> Inspected:
         external=_external(declaration),
         faults=faults,
     )
+
+
+def _misfits(given: object) -> Iterator[str]:
+    if isinstance(given, CompositeSpout):
+        for source in given.sources.values():
+            yield from _misfits(source)
+    for base in (*SPOUTS, BasicBolt, BatchBolt):
+        if isinstance(given, base):
+            yield from misfits(given, base)
 
 
 def _external(declaration: Declaration) -> bool:

@@ -77,8 +77,7 @@ def test_what_a_topology_ends_with() -> None:
     failure = batch_failure(attempt, row("other", "ValueError"), 3)
     assert isinstance(failure, TopologyFailed)
     assert (
-        str(failure)
-        == "txid 5 (attempt 77) failed 3 time(s): split[1] raised ValueError at jobs/a.py:3 in execute: why"
+        str(failure) == "txid 5 (attempt 77) failed 3 times: split[1] raised ValueError at jobs/a.py:3 in execute: why"
     )
     assert failure.__notes__ == ["Traceback …"]
     assert isinstance(batch_failure(attempt, row("other", "EmitError"), 1), EmitError)

@@ -68,7 +68,7 @@ def test_everything_is_reported_at_once():
     ):
         assert part in text
     assert len(refused.value.faults) == 8
-    assert "has 8 fault(s)" in str(refused.value)
+    assert "has 8 faults" in str(refused.value)
 
 
 # -- names -------------------------------------------------------------------------------------------------------

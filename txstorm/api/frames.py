@@ -1,0 +1,86 @@
+"""The user's own lines: which frames of a traceback, or of the calls under way, are no library's."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType, TracebackType
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_PATHS = sysconfig.get_paths()
+_STANDARD = tuple(
+    {os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")} | {os.path.dirname(os.__file__) + os.sep}
+)
+_INSTALLED = tuple(
+    os.path.join(path, "")
+    for path in {_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(), site.getusersitepackages()}
+)
+_BELOW = ("pyarrow", "numpy", "pandas", "pydantic", "deltalake", "pyspark", "cloudpickle", "typer", "click", "rich")
+"""Packages that txstorm calls itself: a frame of theirs right below one of its own is no user's."""
+
+
+def is_txstorm(filename: str) -> bool:
+    """Whether this is a file of txstorm."""
+    return filename.startswith(_PACKAGE)
+
+
+@lru_cache(maxsize=1024)
+def is_own(filename: str) -> bool:
+    """Whether this is a file of the user: not of txstorm, an installed package, or Python."""
+    return not (is_txstorm(filename) or _is_installed(filename) or _is_standard(filename))
+
+
+def line_of(trace: TracebackType | None) -> str:
+    """``file:line in function`` of the deepest frame of the user; empty when there is none.
+
+    Where the user's code is an installed package itself it is the frame that txstorm has called.
+    """
+    return _line((one.tb_frame, one.tb_lineno) for one in _links(trace))
+
+
+def calling_line() -> str:
+    """The line of the user's that is being executed, from which txstorm was called; empty when there is none."""
+    calls = []
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `inspect` does, without reading source files
+    while frame is not None:
+        calls.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return _line(reversed(calls))
+
+
+def _line(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Of frames, outermost first."""
+    own = called = ""
+    before = True
+    for frame, number in frames:
+        filename = frame.f_code.co_filename
+        if is_own(filename):
+            own = f"{filename}:{number} in {frame.f_code.co_name}"
+        elif before and _is_installed(filename) and not _is_below(filename):
+            called = f"{filename}:{number} in {frame.f_code.co_name}"
+        before = is_txstorm(filename)
+    return own or called
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_installed(filename: str) -> bool:
+    return filename.startswith(_INSTALLED) or "/site-packages/" in filename or "/dist-packages/" in filename
+
+
+def _is_standard(filename: str) -> bool:
+    # Compiled modules name their sources, by a path within their package.
+    return filename.startswith((*_STANDARD, "<frozen ", "<__array_function__")) or filename.endswith((".pyx", ".pxi"))
+
+
+def _is_below(filename: str) -> bool:
+    return any(f"{os.sep}{name}{os.sep}" in filename for name in _BELOW)
