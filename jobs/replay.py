@@ -21,8 +21,9 @@ from txstorm.cli.replay_batch import BatchRequest, replay_batch
 
 def main(argv: Sequence[str]) -> int:
     """Replay; returns the exit code."""
-    options = parser().parse_args(argv)
-    return replay_batch(BatchRequest(**vars(options)))
+    options = vars(parser().parse_args(argv))
+    del options["json"]
+    return replay_batch(BatchRequest(**options))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         help="the code, as for txstorm run; else the recorded one, once confirmed at a terminal",
     )
     made.add_argument("--dry-run", action="store_true", help="check code, source, tables and range; run nothing")
+    made.add_argument("--json", action="store_true", help="no change: the last line is JSON anyway")
     made.add_argument("--engine", choices=("spark", "local"), default="spark", help="local: threads, without Java")
     return made
 

@@ -16,6 +16,7 @@ from servers.kafka_reading import committed_records
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
 from txstorm.runtime.recover import recover
+from txstorm.runtime.savepoints import create_savepoint, delete_savepoint, list_savepoints
 from txstorm.state.staging import STAGED
 
 pytestmark = pytest.mark.integration
@@ -264,3 +265,19 @@ def test_a_damaged_staged_file_of_the_last_group(forks, place):
     assert damaged
     with pytest.raises(TableCorrupt, match=r"staged file .*cannot be read"):
         recover(data_dir)
+
+
+def test_lost_savepoints_are_named(ended):
+    for name, txid in (("noon", 2), ("evening", 3), ("dropped", 1)):
+        create_savepoint(ended, name, txid)
+    delete_savepoint(ended, "dropped")
+    lose(ended)
+    dry = recover(ended, dry_run=True)["lost_savepoints"]
+    assert [one.partition(", made")[0] for one in dry] == ["evening (after txid 3", "noon (after txid 2"]
+    (ended / "savepoints" / "noon.json").write_bytes(b"{")
+    assert recover(ended)["lost_savepoints"] == [dry[0], "noon (its note cannot be read)"]
+    assert list_savepoints(ended) == []
+    create_savepoint(ended, "night", 3)
+    lose(ended)
+    [found] = recover(ended)["lost_savepoints"]
+    assert found.startswith("night (after txid 3, made 20")

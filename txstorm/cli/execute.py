@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from txstorm.cli.interrupts import Interrupts
 from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, stderr, stdout
 from txstorm.cli.screen import Screen, screen_for
+from txstorm.cli.tables import PlainTable
 from txstorm.runtime.failure import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.reading import committed_txid
@@ -116,6 +116,7 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
         # A run that failed before its first step has not looked yet.
         "committed_txid": now.committed or committed_txid(handle.data_dir),
         "txids": now.txids,
+        "input_rows": now.rows,
         "tuples": now.tuples,
         "seconds": round(seconds, 3),
         "replays": now.replays,
@@ -140,18 +141,18 @@ def conclude(ending: Ending, *, as_json: bool, debug: bool = False) -> int:
 def summarise(ending: Ending, console: Console) -> None:
     """Print what a run did, and how to look at it."""
     done = ending.document
-    rate = done["tuples"] / done["seconds"] if done["seconds"] else 0.0
+    rate = done["input_rows"] / done["seconds"] if done["seconds"] else 0.0
     letters = f", {done['dead_letters']:,} dead letters" if done["dead_letters"] else ""
+    rows = f"{done['input_rows']:,} input rows in {done['seconds']:.1f} s ({rate:,.0f} rows/s)"
     console.print(
         f"{done['topology']} on {done['engine']}: committed txid {done['committed_txid']}; in this run "
-        f"{done['txids']:,} txids and {done['tuples']:,} tuples in {done['seconds']:.1f} s ({rate:,.0f} tuples/s), "
-        f"{done['replays']} replays{letters}",
+        f"{done['txids']:,} txids with {rows}, {done['tuples']:,} tuples in all, {done['replays']} replays{letters}",
         soft_wrap=True,
     )
     if "killed_by" in done:
         console.print(f"killed by {done['killed_by']}; started again it continues", soft_wrap=True)
     shown = _shortest(ending.data_dir)
-    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    grid = PlainTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in done["state"]:
         grid.add_row("state", name, f"txstorm state {shown} {name}")
     for name, path in done["sinks"].items():

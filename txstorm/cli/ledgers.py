@@ -96,6 +96,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["rolled_forward"]:
         first, last = found["rolled_forward"]
         rows.append((f"decided {first}-{last}", "the next start publishes it in the tables that lack it"))
+    rows += [("lost savepoint", one) for one in found["lost_savepoints"]]
     if found["unknown_txids"]:
         rows.append(("unknown txids", f"{found['unknown_txids']}: they changed no table"))
     return rows

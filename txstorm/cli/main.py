@@ -32,19 +32,23 @@ from txstorm.ledger.credentials import ask_with
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
+[bold]First steps[/bold], in any directory, without Java:
+
+txstorm example > words.py
+txstorm run words --engine local --available-now
+txstorm state txstorm-data/words counts
+
 A topology is a module with a variable named 'topology'; see: txstorm run --help
 """
 EPILOG = """[bold]Examples[/bold]
 
 txstorm doctor
 
-txstorm run jobs.word_count --engine local --available-now
+txstorm validate words
 
-txstorm state txstorm-data/word-count counts
+txstorm history txstorm-data/words
 
-txstorm history txstorm-data/word-count
-
-txstorm status txstorm-data/word-count
+txstorm status txstorm-data/words
 """
 
 
@@ -72,6 +76,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", epilog=run.RUN_EPILOG)(run.run)
+app.command("example")(show.example)
 app.command("describe")(show.describe)
 app.command("explain")(show.explain)
 app.command("validate")(show.validate)

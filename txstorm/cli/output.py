@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.cli.frames import without_internals
+from txstorm.cli.tables import PlainTable
 from txstorm.errors import KilledError, TopologyError, TxstormError
 
-WIDE = 200
+WIDE = 1 << 20
 INTERRUPTED = 130
 
 
@@ -36,7 +37,7 @@ class Interrupted(Exception):
 
 
 def stdout() -> Console:
-    """Standard output; not cut to 80 columns where it is no terminal."""
+    """Standard output; neither cut nor folded where it is no terminal."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
 
 
@@ -93,7 +94,9 @@ def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Seq
         rows: the cells.
         right: titles of the columns that are aligned to the right.
     """
-    made = Table(box=None, pad_edge=False, show_header=titles is not None, header_style="dim", padding=(0, 2, 0, 0))
+    made = PlainTable(
+        box=None, pad_edge=False, show_header=titles is not None, header_style="dim", padding=(0, 2, 0, 0)
+    )
     for title in titles or ("name", "value"):
         style = "dim" if titles is None and title == "name" else None
         made.add_column(title, justify="right" if title in right else "left", overflow="fold", style=style)

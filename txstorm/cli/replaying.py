@@ -13,6 +13,7 @@ from rich.text import Text
 
 from txstorm.cli.frames import without_internals
 from txstorm.cli.output import confirmed, shell_command
+from txstorm.cli.tables import PlainTable
 from txstorm.cli.target import Target, held, load, parse
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
@@ -137,7 +138,7 @@ def _table_text(one: TableVerdict) -> Iterator[str | Table]:
         yield f"{one.table}: the same {one.committed:,} rows in another order"
         return
     yield f"{one.table}: {one.different:,} rows differ ({one.committed:,} committed, {one.replayed:,} replayed)"
-    grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    grid = PlainTable(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("key", "committed", "replayed") if one.table.startswith("changes/") else ("committed", "replayed"):
         grid.add_column(title, overflow="fold")
     for difference in one.differences[:SHOWN]:

@@ -8,6 +8,40 @@ import typer
 
 from txstorm.cli.options import Format, Json, Target
 
+EXAMPLE = '''"""Counts words. Run it where this file is: txstorm run words --engine local --available-now"""
+
+from txstorm import BasicBolt, TransactionalTopologyBuilder
+from txstorm.bolts import CountByKey
+from txstorm.spouts import MemoryTransactionalSpout
+
+# Of files instead: FileSpout("books/*.txt") from txstorm.spouts, whose field is "line", too.
+LINES = ["the cow jumped over the moon", "the man went to the store", "how many apples can you eat"]
+
+
+class Split(BasicBolt):
+    fields = ("word",)
+
+    def execute(self, tuple, collector):
+        for word in tuple["line"].split():
+            collector.emit(word)
+
+
+builder = TransactionalTopologyBuilder("words", "lines", MemoryTransactionalSpout([LINES], ["line"], take=1))
+builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
+builder.set_committer_bolt("count", CountByKey("word", table="counts"), 2).fields_grouping("split", ["word"])
+topology = builder.build_topology()
+'''
+
+
+def example() -> None:
+    """Print a small topology to begin with.
+
+    Example: txstorm example > words.py
+    """
+    from txstorm.cli.output import print_text
+
+    print_text(EXAMPLE)
+
 
 def describe(
     target: Target,
@@ -64,16 +98,15 @@ def _checked(target: str) -> tuple[str, list[str]]:
 
 def settings(json: Json = False) -> None:
     """List the settings that --set takes, with Storm's keys for them."""
-    from rich.table import Table
-
     from txstorm.cli.output import print_json, stdout
+    from txstorm.cli.tables import PlainTable
     from txstorm.topology.settings import Settings
 
     known = Settings.listed()
     if json:
         print_json({"settings": [one._asdict() for one in known]})
         return
-    grid = Table(box=None, pad_edge=False, header_style="dim")
+    grid = PlainTable(box=None, pad_edge=False, header_style="dim")
     for title in ("setting", "default", "what it does", "Storm's key"):
         grid.add_column(title, overflow="fold")
     for one in known:

@@ -29,7 +29,7 @@ class Moment:
         phase: of the run: starting, running, stopping, stopped or failed.
         recent: the last committed transactions, oldest first.
         seconds: since the run began.
-        rate: tuples per second, lately.
+        rate: input rows per second, lately.
     """
 
     topology: str
@@ -42,20 +42,20 @@ class Moment:
 
 
 class Rate:
-    """Tuples per second over the last `WINDOW` seconds."""
+    """Input rows per second over the last `WINDOW` seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def after(self, seconds: float, tuples: int) -> float:
-        """The rate when `tuples` were committed in all, `seconds` after the beginning; called with growing values."""
+    def after(self, seconds: float, rows: int) -> float:
+        """The rate when `rows` were committed in all, `seconds` after the beginning; called with growing values."""
         if not self._seen:
             self._seen.append((0.0, 0))
-        self._seen.append((seconds, tuples))
+        self._seen.append((seconds, rows))
         while len(self._seen) > 2 and self._seen[1][0] <= seconds - WINDOW:
             self._seen.popleft()
         since, before = self._seen[0]
-        return (tuples - before) / (seconds - since) if seconds > since else 0.0
+        return (rows - before) / (seconds - since) if seconds > since else 0.0
 
 
 def line(moment: Moment) -> str:
@@ -94,14 +94,15 @@ def rows(moment: Moment) -> list[tuple[str, ...]]:
     return done + shown + ([("", f"and {left} more", *empty)] if left else [])
 
 
-def as_html(moment: Moment) -> str:
-    """The run as HTML for notebooks."""
+def as_html(moment: Moment, hint: str = "") -> str:
+    """The run as HTML for notebooks, with `hint` below it."""
     now = moment.snapshot
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(moment))
     title = html.escape(f"{moment.topology} on {moment.engine}, {moment.phase}: {_totals(moment)}")
     notes = [f"BLOCKED({now.blocked})"] if now.blocked else []
     notes += [f"last failure: {_short(now.last_failure)}"] if now.last_failure else []
+    notes += [hint] if hint else []
     below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
@@ -118,8 +119,9 @@ def _totals(moment: Moment) -> str:
     detail = f" ({', '.join(f'{count} {phase}' for phase, count in phases.items())})" if phases else ""
     letters = f", {now.dead_letters:,} dead letters" if now.dead_letters else ""
     return (
-        f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {now.txids:,} txids and "
-        f"{now.tuples:,} tuples in {moment.seconds:.1f} s, {moment.rate:,.0f} tuples/s, {now.replays} replays{letters}"
+        f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {now.txids:,} txids with "
+        f"{now.rows:,} input rows in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s, {now.tuples:,} tuples in all, "
+        f"{now.replays} replays{letters}"
     )
 
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import counted
+from txstorm.api.shown import facts, time_of
 from txstorm.coordinator.machine import State
 
 log = logging.getLogger("txstorm.monitor")
@@ -19,7 +21,7 @@ RECENT = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransactionProgress:
     """What one committed transaction did.
 
@@ -72,19 +74,34 @@ class TransactionProgress:
         """The progress as indented JSON."""
         return json.dumps(self._document(), indent=2)
 
+    def __repr__(self) -> str:
+        times = ", ".join(f"{step} {ms:,.1f}" for step, ms in self.durationMs.items())
+        found = {
+            "time": time_of(self.stamp),
+            "input": counted(self.numInputRows, "row"),
+            "tuples": self.tuples,
+            "took": f"{times} ms",
+            "pack, group": f"{counted(self.pack, 'txid')}, {counted(self.group, 'txid')}",
+            "dead letters": self.dead_letters or None,
+            "failed before": f"{counted(self.failures, 'time')}: {self.cause}" if self.failures else None,
+            "reported": "; ".join(self.reported) or None,
+        }
+        return facts(f"txid {self.txid} (attempt {self.attempt})", found)
+
     def _document(self) -> dict[str, Any]:
         own = {"timestamp": self.timestamp, "numInputRows": self.numInputRows, "durationMs": self.durationMs}
         return {**asdict(self), **own}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Snapshot:
     """A run at one moment.
 
     Attributes:
         in_flight: (txid, attempt id, phase) of active transactions, in txid order.
         committed: the topology's last committed txid, 0 before the first.
-        txids, tuples, replays, dead_letters: of this process.
+        txids, tuples, rows, replays, dead_letters: of this process; rows are those that the spout emitted, tuples
+            also those of the bolts.
         blocked: why a decided group cannot be published, or None.
         failures: (txid, how often it failed, the last cause) of txids that are not committed yet, over all runs.
     """
@@ -98,12 +115,26 @@ class Snapshot:
     last_failure: str | None = None
     dead_letters: int = 0
     failures: tuple[tuple[int, int, str], ...] = ()
+    rows: int = 0
+
+    def __repr__(self) -> str:
+        found = {
+            "committed txid": self.committed,
+            "in flight": counted(len(self.in_flight), "txid"),
+            "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
+            f"{counted(self.tuples, 'tuple')}, {counted(self.replays, 'replay')}",
+            "dead letters": self.dead_letters or None,
+            "blocked": self.blocked,
+            "last failure": self.last_failure and self.last_failure.partition("\n")[0],
+        }
+        return facts("progress", found)
 
 
 @dataclass
 class _Totals:
     txids: int = 0
     tuples: int = 0
+    rows: int = 0
     replays: int = 0
     dead_letters: int = 0
     held: dict[int, int] = field(default_factory=dict)
@@ -172,6 +203,7 @@ class Monitor:
             self._recent.extend(done)
             self._totals.txids += len(done)
             self._totals.tuples += sum(sum(one.tuples.values()) for one in done)
+            self._totals.rows += sum(one.numInputRows for one in done)
             self._totals.dead_letters += sum(one.dead_letters for one in done)
             for one in done:
                 self._failures.pop(one.txid, None)
@@ -224,6 +256,7 @@ class Monitor:
             last_failure=self._last_failure,
             dead_letters=totals.dead_letters,
             failures=failures,
+            rows=totals.rows,
         )
 
 

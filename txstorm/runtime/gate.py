@@ -83,6 +83,11 @@ class Gate:
         self._next_start = 0.0
         self.closed = False
 
+    @property
+    def ends(self) -> bool:
+        """Whether the run was told where to end."""
+        return self._bounded or self._until is not None
+
     def ask(self, planner: SpoutPlanner) -> None:
         """From now on the source is asked through `planner`."""
         self._planner = planner

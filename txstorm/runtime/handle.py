@@ -14,6 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
+from txstorm.api.shown import Facts
 from txstorm.engine.collecting import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
@@ -126,7 +127,7 @@ class RunHandle:
         """What the run does now."""
         now = self.progress
         message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
-        return {
+        found = {
             "message": message,
             "isDataAvailable": bool(now.in_flight),
             "isTriggerActive": bool(now.in_flight),
@@ -139,6 +140,7 @@ class RunHandle:
             "failures": {txid: {"count": count, "cause": cause} for txid, count, cause in now.failures},
             "deadLetters": now.dead_letters,
         }
+        return Facts(f"status of {self.name}", found)
 
     @property
     def phase(self) -> str:
@@ -255,6 +257,11 @@ class RunHandle:
         """What runs, with the numbers of tasks it has now."""
         return self._session.topology
 
+    @property
+    def ends(self) -> bool:
+        """Whether the run comes to its own end (`available_now`, `until_txid`)."""
+        return self._session.gate.ends
+
     def skip_compaction(self) -> None:
         """End without bringing the state tables up to date (a second Ctrl-C)."""
         self._compact = False
@@ -308,6 +315,7 @@ class RunHandle:
             "status": self.status["message"],
             "committed txid": now.committed,
             "in flight": len(now.in_flight),
+            "input rows": f"{now.rows:,}",
             "tuples": f"{now.tuples:,}",
             "replays": now.replays,
             **({"dead letters": now.dead_letters} if now.dead_letters else {}),

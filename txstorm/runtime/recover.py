@@ -19,6 +19,7 @@ from txstorm.ledger.specs import LedgerSpec
 from txstorm.ledger.store import Put, in_commits
 from txstorm.runtime.books import Identity, Meta
 from txstorm.runtime.directory import check_directory, make_directory
+from txstorm.runtime.savepoints import forget_notes, noted_savepoints
 from txstorm.state.intent import Intent, TxidRecord
 from txstorm.state.rebuilt import unfinished_group
 from txstorm.state.salvage import Found, find_tables
@@ -72,7 +73,7 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
     Returns:
         ``topology``, ``ledger``, ``written``, ``epoch``, ``currtx``, ``committed_txid``, ``metadata``, ``tables``,
         ``rolled_forward`` (first and last txid of a group that the next start publishes in the tables that lack it),
-        ``history`` (number of rows), ``unknown_txids``, ``values`` (path → value).
+        ``history`` (number of rows), ``unknown_txids``, ``lost_savepoints`` (sentences), ``values`` (path → value).
 
     Raises:
         InputError: the ledger is there.
@@ -83,10 +84,12 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
     check_directory(directory)
     chosen = _target(directory, ledger)
     rebuilt = rebuild(directory)
+    report = _report(directory, chosen, rebuilt, written=not dry_run)
     if not dry_run:
         _write(directory, chosen, rebuilt)
+        forget_notes(directory)
         log.warning("the ledger %s is rebuilt; the topology continues after txid %s", chosen, rebuilt.currtx - 1)
-    return _report(chosen, rebuilt, written=not dry_run)
+    return report
 
 
 def _target(directory: Path, ledger: str | None) -> LedgerSpec:
@@ -199,7 +202,7 @@ def _write(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt) -> None:
         ledger.close()
 
 
-def _report(chosen: LedgerSpec, rebuilt: Rebuilt, *, written: bool) -> dict[str, Any]:
+def _report(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt, *, written: bool) -> dict[str, Any]:
     intent = rebuilt.intent
     return {
         "topology": rebuilt.identity.topology,
@@ -213,5 +216,6 @@ def _report(chosen: LedgerSpec, rebuilt: Rebuilt, *, written: bool) -> dict[str,
         "rolled_forward": None if intent is None else [intent.first, intent.last],
         "history": sum(map(len, rebuilt.history.values())),
         "unknown_txids": rebuilt.unknown,
+        "lost_savepoints": noted_savepoints(directory),
         "values": rebuilt.values(),
     }

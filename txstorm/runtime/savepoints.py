@@ -14,12 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.names import name_fault, near
+from txstorm.api.shown import time_of
 from txstorm.clients.delta import DeltaHandle
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.ledger.durable import write_durably
 from txstorm.ledger.names import savepoint_path
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.store import ABSENT, Check, Delete
 from txstorm.runtime.books import Books
+from txstorm.runtime.directory import make_directory
 from txstorm.runtime.lifecycle import topology_in
 from txstorm.runtime.reading import checked_txid, read_directory_history
 from txstorm.state.declared import LETTERS_REF
@@ -30,6 +33,8 @@ from txstorm.state.savepoint import SavedTable, Savepoint
 from txstorm.state.table import TableRef
 
 log = logging.getLogger("txstorm.savepoint")
+NOTES = "savepoints"
+"""Where, beside the ledger, the names of its savepoints are."""
 
 
 def create_savepoint(
@@ -55,6 +60,7 @@ def create_savepoint(
         if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
             raise InputError(f"{directory}: somebody else has just made a savepoint {name!r}; choose another name")
         _check_kept(directory, books, made)
+        _note(directory, made)
         log.info("savepoint %s of txid %s is made", name, made.txid)
         return made
 
@@ -69,8 +75,37 @@ def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
     """Forget the savepoint `name`: what it needs may be removed from now on. Raises `InputError` if there is none."""
     with opened_books(data_dir) as (directory, books):
         found = find_savepoint(directory, books, name)
+        (directory / NOTES / f"{name}.json").unlink(missing_ok=True)
         books.put_if([Delete(savepoint_path(name))], {})
         return found
+
+
+def noted_savepoints(directory: Path) -> list[str]:
+    """What is noted beside the ledger of the savepoints in it, one sentence each: for when it is lost."""
+    found = []
+    for note in sorted((directory / NOTES).glob("*.json")):
+        try:
+            one = json.loads(note.read_text(encoding="utf-8"))
+            found.append(f"{note.stem} (after txid {int(one['txid'])}, made {time_of(int(one['created']))})")
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+            found.append(f"{note.stem} (its note cannot be read)")
+    return found
+
+
+def forget_notes(directory: Path) -> None:
+    """The savepoints that are noted are in no ledger any more."""
+    for note in (directory / NOTES).glob("*.json"):
+        note.unlink(missing_ok=True)
+
+
+def _note(directory: Path, made: Savepoint) -> None:
+    """Note the savepoint beside the ledger; a disk that is full does not take the savepoint back."""
+    note = directory / NOTES / f"{made.name}.json"
+    try:
+        make_directory(note.parent)
+        write_durably(note, json.dumps({"v": 1, "txid": made.txid, "created": made.created}).encode())
+    except OSError as error:
+        log.warning("savepoint %s is made, but it could not be noted beside the ledger: %s", made.name, error)
 
 
 def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:

@@ -29,5 +29,5 @@ class Watcher:
     def __call__(self) -> Moment:
         """The run now."""
         handle, now, seconds = self._handle, self._handle.progress, self._monotonic() - self._since
-        rate = self._rate.after(seconds, now.tuples)
+        rate = self._rate.after(seconds, now.rows)
         return Moment(handle.name, handle.engine, handle.status["phase"], now, handle.recentProgress, seconds, rate)

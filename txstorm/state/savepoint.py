@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from txstorm.api.shown import facts, time_of
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 
 FORMAT, VERSION = "txstorm-savepoint", 1
@@ -24,7 +25,7 @@ class SavedTable:
     as_of: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Savepoint:
     """A named savepoint.
 
@@ -49,6 +50,17 @@ class Savepoint:
     created: int
     tables: Mapping[str, SavedTable]
     outside: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        found = {
+            "topology": self.topology,
+            "after": f"txid {self.txid:,}" + (f" of timeline {self.timeline}" if self.timeline else ""),
+            "time of txid": time_of(self.stamp),
+            "made": time_of(self.created),
+            "tables": ", ".join(f"{uri} at version {one.version}" for uri, one in self.tables.items()),
+            "not in it": ", ".join(self.outside) or None,
+        }
+        return facts(f"savepoint {self.name}", found)
 
     def to_json(self) -> dict[str, Any]:
         """The savepoint as JSON values, with its format's version."""

@@ -56,7 +56,7 @@ class _Drawing:
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
             f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(about)}" '
-            f'style="max-width:100%;min-width:{width * SMALLEST:.0f}px;height:auto">'
+            f'style="max-width:100%;min-width:{width * SMALLEST:.0f}px">'
         )
         body = [*self._frame(), *self._bands(), *self._links(), *(self._node(one) for one in self._topology.nodes)]
         return "".join([head, f"<title>{escape(about)}</title>", style(), *body, "</svg>"])

@@ -14,7 +14,7 @@ def progress(txid: int, steps=STEPS) -> TransactionProgress:
 
 def moment(**changes) -> Moment:
     in_flight = tuple((txid, 1, "processing" if txid > 22 else "committing") for txid in range(21, 30))
-    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, **changes)
+    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, rows=20000, **changes)
     return Moment("words", "spark", "running", snapshot, [progress(txid) for txid in range(1, 21)], 10.0, 2468.0)
 
 
@@ -46,8 +46,8 @@ def test_steps_that_a_commit_did_not_need_are_empty():
 
 def test_the_line():
     assert line(moment()) == (
-        "words: committed txid 20, 9 in flight (2 committing, 7 processing), 20 txids and 24,680 tuples in 10.0 s, "
-        "2,468 tuples/s, 2 replays"
+        "words: committed txid 20, 9 in flight (2 committing, 7 processing), 20 txids with 20,000 input rows in 10.0 s, "
+        "2,468 rows/s, 24,680 tuples in all, 2 replays"
     )
 
 

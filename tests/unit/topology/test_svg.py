@@ -186,3 +186,12 @@ def test_tables_are_drawn_in_their_committer():
     made.set_committer_bolt("plain", Plain()).global_grouping("lines")
     boxes = node_boxes(drawn(made.build_topology()))
     assert boxes["counts"][3] > boxes["plain"][3]
+
+
+def test_the_picture_has_a_size_that_every_reader_of_svg_knows():
+    """CairoSVG took ``height:auto`` for the height, and drew nothing."""
+    root = ET.fromstring(rich().describe("svg"))
+    assert float(root.attrib["width"]) > 100
+    assert float(root.attrib["height"]) > 50
+    assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
+    assert "auto" not in rich().describe("svg")

@@ -1,0 +1,111 @@
+"""What is printed of tables and values: for people in a terminal, and for programs in a pipe."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from txstorm.api.shown import Facts, facts
+from txstorm.cli.output import WIDE, grid
+from txstorm.monitor.progress import Snapshot, TransactionProgress
+from txstorm.state.savepoint import SavedTable, Savepoint
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def printed(table: object, *, terminal: bool, width: int = 60) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, force_terminal=terminal, width=width if terminal else WIDE, color_system=None).print(table)
+    return file.getvalue().splitlines()
+
+
+def test_in_a_pipe_a_row_is_a_line_and_nothing_is_padded():
+    rows = [["a", "1", "x" * 500], ["b[red]", "23", ""], ["日本" * 100, "4", "end"]]
+    table = grid(("name", "n", "text"), rows, right=("n",))
+    assert printed(table, terminal=False) == [
+        "name     n  text",
+        f"a        1  {'x' * 500}",
+        "b[red]  23",
+        f"{'日本' * 100}   4  end",
+    ]
+    assert printed(grid(None, [("a", "two\nlines")]), terminal=False) == ["a  two lines"]
+    assert max(map(len, printed(table, terminal=True))) <= 60
+
+
+def test_values_print_as_short_tables_and_stay_what_they_are():
+    found = Facts("status of words", {"phase": "running", "inFlight": 12345, "lastFailure": None, "tasks": {"a": 2}})
+    assert repr(found).splitlines() == [
+        "status of words",
+        "  phase     running",
+        "  inFlight  12,345",
+        "  tasks     a 2",
+    ]
+    assert found == {"phase": "running", "inFlight": 12345, "lastFailure": None, "tasks": {"a": 2}}
+    assert facts("nothing", {}) == "nothing"
+    one = TransactionProgress(
+        7, 9, 1_700_000_000_000_000, "lines", {"lines": 1500, "split": 2}, 3, 1, 12.34, {"finish": 1.2}
+    )
+    assert str(one).splitlines() == [
+        "txid 7 (attempt 9)",
+        "  time         2023-11-14 22:13:20.000000 UTC",
+        "  input        1,500 rows",
+        "  tuples       lines 1,500, split 2",
+        "  took         process 12.3, finish 1.2 ms",
+        "  pack, group  3 txids, 1 txid",
+    ]
+    assert repr(Snapshot(committed=7, txids=2, rows=1, tuples=30, replays=1, last_failure="x\ntrace")).splitlines() == [
+        "progress",
+        "  committed txid  7",
+        "  in flight       0 txids",
+        "  this run        2 txids, 1 input row, 30 tuples, 1 replay",
+        "  last failure    x",
+    ]
+    saved = Savepoint("noon", "words", "id", 0, 5, {}, 0, 1_000_000, {"state/a": SavedTable(3, 5)}, ("maps/m",))
+    assert repr(saved).splitlines() == [
+        "savepoint noon",
+        "  topology      words",
+        "  after         txid 5",
+        "  time of txid  1970-01-01 00:00:00.000000 UTC",
+        "  made          1970-01-01 00:00:01.000000 UTC",
+        "  tables        state/a at version 3",
+        "  not in it     maps/m",
+    ]
+
+
+def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
+    """Outside of a clone: no file of the project but the package is there."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "txstorm").symlink_to(ROOT / "txstorm")
+    here = tmp_path / "here"
+    here.mkdir()
+    environment = {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "COLUMNS": "100",
+    }
+
+    def shell(command: str) -> str:
+        command = command.replace("txstorm ", f"{sys.executable} -P -m txstorm ", 1)
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=here,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout
+
+    lines = [line.strip() for line in shell("txstorm --help").splitlines()]
+    first = next(number for number, line in enumerate(lines) if line.startswith("First steps"))
+    steps = [line for line in lines[first:] if line.startswith("txstorm ")][:3]
+    assert [step.split()[1] for step in steps] == ["example", "run", "state"]
+    shown = [shell(step) for step in steps]
+    assert "16 input rows" not in shown[1]
+    assert "3 txids with 3 input rows" in shown[1]
+    assert "the     4" in shown[2] or "the    4" in shown[2]

@@ -1,0 +1,45 @@
+"""Values that a session prints: short tables for people, still dicts and records for code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Facts(dict[str, Any]):
+    """A dict that prints as a table of two columns."""
+
+    def __init__(self, title: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._title = title
+
+    def __repr__(self) -> str:
+        return facts(self._title, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def facts(title: str, values: Mapping[str, Any]) -> str:
+    """`title`, and below it a line for each of `values` that is not None: its name, and the value."""
+    there = {name: _text(value) for name, value in values.items() if value is not None}
+    width = max(map(len, there), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {text}".rstrip() for name, text in there.items())])
+
+
+def time_of(micros: int) -> str:
+    """UTC microseconds since 1970, as a time."""
+    return f"{_EPOCH + timedelta(microseconds=micros):%Y-%m-%d %H:%M:%S.%f} UTC"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return (
+            ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+            if isinstance(value, Mapping)
+            else str(value)
+        )
+    return f"{value:,}"
