@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from txstorm.api.names import counted
 from txstorm.cli.interrupts import Interrupts
 from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, stderr, stdout
 from txstorm.cli.screen import Screen, screen_for
@@ -142,11 +143,12 @@ def summarise(ending: Ending, console: Console) -> None:
     """Print what a run did, and how to look at it."""
     done = ending.document
     rate = done["input_rows"] / done["seconds"] if done["seconds"] else 0.0
-    letters = f", {done['dead_letters']:,} dead letters" if done["dead_letters"] else ""
-    rows = f"{done['input_rows']:,} input rows in {done['seconds']:.1f} s ({rate:,.0f} rows/s)"
+    letters = f", {counted(done['dead_letters'], 'dead letter')}" if done["dead_letters"] else ""
+    rows = f"{counted(done['input_rows'], 'input row')} in {done['seconds']:.1f} s ({rate:,.0f} rows/s)"
     console.print(
         f"{done['topology']} on {done['engine']}: committed txid {done['committed_txid']}; in this run "
-        f"{done['txids']:,} txids with {rows}, {done['tuples']:,} tuples in all, {done['replays']} replays{letters}",
+        f"{counted(done['txids'], 'txid')} with {rows}, {counted(done['tuples'], 'tuple')} in all, "
+        f"{counted(done['replays'], 'replay')}{letters}",
         soft_wrap=True,
     )
     if "killed_by" in done:

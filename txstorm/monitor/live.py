@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from txstorm.api.names import counted
 from txstorm.monitor.progress import Snapshot, TransactionProgress
 
 STEPS = ("finish", "stage", "decide", "publish", "complete")
@@ -117,11 +118,11 @@ def _totals(moment: Moment) -> str:
     now = moment.snapshot
     phases = Counter(phase for _, _, phase in now.in_flight)
     detail = f" ({', '.join(f'{count} {phase}' for phase, count in phases.items())})" if phases else ""
-    letters = f", {now.dead_letters:,} dead letters" if now.dead_letters else ""
+    letters = f", {counted(now.dead_letters, 'dead letter')}" if now.dead_letters else ""
     return (
-        f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {now.txids:,} txids with "
-        f"{now.rows:,} input rows in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s, {now.tuples:,} tuples in all, "
-        f"{now.replays} replays{letters}"
+        f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {counted(now.txids, 'txid')} with "
+        f"{counted(now.rows, 'input row')} in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s, "
+        f"{counted(now.tuples, 'tuple')} in all, {counted(now.replays, 'replay')}{letters}"
     )
 
 
