@@ -22,6 +22,7 @@ except ModuleNotFoundError:
 
 MARKS = "txstorm_marks"
 CHUNK = 500
+TRIES = 5
 _ID_BYTES = 20
 
 
@@ -142,10 +143,21 @@ class SqlAlchemyBackend:
         with self._lock:
             if self._engine is None:
                 engine = self._make()
-                self._tables.create_all(engine)
+                self._create(engine)
                 self._check_columns(engine)
                 self._engine = engine
             return self._engine
+
+    def _create(self, engine: sa.Engine) -> None:
+        """Make the tables that are missing; another process may be making them, too (a stand-by, say)."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._tables.create_all(engine)
+                return
+            except exc.DBAPIError as error:
+                taken = isinstance(error, exc.IntegrityError) or "already exists" in str(error.orig)
+                if not (taken and tries_left):
+                    raise
 
     def _check_columns(self, engine: sa.Engine) -> None:
         for table in self._tables.sorted_tables:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from txstorm import MemoryBackend
 from txstorm.api.maps import MapBackend, MapMark, MapRow
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
+from txstorm.testing.threads import at_once
 
 
 def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:
@@ -64,6 +66,32 @@ def test_sqlite_passes(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_postgresql_passes(postgres) -> None:
     check_sql(postgres.url, "state_checks")
+
+
+def open_at_once(url: str, prefix: str) -> None:
+    """Processes that open a new map at the same moment make its tables together."""
+    for number in range(5):
+        stores = [SqlAlchemyBackend(url, f"{prefix}_{number}") for _ in range(6)]
+        start = threading.Barrier(len(stores))
+
+        def opened(store: SqlAlchemyBackend, start: threading.Barrier = start) -> None:
+            start.wait()
+            assert store.mark() is None
+
+        try:
+            at_once([partial(opened, store) for store in stores])
+        finally:
+            for store in stores:
+                store.dispose()
+
+
+def test_many_open_a_new_map_in_sqlite_at_once(tmp_path: Path) -> None:
+    open_at_once(f"sqlite:///{tmp_path / 'own.db'}", "opened")
+
+
+@pytest.mark.integration
+def test_many_open_a_new_map_in_postgresql_at_once(postgres) -> None:
+    open_at_once(postgres.url, "opened")
 
 
 class LeavesOut(MemoryBackend):
