@@ -51,6 +51,7 @@ POINTS = {
     "ledger.intent": "so is an old intent",
     "checkpoint.before": "a table's log is about to be shortened",
     "checkpoint.after": "it is",
+    "archive.moved": "one more old entry of a table's log is in the archive",
     "history.before": "the ledger's history rows are about to move to the history table",
     "history.written": "they are in the table, and still in the ledger",
     "history.after": "they are in the table only",

@@ -10,21 +10,22 @@ It is one module, since all of `deltalake` that tables need is behind one handle
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
-from txstorm.clients.delta_entry import PLAIN, NoLinksError, entry_bytes, milliseconds, put_entry
+from txstorm.clients.delta_archive import archived_entries
+from txstorm.clients.delta_entry import PLAIN, NoLinksError, entry_bytes, milliseconds, put_entry, put_file
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
@@ -32,27 +33,23 @@ from txstorm.clients.delta_log import (
     CHECK,
     INFO,
     LOG,
-    archive_entries,
-    archived_entries,
     check_checkpoint,
-    check_log,
+    checked_paths,
     checksum,
-    copy_archived,
-    entries_since_checkpoint,
+    entry_name,
     note_checkpoint,
     own_info,
-    paths_of,
     version_of,
 )
 from txstorm.clients.delta_values import Commit as Commit
 from txstorm.clients.delta_values import DataFile as DataFile
 from txstorm.clients.delta_values import LogEntry as LogEntry
+from txstorm.clients.delta_window import Window
 from txstorm.clients.local_file import read_whole
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
+Answer = TypeVar("Answer")
 _PLAIN = {"delta.enableDeletionVectors": "false"}
-KEPT_VERSIONS = 100
-"""Versions that stay in a table's log at least: every commit lists it. Older ones are read from the archive."""
 _BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -60,15 +57,20 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 class DeltaHandle:
     """One Delta table at the version last read or made. A handle belongs to one thread at a time.
 
+    delta-rs is given a window of the log, see `delta_window`: only `open` and `reopen` list all of it, and commits of
+    tables that are not plain.
+
     Attributes:
         path: its directory.
         version: the version this handle is at.
         checkpointed: that of the last checkpoint; 0 before the first.
     """
 
-    def __init__(self, path: Path, table: DeltaTable) -> None:
+    def __init__(self, path: Path, window: Window, table: DeltaTable) -> None:
         self.path = path
+        self._window = window
         self._table = table  # at `version`, or before some that this handle has made since
+        self._writer: DeltaTable | None = None  # of the log itself, where delta-rs makes the commits
         self.version = int(table.version())
         self.checkpointed = _last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
@@ -81,10 +83,7 @@ class DeltaHandle:
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
         """
-        with TemporaryDirectory(prefix="txstorm-log-") as place:
-            with _reading(path, "the archived log"):
-                archived = version is not None and copy_archived(path, version, Path(place))
-            return cls(path, _opened(Path(place) if archived else path, version))
+        return cls(path, *_opened(path, version))
 
     @classmethod
     def create(cls, path: Path, schema: pa.Schema, properties: Mapping[str, str], commit: Commit) -> DeltaHandle:
@@ -97,7 +96,7 @@ class DeltaHandle:
         columns = Schema.from_arrow(stored_schema(str(path), schema))
         configuration = {**_PLAIN, **properties}
         try:
-            table = DeltaTable.create(
+            DeltaTable.create(
                 str(path),
                 schema=columns,
                 configuration=configuration,
@@ -106,7 +105,18 @@ class DeltaHandle:
             )
         except (DeltaError, OSError) as cause:
             raise _corrupt(path, "the table cannot be created", cause) from cause
-        return cls(path, table)
+        return cls.open(path)
+
+    def twin(self) -> DeltaHandle:
+        """A handle of its own at the same version, for another thread; the log is not listed."""
+        table = self._read_here()
+        with _reading(self.path, "the log"):
+            window = self._window.copy()
+            return DeltaHandle(self.path, window, DeltaTable(str(window.path), version=table.version()))
+
+    def begin_with(self, later: DeltaHandle) -> None:
+        """Start from the checkpoint that another handle, not used any more, has made."""
+        self._window, self._table, self.checkpointed = later._window, later._table, later.checkpointed
 
     @property
     def schema(self) -> pa.Schema:
@@ -120,19 +130,23 @@ class DeltaHandle:
 
     def log_entry(self, version: int) -> Path:
         """The file that holds `version` in the log."""
-        return self.path / LOG / f"{version:020d}.json"
+        return self.path / LOG / entry_name(version)
 
     def refresh(self) -> None:
         """Move to the newest version."""
         with _reading(self.path, "the log"):
-            self._table.update_incremental()
-        if self._table.version() != self.version:  # somebody else has committed
+            told = self._window.follow()
+        if not told:
+            self.reopen()
+        elif self._window.last != self.version:  # somebody else has committed
             self._apps.clear()
-            self.version = int(self._table.version())
+            self.version = self._window.last
+            self._read_here()
 
     def reopen(self) -> None:
         """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
-        self._table = _opened(self.path, None)
+        self._window, self._table = _opened(self.path, None)
+        self._writer = None
         self._apps.clear()
         self.version = int(self._table.version())
 
@@ -140,6 +154,7 @@ class DeltaHandle:
         """The table as of the very version that this handle is at, and no later one that somebody made meanwhile."""
         if self._table.version() != self.version:
             with _reading(self.path, "the log"):
+                self._window.follow(self.version)
                 self._table.load_as_version(self.version)
         return self._table
 
@@ -157,8 +172,9 @@ class DeltaHandle:
             TableCorrupt: an entry or checkpoint of ours that this version is read from is not what was written.
         """
         with _reading(self.path, "the log"):
-            check_checkpoint(self.path)
-            return [_checked(entry) for entry in entries_since_checkpoint(self.path)]
+            self._window.follow(self.version)
+            check_checkpoint(self.path, self._window.checkpoint)
+            return [_checked(self.path / entry) for entry in self._window.entries()]
 
     def commit(self, commit: Commit) -> None:
         """Make the next version if this handle is at the newest one, and move to it; else change nothing.
@@ -183,6 +199,8 @@ class DeltaHandle:
             raise TableCorrupt(msg) from cause
         self.version += 1
         self._apps.update(commit.transactions)
+        if commit.properties:
+            self._read_here()
 
     @property
     def is_plain(self) -> bool:
@@ -205,7 +223,7 @@ class DeltaHandle:
         raise ConflictError(msg)
 
     def _commit_through(self, commit: Commit) -> None:
-        change, table = commit.data_change, self._read_here()
+        change, table = commit.data_change, self._written_to()
         adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
         removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
         table.create_write_transaction(
@@ -216,8 +234,16 @@ class DeltaHandle:
             post_commithook_properties=_NO_HOOKS,
         )
 
+    def _written_to(self) -> DeltaTable:
+        """The table itself, whose log delta-rs lists with every commit."""
+        if self._writer is None:
+            self._writer = DeltaTable(str(self.path), version=self.version)
+        elif self._writer.version() != self.version:
+            self._writer.load_as_version(self.version)
+        return self._writer
+
     def _commit_properties(self, commit: Commit) -> None:
-        table = self._read_here()
+        table = self._written_to()
         made = [json.loads(table.schema().to_json()), {**table.metadata().configuration, **commit.properties}]
         table.alter.set_table_properties(
             dict(commit.properties),
@@ -234,19 +260,24 @@ class DeltaHandle:
         """
         if self.version - self.checkpointed < every:
             return []
-        version = self.version
+        version, log = self.version, self.path / LOG
         table = self._read_here()
         faults.point("checkpoint.before")
         try:
             table.create_checkpoint()
+            made = self._window.made()
+            for file in made:  # those of the checkpoint first, the hint where it is last
+                put_file(log / file.name, file.read_bytes())
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
         faults.point("checkpoint.after")
-        noted = note_checkpoint(self.path)
-        archive_entries(self.path, KEPT_VERSIONS)
-        self.reopen()
+        names = [file.name for file in made if version_of(file.name) == version]
+        note = note_checkpoint(self.path, version, names)
+        entry = f"{LOG}/{entry_name(version)}"
+        self._window = Window(self.path, version, [f"{LOG}/{name}" for name in names], [entry])
+        self._table = DeltaTable(str(self._window.path))
         self.checkpointed = version
-        return noted
+        return [*(log / file.name for file in made), note]
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
         """The kept versions up to this one, or `newest`, newest first, with what txstorm wrote into their commit infos.
@@ -258,7 +289,9 @@ class DeltaHandle:
         while (info := self._logged(version)) is not None:
             yield LogEntry(version, info)
             version -= 1
-        for entry in archived_entries(self.path):
+        if version < 0:
+            return
+        for entry in archived_entries(self.path):  # some versions are missing, where no savepoint needs them
             older = version_of(entry.name)
             if older is not None and older <= version:
                 yield LogEntry(older, _checked(entry))
@@ -266,7 +299,7 @@ class DeltaHandle:
     def _logged(self, version: int) -> Mapping[str, Any] | None:
         # What is in the archive was the entry, whatever a stale writer has put into the log since; one that is in
         # neither place may have been moved between the two looks.
-        archived = self.path / ARCHIVE / f"{version:020d}.json"
+        archived = self.path / ARCHIVE / entry_name(version)
         for entry in (archived, self.log_entry(version), archived):
             try:
                 return _checked(entry)
@@ -282,14 +315,22 @@ class DeltaHandle:
 
     def logged_paths(self) -> set[str]:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
-        return {path for paths in self.logged() for path in paths}
+        named = {path for name in self.entry_names() for path in self.paths_of_entry(name)}
+        return named | {file.path for file in self.files()}
 
-    def logged(self) -> Iterator[list[str]]:
-        """The same, in steps: the files of this version, then those of every entry of log and archive."""
-        yield [file.path for file in self.files()]
-        for entry in [*(self.path / LOG).glob("*.json"), *archived_entries(self.path)]:
-            _checked(entry)
-            yield list(paths_of(entry))
+    def entry_names(self) -> list[str]:
+        """The names of all entries of log and archive, listed; oldest first."""
+        names = {file.name for folder in (LOG, ARCHIVE) for file in (self.path / folder).glob("*.json")}
+        return sorted(name for name in names if version_of(name) is not None)
+
+    def paths_of_entry(self, name: str) -> list[str]:
+        """The files that an entry adds or removes, relative to the table; raises `TableCorrupt`."""
+        for folder in (LOG, ARCHIVE, LOG):  # as above
+            try:
+                return _undamaged(self.path / folder / name, lambda entry: list(checked_paths(entry)))
+            except FileNotFoundError:
+                continue
+        return []
 
     def read(
         self,
@@ -335,16 +376,24 @@ class DeltaHandle:
             return pa.table(self._read_here().get_add_actions(flatten=True))
 
 
-def _opened(path: Path, version: int | None) -> DeltaTable:
+def _opened(path: Path, version: int | None) -> tuple[Window, DeltaTable]:
     try:
-        check_log(path)
-        return DeltaTable(str(path), version=version)
-    except TableNotFoundError:
-        msg = f"{path}: expected a Delta table, found none; restore the directory, or name the right data directory"
-        raise TableCorrupt(msg) from None
+        window = Window.newest(path) if version is None else _archived(path, version)
+        if window.last < 0:
+            msg = f"{path}: expected a Delta table, found none; restore the directory, or name the right data directory"
+            raise TableCorrupt(msg)
+        return window, DeltaTable(str(window.path), version=version)
     except (DeltaError, OSError, ValueError) as cause:
         wanted = "" if version is None else f" at version {version}"
         raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause
+
+
+def _archived(path: Path, version: int) -> Window:
+    """The window of an earlier version, whose entries may move to the archive meanwhile."""
+    for _ in range(10):
+        with suppress(FileNotFoundError):
+            return Window.until(path, version)
+    return Window.until(path, version)
 
 
 @contextmanager
@@ -358,7 +407,10 @@ def _reading(path: Path, what: str) -> Iterator[None]:
 def is_table(path: Path) -> bool:
     """Whether there is the log of a Delta table at `path`, readable or not."""
     try:
-        return any((path / LOG).glob("[0-9]*"))
+        with os.scandir(path / LOG) as found:
+            return any(one.name[0].isdigit() for one in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
         return True
 
@@ -399,8 +451,12 @@ def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperti
 
 
 def _checked(entry: Path) -> Mapping[str, Any]:
+    return _undamaged(entry, own_info)
+
+
+def _undamaged(entry: Path, read: Callable[[Path], Answer]) -> Answer:
     try:
-        return own_info(entry)
+        return read(entry)
     except FileNotFoundError:
         raise
     except (ValueError, OSError) as cause:

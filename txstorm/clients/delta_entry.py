@@ -53,6 +53,18 @@ def put_entry(entry: Path, before: Path, data: bytes) -> bool:
         made.unlink(missing_ok=True)
 
 
+def put_file(file: Path, data: bytes) -> None:
+    """Write a file of a log, whole or not at all, over one of the same name."""
+    made = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+    try:
+        with made.open("xb") as stream:
+            stream.write(data)
+            os.fsync(stream.fileno())
+        made.replace(file)
+    finally:
+        made.unlink(missing_ok=True)
+
+
 def _linked(made: Path, entry: Path, before: Path) -> bool:
     try:
         os.link(made, entry)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -16,19 +15,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from txstorm.clients.local_file import check_file, check_files, read_whole
 
 LOG = "_delta_log"
 INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
 ARCHIVE = "_txstorm/log"
+SIDECARS = "_sidecars"
 CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
 _ENTRY = re.compile(r"(\d{20})\.json")
 # Spark's own checksums: of the table at a version, and Hadoop's of every file it writes.
-_SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*parquet\.crc)")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*\.crc)")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
+_PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
 # What was read of the source: nothing is decided by it, and its floats need not come back bit by bit.
 _UNCHECKED = {"extents"}
@@ -62,98 +66,84 @@ def check_log(table: Path) -> None:
     check_files(table / LOG, (".json", ".parquet", "_last_checkpoint"))
 
 
-def entries_since_checkpoint(table: Path) -> list[Path]:
-    """The entries that the newest version of the table at `table` is read from, and the one of the last checkpoint."""
-    names = [path.name for path in (table / LOG).iterdir()]
-    checkpoint = _newest_checkpoint(names)
-    kept = sorted(name for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) >= checkpoint)
-    return [table / LOG / name for name in kept]
-
-
-def note_checkpoint(table: Path) -> list[Path]:
-    """Write down what the files of the newest checkpoint are, which have no checksum; returns them and the note."""
-    names = [path.name for path in (table / LOG).iterdir()]
-    version = _newest_checkpoint(names)
-    files = sorted(name for name in names if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) == version)
+def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:
+    """Write down what the `files` of the checkpoint of `version` are, which have no checksum; returns the note."""
     note, made = table / NOTE, table / f"{NOTE}.tmp"
     note.parent.mkdir(exist_ok=True)
     made.write_text(json.dumps({"version": version, "files": {name: _digest(table / LOG / name) for name in files}}))
     made.replace(note)
-    return [*(table / LOG / name for name in files), table / LOG / "_last_checkpoint", note]
+    return note
 
 
-def archive_entries(table: Path, keep: int) -> None:
-    """Move entries and checkpoints out of the log that only older versions are read from, once there are many.
+def newest_complete(table: Path, paths: Iterable[str], most: int | None = None) -> tuple[int, list[str]]:
+    """The newest checkpoint that is all there: its version and its files; (-1, []) where there is none.
 
-    The log then begins with a checkpoint at least `keep` versions back. A writer lists all of the log with every
-    commit; what is in the archive costs nothing until somebody asks for an old version.
+    Args:
+        table: the table's directory.
+        paths: files of a log or archive, relative to the table; others than those of checkpoints do not matter.
+        most: the highest version to look at.
     """
-    names = [path.name for path in (table / LOG).iterdir()]
-    newest = _newest_checkpoint(names)
-    first = max((version for version in _checkpoints(names) if version <= newest - keep), default=0)
-    old = sorted((version, name) for name in names if (version := version_of(name)) is not None and version < first)
-    if len(old) < keep:
-        return
-    (table / ARCHIVE).mkdir(parents=True, exist_ok=True)
-    for _, name in old:
-        if (table / ARCHIVE / name).exists():  # what a writer that slept for long has left here is no entry
-            (table / LOG / name).unlink()
-        else:
-            (table / LOG / name).rename(table / ARCHIVE / name)
+    found: dict[int, list[str]] = defaultdict(list)
+    for path in paths:
+        version = checkpoint_version(path.rpartition("/")[2])
+        if version is not None and (most is None or version <= most):
+            found[version].append(path)
+    for version in sorted(found, reverse=True):
+        files = _complete(table, sorted(found[version]))
+        if files:
+            return version, files
+    return -1, []
 
 
-def archived_entries(table: Path) -> list[Path]:
-    """The archived entries, newest first."""
-    return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
+def _complete(table: Path, paths: Sequence[str]) -> list[str]:
+    """The files of one checkpoint of a version, of which several may be there, maybe in parts."""
+    for path in paths:
+        parts = _PART.fullmatch(path.rpartition("/")[2])
+        if parts is None:
+            if all((table / LOG / SIDECARS / name).exists() for name in _sidecars(table / path)):
+                return [path]
+        elif int(parts[1]) == 1:
+            stem, count = path[: -len("0000000001.0000000001.parquet")], int(parts[2])
+            wanted = [f"{stem}{number:010d}.{count:010d}.parquet" for number in range(1, count + 1)]
+            if set(wanted) <= set(paths):
+                return wanted
+    return []
 
 
-def remove_archived(table: Path, first: int, also: Collection[int], most: int) -> bool:
-    """Remove files from the archive that no version from `first` on, and none of `also`, is read from.
-
-    At most `most` of them; returns whether there were any.
-    """
-    names = [path.name for path in (table / ARCHIVE).glob("*")]
-    begins = {version: max((one for one in _checkpoints(names) if one <= version), default=0) for version in also}
-    begin = max((one for one in _checkpoints(names) if one <= first), default=0)
-    doomed = []
-    for name in sorted(names):
-        version = version_of(name)
-        if version is None or version >= begin or any(start <= version <= one for one, start in begins.items()):
-            continue
-        doomed.append(name)
-    for name in doomed[:most]:
-        (table / ARCHIVE / name).unlink(missing_ok=True)
-    return bool(doomed)
+def _sidecars(checkpoint: Path) -> list[str]:
+    """The names of the files that a checkpoint of version 2 says its actions are in."""
+    try:
+        if checkpoint.suffix == ".json":
+            actions = [json.loads(line) for line in read_whole(checkpoint).splitlines()]
+            return [Path(unquote(one["sidecar"]["path"])).name for one in actions if "sidecar" in one]
+        check_file(checkpoint)
+        if "sidecar" not in pq.read_schema(checkpoint).names:
+            return []
+        found = pq.read_table(checkpoint, columns=["sidecar"])["sidecar"].to_pylist()
+        return [Path(unquote(one["path"])).name for one in found if one]
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        return []  # damaged: whoever reads it says so
 
 
-def copy_archived(table: Path, version: int, place: Path) -> bool:
-    """Make a log in `place` that ends with the archived `version`; False when that is not in the archive."""
-    archive = table / ARCHIVE
-    if not (archive / f"{version:020d}.json").exists():
-        return False
-    names = [path.name for path in archive.iterdir()]
-    first = max((found for found in _checkpoints(names) if found <= version), default=0)
-    (place / LOG).mkdir()
-    for name in names:
-        if (found := version_of(name)) is not None and first <= found <= version:
-            check_file(archive / name)
-            shutil.copyfile(archive / name, place / LOG / name)
-    return True
+def checkpoint_version(name: str) -> int | None:
+    """The version that a file of a checkpoint, or a part of one, is of; None for other files."""
+    found = _CHECKPOINT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def entry_name(version: int) -> str:
+    """The name of the entry of `version`."""
+    return f"{version:020d}.json"
 
 
 def version_of(name: str) -> int | None:
-    """The version that a file of the log is of; None for files that are of none."""
+    """The version that a file of the log is of; None for other files."""
     found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name) or _SUM.fullmatch(name)
     return int(found[1]) if found else None
 
 
-def _checkpoints(names: Iterable[str]) -> list[int]:
-    return [int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))]
-
-
-def check_checkpoint(table: Path) -> None:
-    """Raise `ValueError` where the newest checkpoint is not what was noted; one of somebody else has no note."""
-    version = _newest_checkpoint(path.name for path in (table / LOG).iterdir())
+def check_checkpoint(table: Path, version: int) -> None:
+    """Raise `ValueError` where the checkpoint of `version` is not what was noted; one of another writer has no note."""
     try:
         note = json.loads(read_whole(table / NOTE))
         noted = note["files"] if note["version"] == version else {}
@@ -163,10 +153,6 @@ def check_checkpoint(table: Path) -> None:
         if _digest(table / LOG / name) != digest:
             msg = f"the checkpoint {name} is not what was written"
             raise ValueError(msg)
-
-
-def _newest_checkpoint(names: Iterable[str]) -> int:
-    return max(_checkpoints(names), default=-1)
 
 
 def _digest(path: Path) -> str:
@@ -181,10 +167,21 @@ def own_info(entry: Path) -> Mapping[str, Any]:
     Raises:
         ValueError: it is not what was written.
     """
+    return _own(entry)[0]
+
+
+def checked_paths(entry: Path) -> Iterator[str]:
+    """The files that a log entry adds or removes, relative to the table; raises as `own_info`."""
+    _, actions = _own(entry)
+    for action in (*actions["add"], *actions["remove"]):
+        yield unquote(action["path"])
+
+
+def _own(entry: Path) -> tuple[Mapping[str, Any], dict[str, list[Any]]]:
     try:
         actions = _actions(entry)
         if not actions:
-            return {}
+            return {}, actions
         own = info_of(actions["commitInfo"][0])
         ours = bool(own) or any(one["appId"].startswith(f"{INFO}/") for one in actions["txn"])
         intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
@@ -194,7 +191,7 @@ def own_info(entry: Path) -> Mapping[str, Any]:
     if not intact:
         msg = "its checksum is not that of its content"
         raise ValueError(msg)
-    return own if ours else _foreign(actions)
+    return (own if ours else _foreign(actions)), actions
 
 
 def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:

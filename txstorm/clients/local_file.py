@@ -41,11 +41,13 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
         os.close(handle)
 
 
-def check_file(path: Path, size: int | None = None) -> None:
-    """Raise `OSError` unless there is a file at `path`, of `size` bytes where that is known."""
+def check_file(path: Path, size: int | None = None, most: int | None = None) -> None:
+    """Raise `OSError` unless there is a file at `path`, of `size` bytes where that is known, and at most `most`."""
     found = _checked(path.stat(), path).st_size
     if size is not None and found != size:
         raise OSError(errno.EIO, f"expected {size} bytes, got {found}", str(path))
+    if most is not None and found > most:
+        raise OSError(errno.EFBIG, f"expected at most {most} bytes, got {found}", str(path))
 
 
 def check_files(directory: Path, suffixes: Iterable[str]) -> None:

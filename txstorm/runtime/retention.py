@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from txstorm import faults
@@ -11,7 +11,7 @@ from txstorm.runtime.books import Books
 from txstorm.state.history import HISTORY
 from txstorm.state.horizon import find_horizon, prune_history
 from txstorm.state.intent import CHANGES, STATE
-from txstorm.state.retention import keep_only, prune_changes, retain_table
+from txstorm.state.retention import Steps, keep_only, prune_changes, retain_table
 from txstorm.state.savepoint import kept_versions
 from txstorm.state.store import StateStore
 from txstorm.state.table import TableRef
@@ -52,7 +52,7 @@ class Retention:
         """Whether it is time again; asked by the driver thread."""
         return self._monotonic() - self._begun >= max(LEAST_SECONDS, self._seconds / SHARE)
 
-    def steps(self) -> Iterator[None]:
+    def steps(self) -> Steps[None]:
         """Move the beginning of the kept history, say so in the ledger, and remove what is before it.
 
         Savepoints are looked at after that is said: one that is made meanwhile sees it, or is seen here.
@@ -70,15 +70,15 @@ class Retention:
         if horizon.txid > self._books.kept():
             self._books.write_kept(horizon.txid)
         faults.point("retain.announced")
-        yield
+        yield None
         yield from self._tables(horizon.txid)
-        version = prune_history(data_dir, horizon.files, self._millis)
-        yield
+        version = yield from prune_history(data_dir, horizon.files, self._millis)
+        yield None
         yield from keep_only(data_dir, data_dir / HISTORY, version)
         faults.point("retain.after")
         log.info("the kept history begins with txid %s", horizon.txid)
 
-    def _tables(self, txid: int) -> Iterator[None]:
+    def _tables(self, txid: int) -> Steps[None]:
         store, epoch = self._store, self._books.epoch
         saved = kept_versions(self._books.savepoints().values())
         tables = sorted(store.tables.items(), key=lambda item: item[0].kind != STATE)  # states before their changes
@@ -87,7 +87,7 @@ class Retention:
             if ref.kind == CHANGES and (as_of := states.get(ref.name)) is not None:
                 table.refresh()
                 prune_changes(table, as_of, epoch, self._millis)
-                yield
+                yield None
             kept = partial(self._kept, ref)
             as_of = yield from retain_table(store.data_dir, table, txid, epoch, saved.get(ref.uri, frozenset()), kept)
             if ref.kind == STATE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,7 +13,9 @@ from txstorm.errors import FencedError, TxstormError
 from txstorm.runtime.retention import Retention
 from txstorm.state.compact import Compaction
 from txstorm.state.gathering import Gathering
+from txstorm.state.retention import Steps
 from txstorm.state.store import StateStore
+from txstorm.state.table import DeltaTableState, Shortening
 
 log = logging.getLogger("txstorm.upkeep")
 
@@ -53,6 +55,7 @@ class Upkeep:
         self._busy = self._tidying = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._shortening: threading.Thread | None = None
 
     def committed(self) -> None:
         """A group was committed; one log that has become long is shortened before the next one is published."""
@@ -60,11 +63,35 @@ class Upkeep:
         table = None if self._tidying else next((one for one in self._store.tables.values() if one.is_long), None)
         if table is not None:
             self._tidying = True
-            self._in_turn(table.tidy).add_done_callback(lambda done: self._back(lambda: self._tidied(done)))
+            self._shorten(table)
 
-    def _tidied(self, done: Future[Any]) -> None:
+    def _shorten(self, table: DeltaTableState) -> None:
+        """Shorten a log beside commits: what is written on a thread of its own is taken up in the committer's turn."""
+
+        def begin(done: Future[Any]) -> None:
+            if (error := done.exception()) is not None:
+                self._back(lambda: self._shortened(error))
+                return
+            self._shortening = threading.Thread(target=write, args=(done.result(),), name="txstorm-log", daemon=True)
+            self._shortening.start()
+
+        def write(work: Shortening) -> None:
+            try:
+                all(not self._stopping.is_set() for _ in work.steps())
+            except BaseException as error:  # noqa: BLE001 - handed to the driver thread
+                failed = error
+                self._back(lambda: self._shortened(failed))
+            else:
+                self._back(lambda: take_up(work))
+
+        def take_up(work: Shortening) -> None:
+            answer = self._in_turn(lambda: table.shortened(work))
+            answer.add_done_callback(lambda done: self._back(lambda: self._shortened(done.exception())))
+
+        self._in_turn(table.shortening).add_done_callback(begin)
+
+    def _shortened(self, error: BaseException | None) -> None:
         self._tidying = False
-        error = done.exception()
         if error is not None:
             self._fail(error)
 
@@ -99,20 +126,44 @@ class Upkeep:
         self._step(retention.steps())
         return None
 
-    def _step(self, steps: Iterator[None]) -> None:
-        def then(more: bool) -> None:
-            if more and not self._stopping.is_set():
-                self._step(steps)
-            else:
-                self._ended(None)
+    def _step(self, steps: Steps[None], answer: Any = None) -> None:
+        """Advance `steps` in the committer's turn; what one of them asks for is found on a thread beside commits."""
 
-        self._ask(lambda: next(steps, self) is not self, then)
+        def then(asked: Callable[[], Any] | Upkeep | None) -> None:
+            if asked is self or self._stopping.is_set():
+                self._ended(None)
+            elif callable(asked):
+                self._find(asked, lambda found: self._step(steps, found))
+            else:
+                self._step(steps)
+
+        def advanced() -> Any:
+            try:
+                return steps.send(answer)
+            except StopIteration:
+                return self
+
+        self._ask(advanced, then)
+
+    def _find(self, asked: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def find() -> None:
+            try:
+                found = asked()
+            except Exception as error:  # noqa: BLE001 - handed to the driver thread
+                failed = error
+                self._back(lambda: self._ended(failed))
+            else:
+                self._back(lambda: then(found))
+
+        self._thread = threading.Thread(target=find, name="txstorm-upkeep", daemon=True)
+        self._thread.start()
 
     def end(self) -> None:
         """Leave off what is under way, after the file at hand; what it has written is swept."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in (self._thread, self._shortening):
+            if thread is not None:
+                thread.join()
 
     def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Have `call` made in the committer's turn, and then `then` with its answer, here."""

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
 from txstorm.clients.seal import sealed
-from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
 from txstorm.ledger.durable import sync_file
 from txstorm.state.properties import due, log_properties, recorded
 from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
-from txstorm.state.table import checkpoint_after
+from txstorm.state.table import Archiving, Shortening, checkpoint_after
 from txstorm.state.tiling import check_tiles
 
 log = logging.getLogger("txstorm.history")
@@ -152,12 +152,9 @@ def _sync_entry(handle: DeltaHandle, version: int) -> None:
 
 
 def _tidy(handle: DeltaHandle) -> None:
-    """Shorten what a start, and each of the next calls, reads of the log; one that fails only costs time."""
-    try:
-        for file in handle.checkpoint(checkpoint_after(handle)):
-            sync_file(file)
-    except (TableCorrupt, OSError) as cause:
-        log.warning("table %s: no checkpoint: %s", HISTORY, cause)
+    """Shorten what a start, and each of the next calls, reads of the log."""
+    for _ in Shortening(handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
+        pass
 
 
 def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:

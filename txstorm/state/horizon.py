@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from txstorm.clients.delta import Commit, DeltaHandle, is_table
 from txstorm.errors import ConflictError
 from txstorm.ledger.durable import sync_file
 from txstorm.state.history import HISTORY
-from txstorm.state.table import CHECKPOINT_EVERY, PRUNED
+from txstorm.state.retention import Steps, beside
+from txstorm.state.table import CHECKPOINT_EVERY, PRUNED, Archiving, Shortening
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Horizon:
     files: tuple[str, ...]
 
 
-def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Generator[None, None, Horizon | None]:
+def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | None]:
     """The last transaction of `timeline` that is not younger than `cutoff` (UTC microseconds since 1970), in steps.
 
     None when the history table has none. Of a rewound topology it is none before that to which it was rewound.
@@ -40,7 +42,7 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Generator[None, 
     """
     if not is_table(data_dir / HISTORY):
         return None
-    handle = DeltaHandle.open(data_dir / HISTORY)
+    handle = yield from beside(partial(DeltaHandle.open, data_dir / HISTORY))
     older: list[tuple[str, pa.Table]] = []
     txid = None
     for path in _in_order(handle):
@@ -51,18 +53,18 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Generator[None, 
         if old.num_rows < rows.num_rows:
             break
         older.append((path, rows))
-        yield
+        yield None
     if txid is None:
         return None
     return Horizon(txid, tuple(path for path, rows in older if not _any_kept(rows, timeline, txid)))
 
 
-def prune_history(data_dir: Path, files: Sequence[str], now: int) -> int:
+def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
     """Let `files` leave the history table; returns its version. `now`: milliseconds since 1970.
 
-    Called in the committer's turn; where somebody else has just written to the table, nothing is done this time.
+    In steps of the committer's turn; where somebody else has just written to the table, nothing is done this time.
     """
-    handle = DeltaHandle.open(data_dir / HISTORY)
+    handle = yield from beside(partial(DeltaHandle.open, data_dir / HISTORY))
     leaving = [file for file in handle.files() if file.path in set(files)]
     if leaving:
         try:
@@ -73,8 +75,8 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> int:
         for file in (handle.log_entry(handle.version), handle.log_entry(handle.version).parent):
             sync_file(file)
         faults.point("retain.history")
-    for file in handle.checkpoint(CHECKPOINT_EVERY):
-        sync_file(file)
+    work = Shortening(handle, HISTORY, CHECKPOINT_EVERY, Archiving())
+    yield from beside(lambda: list(work.steps()))
     return handle.version
 
 

@@ -11,12 +11,13 @@ something that is not needed, and that the next time removes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from txstorm import faults
 from txstorm.clients.delta import DeltaHandle
-from txstorm.clients.delta_log import remove_archived
+from txstorm.clients.delta_archive import expired_files, remove_archived
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import STATE
 from txstorm.state.readers import removing
@@ -26,7 +27,8 @@ from txstorm.state.table import DeltaTableState
 from txstorm.state.versions import staying
 
 Answer = TypeVar("Answer")
-Steps = Generator[None, None, Answer]
+Steps = Generator[Callable[[], Any] | None, Any, Answer]
+"""Steps of the committer's turn. One that yields a call asks for its answer, which may be found beside commits."""
 
 AT_ONCE = 64
 """Files that are removed, or entries of a log that are read, in one step."""
@@ -55,13 +57,14 @@ def retain_table(
     Raises:
         TableCorrupt: the log, or a version of a savepoint, is damaged.
     """
-    found = yield from _newest_until(DeltaHandle.open(table.path), txid, state=table.ref.kind == STATE)
+    handle = yield from beside(partial(DeltaHandle.open, table.path))
+    found = yield from _newest_until(handle, txid, state=table.ref.kind == STATE)
     if found is None:
         return None
     version, as_of = found
     yield from _remove_versions(data_dir, table.path, version, saved)
-    yield
-    handle = DeltaHandle.open(table.path)
+    yield None
+    handle = yield from beside(partial(DeltaHandle.open, table.path))
 
     def needed() -> set[str]:
         older = (DeltaHandle.open(table.path, one) for one in saved if one < version)
@@ -70,6 +73,12 @@ def retain_table(
     doomed = yield from unlogged(table.path, epoch, needed, handle, AT_ONCE)
     yield from _remove_files(data_dir, [table.path / path for path in doomed])
     return as_of
+
+
+def beside(call: Callable[[], Answer]) -> Steps[Answer]:
+    """The answer of `call`, found beside commits where whoever advances the steps can do so: it lists a directory."""
+    found = yield call
+    return call() if found is None else found
 
 
 def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> None:
@@ -91,7 +100,8 @@ def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> N
 def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
     """Remove archived versions below `version`, and files no log entry names, of a table that no savepoint names."""
     yield from _remove_versions(data_dir, table, version, ())
-    doomed = yield from unlogged(table, 0, set, DeltaHandle.open(table), AT_ONCE)
+    handle = yield from beside(partial(DeltaHandle.open, table))
+    doomed = yield from unlogged(table, 0, set, handle, AT_ONCE)
     yield from _remove_files(data_dir, [table / path for path in doomed])
 
 
@@ -111,18 +121,20 @@ def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple
         if as_of is not None and as_of <= txid:
             return entry.version, as_of
         if number % AT_ONCE == 0:
-            yield
+            yield None
     return None
 
 
 def _remove_versions(data_dir: Path, table: Path, version: int, saved: Collection[int]) -> Steps[None]:
-    while True:
+    doomed = yield from beside(partial(expired_files, table, version, saved))
+    while doomed:
         with removing(data_dir) as free:
-            removed = free and remove_archived(table, version, saved, AT_ONCE)
-        if not removed:
-            return
+            if not free:
+                return
+            remove_archived(table, doomed[:AT_ONCE])
+        doomed = doomed[AT_ONCE:]
         faults.point("retain.log")
-        yield
+        yield None
 
 
 def _remove_files(data_dir: Path, files: list[Path]) -> Steps[None]:
@@ -134,4 +146,4 @@ def _remove_files(data_dir: Path, files: list[Path]) -> Steps[None]:
                 file.unlink(missing_ok=True)
         files = files[AT_ONCE:]
         faults.point("retain.files")
-        yield
+        yield None

@@ -333,7 +333,7 @@ class StateStore:
             work: Compaction | Gathering | None = self._compaction(ref.name, now, stays=stays)
         else:
             self._loose[uri] = 0
-            table = DeltaTableState.open(self.data_dir, self._delta[ref].owner, ref)
+            table = self._delta[ref].twin()
             work = Gathering(table, self._epoch, now) if are_many(small_files(table)) else None
         if work is not None:
             self._works[uri] = work
@@ -376,8 +376,7 @@ class StateStore:
         if base >= as_of and not (stays and not growth.is_settled):
             return None
         growth.begin(time.monotonic(), whole=as_of == last)
-        owner = self._delta[kept].owner
-        opened = [partial(DeltaTableState.open, self.data_dir, owner, ref) for ref in (kept, changes)]
+        opened = [self._delta[ref].opener() for ref in (kept, changes)]
         return Compaction(
             kept.uri, (opened[0], opened[1]), growth, base, max(base, as_of), self._epoch, now, stays=stays
         )

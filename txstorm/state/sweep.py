@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence, Set
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from txstorm import faults
 from txstorm.clients.delta import DataFile, DeltaHandle
@@ -14,22 +15,24 @@ from txstorm.state.staging import STAGED, epoch_of
 
 def unlogged(
     table: Path, epoch: int, kept: Callable[[], set[str]], handle: DeltaHandle, at_once: int
-) -> Generator[None, None, list[str]]:
+) -> Generator[Callable[[], Any] | None, Any, list[str]]:
     """What `sweep_table` would remove, found in steps of `at_once` log entries.
 
     `handle` is at the newest version, and `kept` tells what is staged now: what is staged or published later is not
     found. It is asked after the look at what is there, since tasks of a large commit may be writing.
     """
-    there = _unneeded(_found(table), epoch, set())
+    there = _unneeded((yield partial(_found, table)) or _found(table), epoch, set())
     needed = kept() if there else set()
     found = [path for path in there if path not in needed]
     if not found:
         return []
     logged: set[str] = set()
-    for number, paths in enumerate(handle.logged(), start=1):
-        logged.update(paths)
+    logged.update(file.path for file in handle.files())
+    names = (yield handle.entry_names) or handle.entry_names()
+    for number, name in enumerate(names, start=1):
+        logged.update(handle.paths_of_entry(name))
         if number % at_once == 0:
-            yield
+            yield None
     return [path for path in found if path not in logged]
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
+from txstorm.clients import delta_archive
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta_archive import archive_entries, log_retention
 from txstorm.clients.delta_lock import is_shared
 from txstorm.clients.delta_log import paths_of
+from txstorm.clients.delta_values import LOG_RETENTION
 from txstorm.errors import TableCorrupt
 from txstorm.ledger.durable import sync_file
 from txstorm.state.intent import STATE, IntentTable
@@ -35,6 +40,12 @@ log = logging.getLogger("txstorm.state")
 
 CHECKPOINT_EVERY = 20
 CHECKPOINT_MOST = 100
+ARCHIVING_SHARE = 100
+"""So many times within the retention of a log its oldest entries are moved to the archive."""
+MOST_ENTRIES = 1_000_000
+"""Entries of a log beyond which a run warns: every reader lists them."""
+LEAST_SECONDS = 60.0
+"""Time in which a rate is measured at least."""
 
 
 def checkpoint_after(handle: DeltaHandle) -> int:
@@ -42,14 +53,76 @@ def checkpoint_after(handle: DeltaHandle) -> int:
     return max(CHECKPOINT_EVERY, min(handle.checkpointed // 2, CHECKPOINT_MOST))
 
 
+class Archiving:
+    """When the log of a table is listed again, to move old entries to the archive; used by one thread at a time.
+
+    Each time some hundredth of what the log keeps is moved. So the cost of listing it, which grows with its length, is
+    spread over as many commits.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._next = 0.0
+        self._started: tuple[float, int] | None = None
+        self._warned = False
+
+    def steps(self, handle: DeltaHandle, uri: str) -> Iterator[None]:
+        """Move what has to be moved now, in steps; warn once of a log with more entries than readers should list."""
+        now, seconds = self._wall(), log_retention(handle.properties)
+        since, first = self._started = self._started or (now, handle.version)
+        rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
+        expected = rate * seconds
+        if now >= self._next and seconds < math.inf:
+            self._next = now + max(seconds, delta_archive.CHECKPOINT_SECONDS) / ARCHIVING_SHARE
+            expected = max(expected, (yield from archive_entries(handle.path, seconds, now)))
+        if expected > MOST_ENTRIES and not self._warned:
+            self._warned = True
+            log.warning(
+                "table %s: makes %.3g versions a second, so its log has, or will have, %.3g entries in the %g s that "
+                "it keeps them (%s), and readers list them all: expected at most %d; make fewer versions (larger "
+                "transactions, a larger max_group_txids), or set a smaller log_retention",
+                *(uri, rate, expected, seconds, LOG_RETENTION, MOST_ENTRIES),
+            )
+
+
+class Shortening:
+    """A checkpoint of a table, and the move of old entries to the archive, beside commits.
+
+    `steps` runs on any thread, as the handle is its own. A checkpoint only saves time, so one that fails (a full disk)
+    is reported and does not stop the run.
+
+    Attributes:
+        handle: at the version of the checkpoint.
+        made: whether there is a new one.
+    """
+
+    def __init__(self, handle: DeltaHandle, uri: str, every: int, archiving: Archiving) -> None:
+        self.handle, self.made = handle, False
+        self._uri, self._every, self._archiving = uri, every, archiving
+
+    def steps(self) -> Iterator[None]:
+        """Write and move; between two steps the work can be left off."""
+        try:
+            files = self.handle.checkpoint(self._every)
+            for file in files:
+                sync_file(file)
+            self.made = bool(files)
+            yield
+            if self.made:
+                yield from self._archiving.steps(self.handle, self._uri)
+        except (TableCorrupt, OSError) as cause:
+            log.warning("table %s: no checkpoint: %s", self._uri, cause)
+
+
 class DeltaTableState(LoggedTable):
     """A table in a data directory, at the version last read."""
 
     def __init__(self, data_dir: Path, owner: Owner, ref: TableRef, handle: DeltaHandle) -> None:
-        self.path = data_dir / ref.uri
+        self.data_dir, self.path = data_dir, data_dir / ref.uri
         self._handle = handle
         self._writer: Writer = DIRECT
         self._long_after = CHECKPOINT_EVERY
+        self._archiving = Archiving()
         super().__init__(owner, ref, handle, str(self.path))
 
     @classmethod
@@ -116,7 +189,7 @@ class DeltaTableState(LoggedTable):
 
     @property
     def is_long(self) -> bool:
-        """Whether `tidy` would shorten the log; may be asked by any thread."""
+        """Whether the log is to be shortened; may be asked by any thread."""
         return self._handle.version >= self._handle.checkpointed + self._long_after
 
     def _checkpoint_after(self) -> int:
@@ -124,17 +197,28 @@ class DeltaTableState(LoggedTable):
         alone = self._writer is DIRECT and self._handle.is_plain
         return checkpoint_after(self._handle) if alone else CHECKPOINT_EVERY
 
-    def tidy(self) -> None:
-        """Shorten what has to be read of the log, where it is long; called in the committer's turn, between groups.
+    def twin(self) -> DeltaTableState:
+        """The table on a handle of its own at the same version, for another thread; the log is not listed."""
+        return DeltaTableState(self.data_dir, self.owner, self.ref, self._handle.twin())
 
-        A checkpoint only saves time, so one that fails (a full disk) is reported and does not stop the run.
-        """
-        try:
-            for file in self._handle.checkpoint(self._long_after):
-                sync_file(file)
+    def shortening(self) -> Shortening:
+        """What shortens the log; called in the committer's turn. Call `shortened` with it, when its steps are over."""
+        return Shortening(self._handle.twin(), self.ref.uri, self._long_after, self._archiving)
+
+    def shortened(self, done: Shortening) -> None:
+        """Start from the checkpoint that `done` has made, if it has; called in the committer's turn."""
+        if done.made:
+            self._handle.begin_with(done.handle)
             self._long_after = self._checkpoint_after()
-        except (TableCorrupt, OSError) as cause:
-            log.warning("table %s: no checkpoint: %s", self.ref.uri, cause)
+
+    def tidy(self) -> None:
+        """Shorten the log where it is long, at once: where there are no commits beside that would have to wait."""
+        if self.is_long:
+            work = self.shortening()
+            for _ in work.steps():
+                pass
+            self.shortened(work)
+        self._long_after = self._checkpoint_after()
 
     def sync(self, version: int) -> None:
         """Make a version of the log durable."""

@@ -1,10 +1,12 @@
 """The log of a table stays short, and nothing of it is lost."""
 
+import time
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txstorm.clients import delta
+from txstorm.clients import delta_archive as archive
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.delta_log import ARCHIVE, LOG
 from txstorm.errors import TableCorrupt
@@ -15,7 +17,7 @@ LAST = 60
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """A table of LAST commits, one row each, with a checkpoint every fifth; a log of some ten versions."""
-    monkeypatch.setattr(delta, "KEPT_VERSIONS", 10)
+    monkeypatch.setattr(archive, "KEPT_VERSIONS", 10)
     schema = pa.schema([("n", pa.int64())])
     handle = DeltaHandle.create(tmp_path, schema, {}, Commit({}, {"kind": "create"}))
     for n in range(1, LAST + 1):
@@ -24,6 +26,7 @@ def table(tmp_path, monkeypatch):
         handle.commit(Commit({"app": n}, {"n": n}, [DataFile(f"{n}.parquet", size)]))
         handle.refresh()
         handle.checkpoint(5)
+        list(archive.archive_entries(tmp_path, 60, time.time() + 7200))
     return handle
 
 

@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import threading
+import time
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
-from txstorm.clients.delta_log import archive_entries
+from txstorm.clients.delta_archive import archive_entries
 from txstorm.errors import ConflictError, TableCorrupt
 
 SCHEMA = pa.schema([("k", pa.string()), ("_txid", pa.int64())])
@@ -96,7 +97,7 @@ def test_one_that_slept_while_its_version_was_archived_conflicts(tmp_path):
         if number == 5:
             other.checkpoint(1)
     other.checkpoint(1)
-    archive_entries(tmp_path / "t", 2)
+    list(archive_entries(tmp_path / "t", 60, time.time() + 7200, 2))
     log = sorted(path.name for path in sleeper.log_entry(0).parent.iterdir())
     assert sleeper.log_entry(2).name not in log  # the name is free
     with pytest.raises(ConflictError):

@@ -77,10 +77,13 @@ class Bench:
         """The loop of the driver, until nothing comes any more."""
         for _ in range(steps):
             self.upkeep.look(idle=False)
+            for thread in (self.upkeep._shortening, self.upkeep._thread):
+                if thread is not None:
+                    thread.join()
             while self.inbox:
                 self.inbox.pop(0)()
-            if self.upkeep._thread is not None:
-                self.upkeep._thread.join()
+                if self.upkeep._thread is not None:
+                    self.upkeep._thread.join()
 
 
 def test_it_works_on_its_own_thread_and_ends_in_turn():
@@ -111,22 +114,44 @@ class Log:
     def __init__(self, bench, error=None):
         self.bench, self.error, self.is_long = bench, error, True
 
-    def tidy(self):
+    def shortening(self):
         assert self.bench.turns == 1
+        return self
+
+    def steps(self):
+        assert threading.current_thread().name == "txstorm-log"
+        yield
         if self.error is not None:
             raise self.error
+
+    def shortened(self, work):
+        assert (work, self.bench.turns) == (self, 1)
         self.is_long = False
 
 
-def test_long_logs_are_shortened_in_turn_one_after_a_commit():
+def test_long_logs_are_shortened_beside_commits_one_after_a_commit():
     bench = Bench()
     bench.store.tables = {"a": Log(bench), "b": Log(bench)}
     for left in (1, 0, 0):
         bench.upkeep.committed()
         bench.upkeep.committed()  # the first one has not been answered yet
-        assert sum(log.is_long for log in bench.store.tables.values()) == left
         bench.turn(1)
+        assert sum(log.is_long for log in bench.store.tables.values()) == left
     assert bench.failures == []
+
+
+def test_what_a_step_of_retention_asks_for_is_found_beside_commits():
+    bench, found = Bench(), []
+
+    class Asking(Kept):
+        def steps(self):
+            self.due = False
+            found.append((yield lambda: (threading.current_thread().name, self.bench.turns)))
+            found.append((yield None))
+
+    bench.upkeep._retention = Asking(bench)
+    bench.turn()
+    assert found == [("txstorm-upkeep", 0), None]
 
 
 def test_a_fault_of_shortening_ends_the_run():

@@ -8,7 +8,6 @@ import pytest
 
 from txstorm import faults
 from txstorm.clients.delta import Commit, DeltaHandle
-from txstorm.clients.delta_log import entries_since_checkpoint
 from txstorm.errors import DataDirectoryError
 from txstorm.state.history import append_history, check_history, read_history
 from txstorm.state.table import CHECKPOINT_EVERY, CHECKPOINT_MOST
@@ -68,7 +67,7 @@ def test_what_is_read_of_its_log_does_not_grow(tmp_path):
     txids, lengths = range(1, CHECKPOINT_MOST + 30), []
     for txid in txids:
         append_history(tmp_path, [row(txid)])
-        lengths.append(len(entries_since_checkpoint(tmp_path / "history")))
+        lengths.append(len(DeltaHandle.open(tmp_path / "history").checked_infos()))
     assert max(lengths) <= CHECKPOINT_MOST
     check_history(tmp_path)
     assert read_history(tmp_path)["txid"].to_pylist() == [*txids]

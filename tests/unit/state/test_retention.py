@@ -9,7 +9,7 @@ import pytest
 from store_cases import COUNTS, INCARNATION, intent_of, open_store, record, tidy
 
 from txstorm import faults
-from txstorm.clients import delta
+from txstorm.clients import delta_archive
 from txstorm.clients.delta import DeltaHandle
 from txstorm.errors import FencedError, StateError
 from txstorm.runtime.retention import Retention
@@ -49,7 +49,9 @@ def world(made, tmp_path):
 
 
 def shorten(patch):
-    patch.setattr(delta, "KEPT_VERSIONS", 4)
+    patch.setattr(delta_archive, "KEPT_VERSIONS", 4)
+    patch.setattr(delta_archive, "CHECKPOINT_SECONDS", 0.0)
+    patch.setattr(table, "log_retention", lambda _: 0.0)
     patch.setattr(table, "CHECKPOINT_EVERY", 2)
     patch.setattr(table, "CHECKPOINT_MOST", 2)
     patch.setattr(horizon, "CHECKPOINT_EVERY", 2)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -17,8 +18,9 @@ from wide_cases import WIDE, wide_rows
 from txstorm import faults
 from txstorm.clients import delta as delta_client
 from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta_archive import archive_entries
 from txstorm.clients.delta_lock import is_shared
-from txstorm.clients.delta_log import ARCHIVE, LOG, archive_entries
+from txstorm.clients.delta_log import ARCHIVE, LOG
 from txstorm.clients.delta_spark import SparkDelta
 from txstorm.errors import ConflictError, FencedError, InputError, TableCorrupt
 from txstorm.state.spark_writer import SparkWriter
@@ -285,7 +287,7 @@ def test_the_log_is_shortened_and_spark_goes_on(copied, delta):
     commit(opened_by(None, copied, 4), 4, {"e": 1}, epoch=4)
     table(copied).handle.checkpoint(1)
     content = rows(copied)
-    archive_entries(copied / REF.uri, 1)
+    list(archive_entries(copied / REF.uri, 60, time.time() + 7200, 1))
     archived = {file.name for file in (copied / REF.uri / ARCHIVE).iterdir()}
     assert {"00000000000000000002.json", "00000000000000000002.crc", ".00000000000000000002.json.crc"} <= archived
     assert not [file for file in (copied / REF.uri / LOG).iterdir() if "00000000000000000002." in file.name]

@@ -1,0 +1,126 @@
+"""Tables of a run as sources of plain Spark: a streaming query that stands still, and queries beside a fast run."""
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta_log import ARCHIVE, LOG, entry_name
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+BEFORE, AFTER, RUNS = 30, 30, 4
+COUNT = 20_000
+QUERIES = 4
+
+
+def go(data_dir: Path, until: int, **options):
+    """A run that commits transactions up to `until`, each as one version of the sink with one row."""
+    rows = MemoryTransactionalSpout([list(range(1, COUNT + 1))], "n", take=1)
+    builder = TransactionalTopologyBuilder("numbers", "rows", rows)
+    builder.set_bolt("keep", DeltaSink("numbers", {"n": int})).global_grouping("rows")
+    settings = {"max_group_txids": 1, "max_spout_pending": 64, "compact_on_stop": False}
+    topology = builder.set_settings(settings).build_topology()
+    return run(topology, engine="local", data_dir=data_dir, until_txid=until, **options)
+
+
+def kinds(sink: Path) -> Counter:
+    return Counter(entry.info.get("kind") for entry in DeltaHandle.open(sink).history())
+
+
+class Query:
+    """A streaming query over the sink, which is started, stopped, and started again from its checkpoint."""
+
+    def __init__(self, spark, sink: Path, place: Path) -> None:
+        self.spark, self.sink, self.place = spark, sink, place
+
+    def start(self):
+        source = self.spark.readStream.format("delta").load(str(self.sink))
+        writer = source.writeStream.format("parquet").option("checkpointLocation", str(self.place / "checkpoint"))
+        return writer.start(str(self.place / "rows"))
+
+    def catch_up(self) -> None:
+        query = self.start()
+        query.processAllAvailable()
+        query.stop()
+
+    def rows(self) -> list[int]:
+        """What it has delivered, in order."""
+        return sorted(row.n for row in self.spark.read.parquet(str(self.place / "rows")).collect())
+
+
+@pytest.mark.parametrize("commits", [250, pytest.param(2000, marks=pytest.mark.long)])
+def test_a_query_that_stands_still_delivers_each_row_once(spark, tmp_path, commits):
+    sink = tmp_path / "data" / "sinks" / "numbers"
+    go(tmp_path / "data", BEFORE).awaitTermination()
+    query = Query(spark, sink, tmp_path)
+    query.catch_up()
+    assert query.rows() == list(range(1, BEFORE + 1))
+
+    away = BEFORE + commits
+    for until in range(BEFORE + commits // RUNS, away + 1, commits // RUNS):
+        go(tmp_path / "data", until).awaitTermination()
+    made = kinds(sink)
+    assert made["commit"] == away
+    assert made["regroup"] >= 1  # small files were gathered meanwhile
+    assert made["epoch"] >= RUNS
+
+    running = query.start()
+    live = go(tmp_path / "data", away + AFTER)
+    live.awaitTermination()
+    running.processAllAvailable()
+    running.stop()
+    assert query.rows() == list(range(1, away + AFTER + 1))
+
+
+def test_a_query_that_stands_still_for_longer_than_the_log_is_kept_is_refused(spark, tmp_path):
+    """Older than `log_retention` is what the files' times say; a row is never passed over without a word."""
+    sink = tmp_path / "data" / "sinks" / "numbers"
+    go(tmp_path / "data", BEFORE).awaitTermination()
+    query = Query(spark, sink, tmp_path)
+    query.catch_up()
+    go(tmp_path / "data", BEFORE + 270).awaitTermination()
+    old = time.time() - 2 * 86_400
+    for file in (sink / LOG).iterdir():
+        os.utime(file, (old, old))
+    go(tmp_path / "data", BEFORE + 300).awaitTermination()
+    assert len(list((sink / ARCHIVE).glob("*.json"))) >= BEFORE + 100
+    running = query.start()
+    with pytest.raises(Exception, match=r"DELTA_.*FILE_NOT_FOUND|no longer available|has been (deleted|cleaned)"):
+        running.processAllAvailable()
+    assert query.rows() == list(range(1, BEFORE + 1))
+
+
+def test_plain_queries_beside_a_fast_run_do_not_fail(spark, tmp_path):
+    """Planned, and carried out when the run is hundreds of versions further on."""
+    sink = tmp_path / "data" / "sinks" / "numbers"
+    handle = go(tmp_path / "data", COUNT)
+
+    def await_version(version: int) -> None:
+        until = time.monotonic() + 240
+        while not (sink / LOG / entry_name(version)).exists():
+            assert handle.isActive
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    try:
+        await_version(50)
+        planned, counts = [], []
+        for _ in range(QUERIES):
+            planned.append(spark.read.format("delta").load(str(sink)))
+            await_version(DeltaTable(str(sink)).version() + 60)
+        await_version(DeltaTable(str(sink)).version() + 250)
+        for frame in planned:
+            [(rows, last)] = frame.selectExpr("count(*)", "max(n)").collect()
+            assert rows == last
+            counts.append(rows)
+        assert counts == sorted(set(counts))
+    finally:
+        handle.stop()
+        handle.awaitTermination()

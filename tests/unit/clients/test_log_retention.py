@@ -1,0 +1,296 @@
+"""What a log keeps, and what moves to the archive; and that opening a table is all that lists its log."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from txstorm.clients import delta_window
+from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta_archive import archive_entries, log_retention
+from txstorm.clients.delta_log import ARCHIVE, LOG, newest_complete
+from txstorm.clients.delta_window import Window
+
+DAY, HOUR = 86_400.0, 3600.0
+LAST = 60
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A table of LAST commits, one row each, with a checkpoint every fifth; none of it is archived."""
+    path = tmp_path_factory.mktemp("log") / "table"
+    handle = DeltaHandle.create(path, SCHEMA, {}, Commit({}, {"kind": "create"}))
+    for n in range(1, LAST + 1):
+        pq.write_table(pa.table({"n": [n]}, schema=SCHEMA), path / f"{n}.parquet")
+        handle.commit(Commit({"app": n}, {"n": n}, [DataFile(f"{n}.parquet", (path / f"{n}.parquet").stat().st_size)]))
+        handle.checkpoint(5)
+    return path
+
+
+@pytest.fixture
+def table(made, tmp_path):
+    shutil.copytree(made, tmp_path / "table")
+    return tmp_path / "table"
+
+
+def age(table, seconds, until=LAST, only=""):
+    """Make files of the log older, as their times say."""
+    for file in (table / LOG).iterdir():
+        if file.name[0] == "0" and int(file.name[:20]) <= until and only in file.name:
+            os.utime(file, (time.time() - seconds,) * 2)
+
+
+def archive(table, seconds=DAY, keep=10):
+    list(archive_entries(table, seconds, time.time(), keep))
+    return entries(table, LOG), entries(table, ARCHIVE)
+
+
+def entries(table, where):
+    return sorted(int(file.stem) for file in (table / where).glob("0*.json") if file.stem.isdecimal())
+
+
+def checkpoints(table):
+    return sorted(int(file.name[:20]) for file in (table / LOG).glob("0*.parquet"))
+
+
+def check_readable(table, versions=range(LAST + 1)):
+    """By txstorm at every version, and by deltalake at the newest."""
+    assert sorted([*entries(table, ARCHIVE), *entries(table, LOG)]) == list(range(LAST + 1))
+    for version in versions:
+        rows = DeltaHandle.open(table, version).read()["n"].to_pylist()
+        assert sorted(rows) == list(range(1, version + 1))
+    handle = DeltaHandle.open(table)
+    assert [entry.info.get("n", 0) for entry in handle.history()] == list(range(LAST, -1, -1))
+    assert handle.logged_paths() == {f"{n}.parquet" for n in range(1, LAST + 1)}
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == LAST
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, 30 * DAY),
+        ("interval 1 days", DAY),
+        ("interval 2 weeks", 14 * DAY),
+        ("1 day", DAY),
+        ("INTERVAL 1 DAY 2 HOURS", DAY + 2 * HOUR),
+        ("interval 90 seconds 500 milliseconds", 90.5),
+        ("interval 1 month", float("inf")),
+        ("a while", float("inf")),
+        ("", float("inf")),
+    ],
+)
+def test_what_a_table_promises(text, seconds):
+    assert log_retention({} if text is None else {"delta.logRetentionDuration": text}) == seconds
+
+
+def test_nothing_moves_within_the_retention(table):
+    age(table, DAY - 60)
+    assert archive(table) == (list(range(LAST + 1)), [])
+
+
+def test_only_what_is_older_moves_and_the_log_begins_with_a_checkpoint(table):
+    age(table, 2 * DAY, until=33)
+    assert archive(table) == (list(range(30, LAST + 1)), list(range(30)))
+    assert checkpoints(table)[0] == 30
+    check_readable(table)
+
+
+def test_so_many_versions_stay_however_old(table):
+    age(table, 2 * DAY)
+    assert archive(table, keep=17) == (list(range(40, LAST + 1)), list(range(40)))
+
+
+def test_no_checkpoint_of_the_last_hour_moves(table):
+    """With a short retention: a reader may have begun with it."""
+    age(table, 2 * HOUR, only=".json")
+    age(table, 2 * HOUR, until=20)
+    assert archive(table, seconds=60) == (list(range(25, LAST + 1)), list(range(25)))
+    check_readable(table)
+
+
+def test_an_entry_with_a_time_from_the_future_stays_and_all_after_it(table):
+    age(table, 2 * DAY)
+    os.utime(table / LOG / f"{22:020d}.json", (time.time() + DAY,) * 2)
+    assert archive(table)[0][0] == 20
+
+
+def in_parts(table, version, missing=None):
+    """Have a checkpoint in three parts in the place of that in one."""
+    file = table / LOG / f"{version:020d}.checkpoint.parquet"
+    content = pq.read_table(file)
+    for part in (1, 2, 3):
+        rows = content.slice((part - 1) * 5, 5 if part < 3 else content.num_rows)
+        if part != missing:
+            pq.write_table(rows, table / LOG / f"{version:020d}.checkpoint.{part:010d}.{3:010d}.parquet")
+    file.unlink()
+
+
+@pytest.mark.parametrize(("missing", "begin"), [(None, 50), (1, 45), (2, 45), (3, 45)])
+def test_a_checkpoint_in_parts_counts_when_all_are_there(table, missing, begin):
+    in_parts(table, 50, missing)
+    age(table, 2 * DAY)
+    assert archive(table) == (list(range(begin, LAST + 1)), list(range(begin)))
+    (table / LOG / "_last_checkpoint").unlink()
+    check_readable(table, [0, 44, 45, 49, 50, 51, 60])
+
+
+def with_sidecars(table, version, missing=False):
+    """Have a checkpoint of version 2, with its files in a sidecar, in the place of that in one file."""
+    file = table / LOG / f"{version:020d}.checkpoint.parquet"
+    (table / LOG / "_sidecars").mkdir()
+    side = table / LOG / "_sidecars" / "s.parquet"
+    pq.write_table(pq.read_table(file, columns=["add"]), side)
+    lines = [{"checkpointMetadata": {"version": version}}, {"sidecar": {"path": "s.parquet", "sizeInBytes": 1}}]
+    (table / LOG / f"{version:020d}.checkpoint.0a-1b.json").write_text("\n".join(map(json.dumps, lines)))
+    file.unlink()
+    if missing:
+        side.unlink()
+
+
+@pytest.mark.parametrize(("missing", "begin"), [(False, 50), (True, 45)])
+def test_a_checkpoint_of_version_2_counts_when_its_sidecars_are_there(table, missing, begin):
+    with_sidecars(table, 50, missing=missing)
+    age(table, 2 * DAY)
+    assert archive(table) == (list(range(begin, LAST + 1)), list(range(begin)))
+
+
+@pytest.mark.parametrize("nth", [1, 2, 17, 35])
+def test_killed_while_entries_move(table, nth):
+    """No entry is lost, none is in both places, every version can be read, and the next one goes on."""
+    age(table, 2 * DAY)
+    code = (
+        "import pathlib, sys, time\n"
+        "from txstorm.clients.delta_archive import archive_entries\n"
+        "list(archive_entries(pathlib.Path(sys.argv[1]), 86400, time.time(), 10))\n"
+    )
+    environment = {**os.environ, "TXSTORM_FAULT": f"archive.moved:kill:{nth}"}
+    killed = subprocess.run([sys.executable, "-c", code, str(table)], env=environment, check=False)
+    assert killed.returncode == -9
+    logged, archived = entries(table, LOG), entries(table, ARCHIVE)
+    assert not set(logged) & set(archived)
+    assert archived
+    check_readable(table)
+    assert archive(table) == (list(range(50, LAST + 1)), list(range(50)))
+    check_readable(table, [0, 11, 49, 50])
+
+
+def test_versions_are_read_while_entries_move(table):
+    age(table, 2 * DAY)
+    steps = iter(sorted((table / LOG).glob("0*")))
+    (table / ARCHIVE).mkdir(parents=True)
+    handle = DeltaHandle.open(table)
+    seen = []
+    for entry in handle.history():
+        seen.append(entry.version)
+        file = next(steps)
+        if entry.version > int(file.name[:20]):
+            file.rename(table / ARCHIVE / file.name)
+    assert seen == list(range(LAST, -1, -1))
+
+
+# -- the log is not listed ---------------------------------------------------------------------------------------
+
+
+class Listed:
+    """Whether somebody has listed a directory: the system notes when, also for delta-rs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __enter__(self):
+        os.utime(self._directory, ns=(1, time.time_ns()))
+        return self
+
+    def __exit__(self, *_):
+        self.found = self._directory.stat().st_atime_ns != 1
+
+
+def add(handle, n):
+    handle.commit(Commit({"app": n}, {"n": n}, [DataFile(f"{n % LAST + 1}.parquet", 1)]))
+
+
+def test_only_opening_a_table_lists_its_log(table):
+    with Listed(table / LOG) as control:
+        handle = DeltaHandle.open(table)
+    if not control.found:
+        pytest.skip("this file system does not note when a directory was listed")
+    other = DeltaHandle.open(table)
+    with Listed(table / LOG) as listed:
+        for n in range(LAST + 1, LAST + 8):
+            add(handle, n)
+            handle.refresh()
+        handle.files()
+        twin = handle.twin()
+        add(handle, LAST + 8)
+        assert twin.checkpoint(5)
+        handle.begin_with(twin)
+        add(handle, LAST + 9)
+        assert len(handle.checked_infos()) == 3
+        other.refresh()
+        assert (other.version, other.app_version("app")) == (LAST + 9, LAST + 9)
+        assert (handle.version, handle.app_version("app"), len(handle.files())) == (LAST + 9, LAST + 9, LAST)
+        assert next(handle.history()).version == LAST + 9
+    assert not listed.found
+    assert DeltaTable(str(table)).version() == LAST + 9
+
+
+def test_a_handle_that_slept_while_its_version_was_archived_finds_the_newest_one(table):
+    sleeper = DeltaHandle.open(table, 20)
+    age(table, 2 * DAY)
+    archive(table)
+    sleeper.refresh()
+    assert sleeper.version == LAST
+
+
+# -- windows ------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_goes_with_its_handle_and_with_its_process(table, tmp_path, monkeypatch):
+    handle = DeltaHandle.open(table)
+    place = handle._window.path
+    assert place.is_dir()
+    del handle
+    assert not place.exists()
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from txstorm.clients.delta import DeltaHandle\n"
+        "handle = DeltaHandle.open(pathlib.Path(sys.argv[1]))\n"
+        "if sys.argv[2] == 'kill': os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    for end, left in (("kill", 1), ("end", 0)):
+        subprocess.run([sys.executable, "-c", code, str(table), end], env=environment, check=False)
+        assert len(list(tmp_path.glob("txstorm-log-*"))) == left
+
+
+def test_a_forked_child_removes_nothing_of_its_parent(table):
+    handle = DeltaHandle.open(table)
+    if (child := os.fork()) == 0:
+        handle._window._end()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert handle._window.path.is_dir()
+    assert delta_window._place_of_process() == handle._window.path.parent
+
+
+def test_a_lost_entry_is_not_passed_over(table):
+    (table / LOG / f"{58:020d}.json").unlink()
+    (table / LOG / f"{60:020d}.checkpoint.parquet").unlink()
+    with pytest.raises(Exception, match=re.compile("cannot be read|lost|gap", re.IGNORECASE)):
+        DeltaHandle.open(table)
+
+
+def test_windows_of_versions(table):
+    window = Window.until(table, 33)
+    assert (window.checkpoint, window.last, len(window.entries())) == (30, 33, 4)
+    assert newest_complete(table, [f"{LOG}/{name}" for name in os.listdir(table / LOG)])[0] == 60

@@ -1,0 +1,64 @@
+"""What is done in the committer's turn lists no log, however long it is."""
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from store_cases import COUNTS, TOTALS, add, intent_of, open_store, record
+from upkeep_cases import small
+
+from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta_log import LOG
+from txstorm.state.read import read_state
+
+
+@contextmanager
+def unlisted(data_dir):
+    """Fails where a log was listed meanwhile: the system notes when, also of delta-rs."""
+    logs = [path for path in data_dir.rglob(LOG) if path.is_dir()]
+    for log in logs:
+        os.utime(log, ns=(1, time.time_ns()))
+    yield
+    assert [log for log in logs if log.stat().st_atime_ns != 1] == []
+
+
+def publish(store, txid):
+    group = store.group(txid)
+    add(group, txid, {"a": 1, f"w{txid % 7}": 2})
+    store.publish(intent_of(group, [record(txid)]), 1)
+    group.apply(txid)
+
+
+@pytest.mark.parametrize("layout", ["changes", "merge"])
+def test_commits_upkeep_and_checkpoints(tmp_path, monkeypatch, layout):
+    small(lambda module, name, value: monkeypatch.setattr(module, name, value))
+    store = open_store(tmp_path, create=True, states={"count": [replace(COUNTS, layout=layout), TOTALS]})
+    store.load()
+    logs = [path for path in tmp_path.rglob(LOG) if path.is_dir()]
+    os.utime(logs[0], ns=(1, time.time_ns()))
+    os.listdir(logs[0])
+    if logs[0].stat().st_atime_ns == 1:
+        pytest.skip("this file system does not note when a directory was listed")
+    shortened = kept_up = 0
+    for txid in range(1, 60):
+        with unlisted(tmp_path):
+            publish(store, txid)
+            works = [(table, table.shortening()) for table in store.tables.values() if table.is_long]
+        for _, work in works:
+            assert list(work.steps())
+        with unlisted(tmp_path):
+            for table, work in works:
+                table.shortened(work)
+                shortened += work.made
+            due = store.upkeep(uri, 1) if txid % 10 == 0 and (uri := store.due()) is not None else None
+        if due is not None:
+            list(due.steps())
+            with unlisted(tmp_path):
+                kept_up += store.upkept(due)
+    assert shortened >= 3
+    assert kept_up >= 3
+    store.close()
+    assert {row["word"]: row["n"] for row in read_state(tmp_path, "counts").to_pylist()}["a"] == 59
+    assert DeltaHandle.open(tmp_path / "sinks/out").row_count() == 118
