@@ -125,7 +125,7 @@ def txstorm(table: Path) -> dict[str, float]:
 
     found["txstorm: commit"] = median(commit, 200)
     found["txstorm: look for a newer version"] = median(handle.refresh, 20)
-    found["txstorm: a handle for upkeep"] = median(handle.twin)
+    found["txstorm: a handle for upkeep"] = median(handle.opener())
 
     def checkpoint() -> None:
         commit()

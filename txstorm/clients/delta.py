@@ -107,12 +107,19 @@ class DeltaHandle:
             raise _corrupt(path, "the table cannot be created", cause) from cause
         return cls.open(path)
 
-    def twin(self) -> DeltaHandle:
-        """A handle of its own at the same version, for another thread; the log is not listed."""
-        table = self._read_here()
+    def opener(self) -> Callable[[], DeltaHandle]:
+        """What opens another handle at this version, on any thread; neither lists the log."""
         with _reading(self.path, "the log"):
-            window = self._window.copy()
-            return DeltaHandle(self.path, window, DeltaTable(str(window.path), version=table.version()))
+            self._window.follow(self.version)
+        path, checkpoint, files = self.path, self._window.checkpoint, self._window.files
+        entries = tuple(self._window.entries)
+
+        def opened() -> DeltaHandle:
+            with _reading(path, "the log"):
+                window = Window(path, checkpoint, files, entries)
+                return DeltaHandle(path, window, DeltaTable(str(window.path)))
+
+        return opened
 
     def begin_with(self, later: DeltaHandle) -> None:
         """Start from the checkpoint that another handle, not used any more, has made."""
@@ -174,7 +181,7 @@ class DeltaHandle:
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
             check_checkpoint(self.path, self._window.checkpoint)
-            return [_checked(self.path / entry) for entry in self._window.entries()]
+            return [_checked(self.path / entry) for entry in self._window.entries]
 
     def commit(self, commit: Commit) -> None:
         """Make the next version if this handle is at the newest one, and move to it; else change nothing.

@@ -35,6 +35,7 @@ class Window:
     Attributes:
         path: the directory that delta-rs opens as the table; it is removed with this object.
         last: the version that this ends with; -1 where there is no entry.
+        entries: of which this consists, oldest first, relative to the table.
     """
 
     def __init__(self, table: Path, checkpoint: int, files: Iterable[str], entries: Iterable[str]) -> None:
@@ -47,8 +48,10 @@ class Window:
             (self.path / LOG / SIDECARS).symlink_to(self._table / LOG / SIDECARS)
         for file in self.files:
             self._link(file)
+        self.entries: list[str] = []
         for entry in entries:
             self._link(entry)
+            self.entries.append(entry)
             self.last = version_of(Path(entry).name) or 0
 
     @classmethod
@@ -68,10 +71,6 @@ class Window:
             checkpoint, files = _beginning(table, found, version)
         return cls(table, checkpoint, files, _entries(found, checkpoint, version))
 
-    def copy(self) -> Window:
-        """Another one of the same part of the log."""
-        return Window(self._table, self.checkpoint, self.files, self.entries())
-
     def follow(self, version: int | None = None) -> bool:
         """Go on up to `version`, or to the newest one; False where that cannot be told without listing the log."""
         while version is None or self.last < version:
@@ -80,13 +79,9 @@ class Window:
                 # As long as an entry is there, none that follows it was archived.
                 return self.last >= 0 and (self._table / LOG / entry_name(self.last)).exists()
             self._link(entry)
+            self.entries.append(entry)
             self.last += 1
         return True
-
-    def entries(self) -> list[str]:
-        """The entries, oldest first, relative to the table."""
-        names = sorted(name for name in os.listdir(self.path / LOG) if _is_entry(name))
-        return [os.path.relpath(os.readlink(self.path / LOG / name), self._table) for name in names]
 
     def made(self) -> list[Path]:
         """The files that delta-rs has written here: a checkpoint, and the hint where it is."""

@@ -153,7 +153,7 @@ def _sync_entry(handle: DeltaHandle, version: int) -> None:
 
 def _tidy(handle: DeltaHandle) -> None:
     """Shorten what a start, and each of the next calls, reads of the log."""
-    for _ in Shortening(handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
+    for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
         pass
 
 

@@ -75,7 +75,7 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
         for file in (handle.log_entry(handle.version), handle.log_entry(handle.version).parent):
             sync_file(file)
         faults.point("retain.history")
-    work = Shortening(handle, HISTORY, CHECKPOINT_EVERY, Archiving())
+    work = Shortening(lambda: handle, HISTORY, CHECKPOINT_EVERY, Archiving())
     yield from beside(lambda: list(work.steps()))
     return handle.version
 

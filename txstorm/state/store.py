@@ -6,7 +6,7 @@ It is one module, since all of it works on the same open tables and on what is k
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from txstorm.state.recovery import check_tables as check_tables
 from txstorm.state.recovery import raise_epochs as raise_epochs
 from txstorm.state.recovery import roll_forward as roll_forward
 from txstorm.state.recovery import table_ref
+from txstorm.state.retention import Steps
 from txstorm.state.schema import TXID
 from txstorm.state.sink import SinkGroup
 from txstorm.state.spark_writer import SparkWriter
@@ -333,7 +334,7 @@ class StateStore:
             work: Compaction | Gathering | None = self._compaction(ref.name, now, stays=stays)
         else:
             self._loose[uri] = 0
-            table = self._delta[ref].twin()
+            table = self._delta[ref].opener()()
             work = Gathering(table, self._epoch, now) if are_many(small_files(table)) else None
         if work is not None:
             self._works[uri] = work
@@ -350,7 +351,7 @@ class StateStore:
         """Whether `thin` has something to remove."""
         return any(growth.versions is not None and growth.versions.is_due(now) for growth in self._growths.values())
 
-    def thin(self, now: int) -> Iterator[None]:
+    def thin(self, now: int) -> Steps[None]:
         """Remove the files of versions that were superseded long enough ago, those of one version in each step.
 
         Called in the committer's turn; it ends early while this process reads the data directory. `now`: milliseconds
@@ -364,7 +365,7 @@ class StateStore:
                         return
                     remove_own(table.path, growth.versions.due(now))
                 growth.versions.removed()
-                yield
+                yield None
 
     def _compaction(self, name: str, now: int, *, stays: bool) -> Compaction | None:
         """What brings the table of state `name` to the last txid whose rows are applied; None where it is there."""

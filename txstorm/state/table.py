@@ -88,28 +88,29 @@ class Archiving:
 class Shortening:
     """A checkpoint of a table, and the move of old entries to the archive, beside commits.
 
-    `steps` runs on any thread, as the handle is its own. A checkpoint only saves time, so one that fails (a full disk)
+    `steps` runs on any thread, on a handle of its own. A checkpoint only saves time, so one that fails (a full disk)
     is reported and does not stop the run.
 
     Attributes:
-        handle: at the version of the checkpoint.
-        made: whether there is a new one.
+        made: a handle that begins with the new checkpoint; None while there is none.
     """
 
-    def __init__(self, handle: DeltaHandle, uri: str, every: int, archiving: Archiving) -> None:
-        self.handle, self.made = handle, False
+    def __init__(self, opener: Callable[[], DeltaHandle], uri: str, every: int, archiving: Archiving) -> None:
+        self.made: DeltaHandle | None = None
+        self._opener = opener
         self._uri, self._every, self._archiving = uri, every, archiving
 
     def steps(self) -> Iterator[None]:
         """Write and move; between two steps the work can be left off."""
         try:
-            files = self.handle.checkpoint(self._every)
+            handle = self._opener()
+            files = handle.checkpoint(self._every)
             for file in files:
                 sync_file(file)
-            self.made = bool(files)
             yield
-            if self.made:
-                yield from self._archiving.steps(self.handle, self._uri)
+            if files:
+                self.made = handle
+                yield from self._archiving.steps(handle, self._uri)
         except (TableCorrupt, OSError) as cause:
             log.warning("table %s: no checkpoint: %s", self._uri, cause)
 
@@ -197,18 +198,19 @@ class DeltaTableState(LoggedTable):
         alone = self._writer is DIRECT and self._handle.is_plain
         return checkpoint_after(self._handle) if alone else CHECKPOINT_EVERY
 
-    def twin(self) -> DeltaTableState:
-        """The table on a handle of its own at the same version, for another thread; the log is not listed."""
-        return DeltaTableState(self.data_dir, self.owner, self.ref, self._handle.twin())
+    def opener(self) -> Callable[[], DeltaTableState]:
+        """What opens the table at this version on a handle of its own, on any thread; neither lists the log."""
+        opened, data_dir, owner, ref = self._handle.opener(), self.data_dir, self.owner, self.ref
+        return lambda: DeltaTableState(data_dir, owner, ref, opened())
 
     def shortening(self) -> Shortening:
         """What shortens the log; called in the committer's turn. Call `shortened` with it, when its steps are over."""
-        return Shortening(self._handle.twin(), self.ref.uri, self._long_after, self._archiving)
+        return Shortening(self._handle.opener(), self.ref.uri, self._long_after, self._archiving)
 
     def shortened(self, done: Shortening) -> None:
         """Start from the checkpoint that `done` has made, if it has; called in the committer's turn."""
-        if done.made:
-            self._handle.begin_with(done.handle)
+        if done.made is not None:
+            self._handle.begin_with(done.made)
             self._long_after = self._checkpoint_after()
 
     def tidy(self) -> None:

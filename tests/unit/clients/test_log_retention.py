@@ -230,7 +230,7 @@ def test_only_opening_a_table_lists_its_log(table):
             add(handle, n)
             handle.refresh()
         handle.files()
-        twin = handle.twin()
+        twin = handle.opener()()
         add(handle, LAST + 8)
         assert twin.checkpoint(5)
         handle.begin_with(twin)
@@ -292,5 +292,5 @@ def test_a_lost_entry_is_not_passed_over(table):
 
 def test_windows_of_versions(table):
     window = Window.until(table, 33)
-    assert (window.checkpoint, window.last, len(window.entries())) == (30, 33, 4)
+    assert (window.checkpoint, window.last, len(window.entries)) == (30, 33, 4)
     assert newest_complete(table, [f"{LOG}/{name}" for name in os.listdir(table / LOG)])[0] == 60

@@ -51,12 +51,16 @@ def test_commits_upkeep_and_checkpoints(tmp_path, monkeypatch, layout):
         with unlisted(tmp_path):
             for table, work in works:
                 table.shortened(work)
-                shortened += work.made
-            due = store.upkeep(uri, 1) if txid % 10 == 0 and (uri := store.due()) is not None else None
+                shortened += work.made is not None
+            due = (
+                store.upkeep(uri, 1)
+                if txid % 10 == 0 and (uri := store.due(time.monotonic() + txid * 100)) is not None
+                else None
+            )
         if due is not None:
             list(due.steps())
             with unlisted(tmp_path):
-                kept_up += store.upkept(due)
+                kept_up += store.upkept(due, 1)
     assert shortened >= 3
     assert kept_up >= 3
     store.close()
