@@ -107,8 +107,8 @@ class DeltaHandle:
             raise _corrupt(path, "the table cannot be created", cause) from cause
         return cls.open(path)
 
-    def opener(self) -> Callable[[], DeltaHandle]:
-        """What opens another handle at this version, on any thread; neither lists the log."""
+    def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
+        """What opens another handle, on any thread, at this version or at the newest one; neither lists the log."""
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
         path, checkpoint, files = self.path, self._window.checkpoint, self._window.files
@@ -117,6 +117,8 @@ class DeltaHandle:
         def opened() -> DeltaHandle:
             with _reading(path, "the log"):
                 window = Window(path, checkpoint, files, entries)
+                if newest:
+                    window.follow()
                 return DeltaHandle(path, window, DeltaTable(str(window.path)))
 
         return opened

@@ -199,8 +199,8 @@ class DeltaTableState(LoggedTable):
         return checkpoint_after(self._handle) if alone else CHECKPOINT_EVERY
 
     def opener(self) -> Callable[[], DeltaTableState]:
-        """What opens the table at this version on a handle of its own, on any thread; neither lists the log."""
-        opened, data_dir, owner, ref = self._handle.opener(), self.data_dir, self.owner, self.ref
+        """What opens the table at its newest version on another handle, on any thread; neither lists the log."""
+        opened, data_dir, owner, ref = self._handle.opener(newest=True), self.data_dir, self.owner, self.ref
         return lambda: DeltaTableState(data_dir, owner, ref, opened())
 
     def shortening(self) -> Shortening:
