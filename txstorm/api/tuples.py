@@ -49,7 +49,8 @@ class Tuple:
         try:
             return self.values[self._origin.index[key]]
         except (KeyError, TypeError):
-            return self._elsewhere(key)
+            pass
+        return self._elsewhere(key)
 
     def _elsewhere(self, key: Any) -> Any:
         """What lists have besides plain positions: negative ones and slices."""

@@ -16,6 +16,7 @@ from txstorm.cli.interrupts import Interrupts
 from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, stderr, stdout
 from txstorm.cli.screen import Screen, screen_for
 from txstorm.cli.tables import PlainTable
+from txstorm.monitor.progress import Snapshot
 from txstorm.runtime.failure import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.reading import committed_txid
@@ -121,11 +122,23 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
         "tuples": now.tuples,
         "seconds": round(seconds, 3),
         "replays": now.replays,
+        "silent": silent(handle.topology, now),
         "dead_letters": now.dead_letters,
         "state": {name: str(handle.data_dir / "state" / name) for name in states},
         **({"see_dead_letters": letters_command(handle.data_dir)} if now.dead_letters else {}),
         "sinks": {name: str(handle.data_dir / "sinks" / name) for name in sinks},
     }
+
+
+def silent(topology: Topology, now: Snapshot) -> list[str]:
+    """Components that had input and subscribers, and have emitted nothing in all of the run."""
+    emitted = now.emitted
+    awaited = {one.component for bolt in topology.components for one in bolt.inputs}
+    return [
+        one.id
+        for one in topology.components
+        if one.id in awaited and emitted.get(one.id) == 0 and any(emitted.get(given.component) for given in one.inputs)
+    ]
 
 
 def conclude(ending: Ending, *, as_json: bool, debug: bool = False) -> int:
@@ -151,6 +164,10 @@ def summarise(ending: Ending, console: Console) -> None:
         f"{counted(done['replays'], 'replay')}{letters}",
         soft_wrap=True,
     )
+    for name in done["silent"]:
+        console.print(
+            f"note: {name} emitted nothing, although others wait for its tuples; does it call emit?", soft_wrap=True
+        )
     if "killed_by" in done:
         console.print(f"killed by {done['killed_by']}; started again it continues", soft_wrap=True)
     shown = _shortest(ending.data_dir)

@@ -183,9 +183,11 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
             try:
                 column = pa.array(column_values(batch, index))
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                first = next((value for value in column_values(batch, index) if value is not None), None)
                 msg = (
-                    f"{where}: the values of field {field.name!r} have no common Arrow type ({error}), expected one "
-                    "for a bolt that takes record batches: emit values of one type, or write execute for tuples"
+                    f"{where}: the values of field {field.name!r}, such as {str(first)[:80]!r}, have no common Arrow "
+                    f"type ({error}), expected one for a bolt that takes record batches: emit values of one type, or "
+                    "write execute for tuples"
                 )
                 raise EmitError(msg) from None
             batch = batch.set_column(index, field.name, column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -101,7 +101,7 @@ class Snapshot:
         in_flight: (txid, attempt id, phase) of active transactions, in txid order.
         committed: the topology's last committed txid, 0 before the first.
         txids, tuples, rows, replays, dead_letters: of this process; rows are those that the spout emitted, tuples
-            also those of the bolts.
+            also those of the bolts. emitted: component → tuples.
         blocked: why a decided group cannot be published, or None.
         failures: (txid, how often it failed, the last cause) of txids that are not committed yet, over all runs.
     """
@@ -116,6 +116,7 @@ class Snapshot:
     dead_letters: int = 0
     failures: tuple[tuple[int, int, str], ...] = ()
     rows: int = 0
+    emitted: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         found = {
@@ -137,6 +138,7 @@ class _Totals:
     rows: int = 0
     replays: int = 0
     dead_letters: int = 0
+    emitted: Counter[str] = field(default_factory=Counter)
     held: dict[int, int] = field(default_factory=dict)
 
 
@@ -204,6 +206,8 @@ class Monitor:
             self._totals.txids += len(done)
             self._totals.tuples += sum(sum(one.tuples.values()) for one in done)
             self._totals.rows += sum(one.numInputRows for one in done)
+            for one in done:
+                self._totals.emitted.update(one.tuples)
             self._totals.dead_letters += sum(one.dead_letters for one in done)
             for one in done:
                 self._failures.pop(one.txid, None)
@@ -257,6 +261,7 @@ class Monitor:
             dead_letters=totals.dead_letters,
             failures=failures,
             rows=totals.rows,
+            emitted=dict(totals.emitted),
         )
 
 

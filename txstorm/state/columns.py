@@ -165,7 +165,9 @@ class Column:
         fine = given is self.exact or (given, self.exact) in _WIDENED or pa.types.is_null(kind)
         fault = f"expected {type_text(self.field.type)}, got {type_text(kind)}"
         if not fine or (given is datetime and kind.tz is None):
-            raise self._error(where, f"{fault}; cast the column")
+            keyless = "key" in self.role and given is float
+            declare = "" if keyless else f", or declare it with that type: {{{self.name!r}: {given.__name__}}}"
+            raise self._error(where, f"{fault}; cast the column{declare}")
         try:
             return column if column.type == self.field.type else column.cast(self.field.type)
         except ARROW_ERRORS as cause:

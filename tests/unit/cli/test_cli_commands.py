@@ -25,8 +25,10 @@ def test_run_prints_one_object(txstorm_json, words: Path):
         "engine": "local",
         "committed_txid": 3,
         "txids": 3,
+        "input_rows": 6,
         "tuples": 6,
         "replays": 0,
+        "silent": [],
         "dead_letters": 0,
         "state": {"counts": str(words / "txstorm-data/words/state/counts")},
         "sinks": {"log": str(words / "txstorm-data/words/sinks/log")},
@@ -270,7 +272,7 @@ def test_version_and_help(txstorm):
     assert txstorm("--version") == (0, f"txstorm {__version__}\n", "")
     code, out, _ = txstorm("--help")
     assert code == 0
-    assert "txstorm run jobs.word_count" in out
+    assert "txstorm run words --engine local --available-now" in out
     for command in ("run", "describe", "explain", "validate", "settings", "state", "history", "doctor"):
         code, out, _ = txstorm(command, "--help")
         assert code == 0

@@ -9,9 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.api.shown import Facts, facts
+from txstorm.cli.execute import Request, execute, summarise
 from txstorm.cli.output import WIDE, grid
 from txstorm.monitor.progress import Snapshot, TransactionProgress
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.savepoint import SavedTable, Savepoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -109,3 +113,35 @@ def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
     assert "16 input rows" not in shown[1]
     assert "3 txids with 3 input rows" in shown[1]
     assert "the     4" in shown[2] or "the    4" in shown[2]
+
+
+class Forgets(BasicBolt):
+    fields = ("n",)
+
+    def execute(self, tuple, collector):
+        return tuple["n"]
+
+
+class Passes(BasicBolt):
+    fields = ("n",)
+
+    def execute(self, tuple, collector):
+        collector.emit(tuple["n"])
+
+
+def test_a_bolt_that_forgets_to_emit_is_named(tmp_path):
+    builder = TransactionalTopologyBuilder("quiet", "numbers", MemoryTransactionalSpout([[1, 2]], "n"))
+    builder.set_bolt("passes", Passes()).shuffle_grouping("numbers")
+    builder.set_bolt("forgets", Forgets()).shuffle_grouping("passes")
+    builder.set_bolt("behind", Passes()).shuffle_grouping("forgets")  # has no input: not to blame
+    builder.set_bolt("alone", Forgets()).shuffle_grouping("numbers")  # nothing waits for its tuples
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("behind").global_grouping("passes")
+    request = Request(engine="local", data_dir=tmp_path / "data", available_now=True)
+    file = io.StringIO()
+    ending = execute(builder.build_topology(), request, Console(file=io.StringIO()))
+    assert ending.error is None
+    assert ending.document["silent"] == ["forgets"]
+    assert ending.document["input_rows"] == 2
+    summarise(ending, Console(file=file, width=WIDE))
+    assert "1 txid with 2 input rows in " in file.getvalue()
+    assert "note: forgets emitted nothing, although others wait for its tuples" in file.getvalue()
