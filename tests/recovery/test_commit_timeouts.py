@@ -98,7 +98,7 @@ def test_a_commit_that_always_hangs_is_named(place, diary):
 
     topology = watched_topology(source(), diary, commit=trouble, batch_timeout=0.5)
     handle = run(topology, engine="local", data_dir=place / "data", available_now=True)
-    with pytest.raises(TopologyFailed, match=r"txid 3 .*failed 3 time\(s\): commit\[0\].*within batch_timeout=0.5 s"):
+    with pytest.raises(TopologyFailed, match=r"txid 3 .*failed 3 times: commit\[0\].*within batch_timeout=0.5 s"):
         handle.awaitTermination()
     assert committed_versions(place / "data") == [1, 2]
 

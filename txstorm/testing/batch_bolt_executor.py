@@ -10,7 +10,7 @@ import cloudpickle
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import CommitResources, TaskContext
-from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.engine.arrow import batch_of_rows, rows_of_batch
 from txstorm.engine.bolts import Arrival, BoltRun
@@ -86,7 +86,8 @@ class BatchBoltExecutor:
         """Hand the bolt of batch `id` a tuple: its values in the order of the fields, or by name."""
         row = tuple(values[name] for name in self._fields) if isinstance(values, Mapping) else tuple(values)
         if len(row) != len(self._fields):
-            msg = f"batch bolt executor: {row!r} has {len(row)} value(s), expected one for each of {self._fields}"
+            number = counted(len(row), "value")
+            msg = f"batch bolt executor: {row!r} has {number}, expected one for each of {self._fields}"
             raise InputError(msg)
         self._run(id).execute([Arrival(source, stream, source_task, batch_of_rows([row], self._fields))])
 

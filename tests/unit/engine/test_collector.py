@@ -75,7 +75,7 @@ def test_long_runs_are_divided(collector: OutputCollector, monkeypatch: pytest.M
 
 
 REFUSED = {
-    "too few": (lambda c: c.emit("a"), r"split, stream 'default': expected 2 value\(s\) .*\['word', 'n'\].*got 1"),
+    "too few": (lambda c: c.emit("a"), r"split, stream 'default': expected 2 values .*\['word', 'n'\].*got 1"),
     "too many": (lambda c: c.emit("a", 1, 2), "expected 2 .* got 3"),
     "a tuple as one value": (lambda c: c.emit(("a", 1)), "pass one argument per field"),
     "unknown stream": (lambda c: c.emit("a", stream="eror"), r"stream 'eror': not declared.*did you mean 'errors'"),
