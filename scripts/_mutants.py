@@ -414,8 +414,20 @@ MUTANTS = (
     Mutant(
         "what_dead_coordinators_committed_is_not_durable",
         LOGGED,
-        "            self._durable -= self._recent\n",
+        "            self._durable, self._doubted = self._known_durable(completed), True\n",
         "            pass\n",
+    ),
+    Mutant(
+        "a_failed_sync_is_tried_again_and_believed",
+        LOGGED,
+        "        again, self._doubted = self._doubted, True\n",
+        "        again = False\n",
+    ),
+    Mutant(
+        "a_failed_sync_of_an_earlier_coordinator_is_believed",
+        LOGGED,
+        "            self._durable, self._doubted = self._known_durable(completed), True\n",
+        "            self._durable = self._known_durable(completed)\n",
     ),
     Mutant(
         "superseded_coordinators_make_savepoints",

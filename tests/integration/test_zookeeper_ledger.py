@@ -23,7 +23,7 @@ from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputErro
 from txstorm.ledger import zookeeper_lease
 from txstorm.ledger.store import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put, in_commits
 from txstorm.ledger.zookeeper import ZooKeeperLedger
-from txstorm.ledger.zookeeper_open import AUTH, open_zookeeper
+from txstorm.ledger.zookeeper_open import ACL, AUTH, open_zookeeper
 from txstorm.topology.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -488,6 +488,32 @@ def test_what_one_user_made_no_other_reads_or_writes(place: Place, monkeypatch: 
     everything.close()
     owned.commit([Check("coordinator/currtx", 0), Put("coordinator/currtx", b"2")])
     owned.close()
+
+
+def test_nodes_that_everybody_may_change_are_made_only_when_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(ACL, raising=False)
+    root, asked = f"{place.root}/acl", Settings.parse({"zookeeper_acl": "open"})
+    with pytest.raises(InputError, match=r"expected credentials to make its nodes with, got none") as refused:
+        open_zookeeper(place.hosts, root, create=True)
+    assert "--set zookeeper_acl=open" in str(refused.value)
+    client = place.client()
+    assert client.exists("/acl") is None
+    open_zookeeper(place.hosts, root, asked, create=True).close()
+    assert caplog.messages == []
+    for create in (True, False):  # what was made before is used, with a warning
+        caplog.clear()
+        open_zookeeper(place.hosts, root, create=create).close()
+        (warning,) = caplog.messages
+        assert f"{root}: every client of these servers may change and remove its nodes" in warning
+    caplog.clear()
+    open_zookeeper(place.hosts, root, create=False, read_only=True).close()
+    monkeypatch.setenv(AUTH, "owner:right")
+    open_zookeeper(place.hosts, f"{place.root}/own", create=True).close()
+    assert caplog.messages == []
+    acls, _ = client.get_acls("/acl")
+    assert [one.id.scheme for one in acls] == ["world"]
 
 
 def all_nodes(client: KazooClient, path: str) -> Iterator[str]:

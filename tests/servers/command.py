@@ -77,7 +77,8 @@ def _show_kafka(running: kafka.Kafka) -> list[tuple[str, str]]:
 
 def _show_zookeeper(running: zookeeper.ZooKeeper) -> list[tuple[str, str]]:
     modes = ", ".join(running.mode(i) or "down" for i in range(len(running.ports)))
-    return [("hosts", running.hosts), ("ledger", f"--ledger zookeeper:{running.hosts}/txstorm"), ("modes", modes)]
+    ledger = f"--ledger zookeeper:{running.hosts}/txstorm --set zookeeper_acl=open"
+    return [("hosts", running.hosts), ("ledger", ledger), ("modes", modes)]
 
 
 KINDS = {

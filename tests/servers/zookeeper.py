@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from collections.abc import Sequence
@@ -168,4 +169,6 @@ def start_zookeeper(directory: Path, servers: int = 1, *, encrypted: bool = Fals
     With `encrypted` they serve TLS at `tls_hosts`, besides `hosts`. Where their speed is measured, `quick` has to be
     False: their code is then compiled as well as Java can.
     """
+    # Of this process and its children: what uses these servers without credentials makes open nodes.
+    os.environ.setdefault("TXSTORM_ZOOKEEPER_ACL", "open")
     return started(ZooKeeper(directory, pick_ports(servers), encrypted=encrypted, quick=quick))

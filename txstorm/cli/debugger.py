@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.names import near
 from txstorm.cli.frames import is_internal
+from txstorm.cli.output import escaped
 from txstorm.errors import InputError, StoppedError
 from txstorm.topology.graph import Topology
 
@@ -61,7 +62,7 @@ class Debugger:
         tracing = sys.gettrace()
         sys.settrace(None)
         try:
-            print(f"{type(error).__name__}: {error}")
+            print(escaped(f"{type(error).__name__}: {error}"))
             debugger = _Pdb()
             debugger.reset()
             debugger.interaction(None, error.__traceback__)  # type: ignore[arg-type,unused-ignore]

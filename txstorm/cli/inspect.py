@@ -35,13 +35,13 @@ def state(
 
     Example: txstorm state txstorm-data/word-count counts --txid 7
     """
-    from txstorm.cli.output import grid, print_text, stderr, stdout
+    from txstorm.cli.output import grid, print_json_text, stderr, stdout
     from txstorm.runtime.reading import StateView, check_readable
     from txstorm.state.read import rows_json, txid_of
 
     rows = StateView(check_readable(at_ledger(data_dir, ledger)), name, txid).to_arrow()
     if json:
-        print_text(rows_json(rows))
+        print_json_text(rows_json(rows))
         return
     shown = rows.slice(0, limit)
     cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]

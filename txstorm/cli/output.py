@@ -1,16 +1,22 @@
-"""What commands write, and where: results to standard output, everything else to standard error."""
+r"""What commands write, and where: results to standard output, everything else to standard error.
+
+Records, names of files and messages of user code may hold characters that a terminal obeys instead of showing them, or
+that show text in another order. They are written escaped (``\x1b``), wherever the output goes; in JSON as JSON does.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +26,10 @@ from txstorm.errors import KilledError, TopologyError, TxstormError
 
 WIDE = 1 << 20
 INTERRUPTED = 130
+_CONTROLS = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
+"""C0 but for tab and line feed, DEL, C1, what changes the direction of text or ends a line, and lone surrogates."""
+_UNSAFE = re.compile(f"[{_CONTROLS}]")
+_UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROLS}]")
 
 
 class Interrupted(Exception):
@@ -36,15 +46,37 @@ class Interrupted(Exception):
         self.run = run
 
 
+def escaped(text: str, *, one_line: bool = False) -> str:
+    """`text` with nothing in it that a terminal obeys; with `one_line` tabs and line feeds are escaped, too."""
+    return (_UNSAFE_IN_LINE if one_line else _UNSAFE).sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+class _SafeConsole(Console):
+    """Escapes whatever is printed in whichever way: also by the live table and the handler of the log."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of `renderable`."""
+        for segment in super().render(renderable, options):
+            if segment.control or not _UNSAFE.search(segment.text):
+                yield segment
+            else:
+                yield Segment(escaped(segment.text), segment.style)
+
+
 def stdout() -> Console:
     """Standard output; neither cut nor folded where it is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
+    return _SafeConsole(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
 
 
 def stderr() -> Console:
     """Standard error, likewise."""
     width = None if sys.stderr.isatty() else WIDE
-    return Console(stderr=True, width=width, highlight=False, markup=False)
+    return _SafeConsole(stderr=True, width=width, highlight=False, markup=False)
 
 
 def shell_command(words: Iterable[str]) -> str:
@@ -76,14 +108,20 @@ def confirmed(question: str) -> bool:
 
 
 def print_text(text: str) -> None:
-    """Print `text` to standard output as it is."""
+    """Print `text` to standard output, escaped, in lines as they are."""
+    text = escaped(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print `document` to standard output as one line."""
-    print_text(json.dumps(document, ensure_ascii=False, default=str))
+    print_json_text(json.dumps(document, ensure_ascii=False, default=str))
+
+
+def print_json_text(text: str) -> None:
+    r"""Print JSON; what JSON itself does not escape and a terminal obeys stands in it as ``\u009b``."""
+    print_text(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
@@ -99,9 +137,11 @@ def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Seq
     )
     for title in titles or ("name", "value"):
         style = "dim" if titles is None and title == "name" else None
-        made.add_column(title, justify="right" if title in right else "left", overflow="fold", style=style)
+        made.add_column(
+            escaped(title, one_line=True), justify="right" if title in right else "left", overflow="fold", style=style
+        )
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*(Text(escaped(cell, one_line=True)) for cell in row))
     return made
 
 
@@ -140,13 +180,13 @@ def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str
 
 def _told(error: BaseException, *, debug: bool) -> list[Text]:
     if isinstance(error, Interrupted | KilledError):
-        return [Text(str(error))]
+        return [Text(escaped(str(error)))]
     notes = "\n".join(getattr(error, "__notes__", ()))
     if debug:
-        return [Text("".join(traceback.format_exception(error)).rstrip()), _headline(str(error))]
+        return [Text(escaped("".join(traceback.format_exception(error)).rstrip())), _headline(str(error))]
     if isinstance(error, TxstormError):
         trace = without_internals(notes).rstrip()
-        return [_headline(str(error)), *([Text(trace, "dim")] if trace else [])]
+        return [_headline(str(error)), *([Text(escaped(trace), "dim")] if trace else [])]
     unexpected = (
         f"txstorm itself failed with {type(error).__name__}: {error}; run it again with --log-level debug for the "
         "trace, and report it"
@@ -155,4 +195,4 @@ def _told(error: BaseException, *, debug: bool) -> list[Text]:
 
 
 def _headline(message: str) -> Text:
-    return Text.assemble(("error: ", "bold red"), message)
+    return Text.assemble(("error: ", "bold red"), escaped(message))

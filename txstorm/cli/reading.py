@@ -33,12 +33,12 @@ def snapshot(
 
     Example: txstorm snapshot txstorm-data/word-count --txid 7
     """
-    from txstorm.cli.output import print_text, stderr
+    from txstorm.cli.output import print_json_text, stderr
     from txstorm.runtime.snapshot import snapshot as cut
 
     found = cut(at_ledger(data_dir, ledger), txid)
     if json:
-        print_text(found.to_json())
+        print_json_text(found.to_json())
         return
     for name, rows in found.to_arrow().items():
         _show(name, rows, limit)

@@ -25,7 +25,15 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
 from txstorm.clients.delta_archive import archived_entries
-from txstorm.clients.delta_entry import PLAIN, NoLinksError, entry_bytes, milliseconds, put_entry, put_file
+from txstorm.clients.delta_entry import (
+    PLAIN,
+    NoLinksError,
+    entry_bytes,
+    make_durable,
+    milliseconds,
+    put_entry,
+    put_files,
+)
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
@@ -45,7 +53,7 @@ from txstorm.clients.delta_values import Commit as Commit
 from txstorm.clients.delta_values import DataFile as DataFile
 from txstorm.clients.delta_values import LogEntry as LogEntry
 from txstorm.clients.delta_window import Window
-from txstorm.clients.local_file import read_whole
+from txstorm.clients.local_file import checked_path, read_whole
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 Answer = TypeVar("Answer")
@@ -75,6 +83,7 @@ class DeltaHandle:
         self.checkpointed = _last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
         self._links = True
+        self._synced = -1  # the newest version whose entry this handle has written by itself, and synced
 
     @classmethod
     def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
@@ -140,6 +149,11 @@ class DeltaHandle:
     def log_entry(self, version: int) -> Path:
         """The file that holds `version` in the log."""
         return self.path / LOG / entry_name(version)
+
+    def make_durable(self, versions: range, *, again: bool = False) -> None:
+        """Make the entries of consecutive `versions` durable; see `txstorm.clients.delta_entry.make_durable`."""
+        unsure = [one for one in versions if again or one != self._synced]
+        make_durable(self.path, map(self.log_entry, unsure), again=again)
 
     def refresh(self) -> None:
         """Move to the newest version."""
@@ -224,6 +238,7 @@ class DeltaHandle:
         data = entry_bytes(commit, _info_of(commit), milliseconds())
         try:
             if put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data):
+                self._synced = self.version + 1
                 return True
         except NoLinksError:
             self._links = False
@@ -262,10 +277,9 @@ class DeltaHandle:
         )
 
     def checkpoint(self, every: int) -> list[Path]:
-        """Write a checkpoint when the last one is `every` versions back, and start from it.
+        """Write a durable checkpoint when the last one is `every` versions back, and start from it; returns its files.
 
         What a commit through delta-rs or Spark costs, and a start, grows with the log entries since the last one.
-        Returns the files that are to be made durable.
         """
         if self.version - self.checkpointed < every:
             return []
@@ -275,8 +289,8 @@ class DeltaHandle:
         try:
             table.create_checkpoint()
             made = self._window.made()
-            for file in made:  # those of the checkpoint first, the hint where it is last
-                put_file(log / file.name, file.read_bytes())
+            # Those of the checkpoint first, the hint where it is last.
+            put_files({log / file.name: file.read_bytes() for file in made})
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
         faults.point("checkpoint.after")
@@ -320,7 +334,9 @@ class DeltaHandle:
         """The files of this version."""
         actions = self.actions()
         sizes = actions["size_bytes"].to_pylist()
-        return [DataFile(unquote(path), size) for path, size in zip(actions["path"].to_pylist(), sizes, strict=True)]
+        with _reading(self.path, "the list of files"):
+            paths = [checked_path(unquote(path)) for path in actions["path"].to_pylist()]
+        return [DataFile(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def logged_paths(self) -> set[str]:
         """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""

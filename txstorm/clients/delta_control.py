@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 from txstorm import faults
 from txstorm.clients.delta import first_line
 from txstorm.clients.delta_log import INFO, LOG, check_log
+from txstorm.clients.durable import make_directories, rewrite, sync_file, sync_names, write_synced
 from txstorm.clients.local_file import read_whole
 from txstorm.errors import ConflictError, DataDirectoryError, TableCorrupt, TxstormError
 
@@ -55,16 +55,18 @@ class Files(Protocol):
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder."""
 
-    def sync(self, paths: Sequence[str]) -> None:
-        """Make files that somebody else wrote durable, where writing does not."""
+    def secure(self, paths: Sequence[str]) -> None:
+        """Make files durable that delta-rs wrote, where writing does not: their bytes are written again."""
+
+    def secure_directories(self) -> None:
+        """Make the names of the table's directories durable, where making them does not."""
 
 
 class LocalFiles:
-    """On a file system of this machine; `sync` is told paths of files and of directories."""
+    """On a file system of this machine."""
 
-    def __init__(self, root: Path, sync: Any) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._sync = sync
 
     def read(self, path: str) -> bytes | None:
         """The content of a file."""
@@ -76,11 +78,9 @@ class LocalFiles:
     def write(self, path: str, data: bytes) -> None:
         """Write a new file."""
         place = self._root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as file:
-            file.write(data)
-        self.sync([path])
-        self._sync(place.parent.parent)
+        make_directories(place.parent)
+        write_synced(place, data)
+        sync_file(place.parent)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -90,13 +90,17 @@ class LocalFiles:
         """The names in a folder."""
         return [one.name for one in (self._root / folder).glob("*")]
 
-    def sync(self, paths: Sequence[str]) -> None:
-        """Make files and their directories durable; those that are gone, or were never made, are left out."""
+    def secure(self, paths: Sequence[str]) -> None:
+        """Write files again and sync them and their directories; those that are gone, or never were, are left out."""
         for path in paths:
-            with suppress(FileNotFoundError):
-                self._sync(self._root / path)
+            rewrite(self._root / path)
         for parent in {(self._root / path).parent for path in paths}:
-            self._sync(parent)
+            sync_file(parent)
+
+    def secure_directories(self) -> None:
+        """Sync what the table's directories are in."""
+        for directory in (self._root, self._root.parent):
+            sync_file(directory)
 
 
 class StoredFiles:
@@ -131,7 +135,10 @@ class StoredFiles:
         found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
         return [one.base_name for one in found]
 
-    def sync(self, paths: Sequence[str]) -> None:
+    def secure(self, paths: Sequence[str]) -> None:
+        """Nothing is to be done."""
+
+    def secure_directories(self) -> None:
         """Nothing is to be done."""
 
 
@@ -145,12 +152,11 @@ class ControlTable:
         self._unsynced: list[str] = []
 
     @classmethod
-    def open(cls, uri: str, sync: Any) -> ControlTable | None:
+    def open(cls, uri: str) -> ControlTable | None:
         """Open the table at its newest version; None when there is none.
 
         Args:
             uri: an absolute path, or a URI that delta-rs knows; credentials come from the environment.
-            sync: makes a local file or directory durable.
 
         Raises:
             DataDirectoryError: its log cannot be read, or the store cannot be reached.
@@ -163,7 +169,7 @@ class ControlTable:
             return None
         except (DeltaError, OSError, ValueError) as cause:
             raise _unreadable(uri, cause, DataDirectoryError) from cause
-        return cls(uri, table, _files(uri, table, sync))
+        return cls(uri, table, _files(uri, table))
 
     @classmethod
     def create(cls, uri: str, schema: pa.Schema, properties: Mapping[str, str], info: Mapping[str, Any]) -> None:
@@ -177,6 +183,8 @@ class ControlTable:
                 storage_options=_options(uri),
                 raise_if_key_not_exists=False,
             )
+            if (path := local_path(uri)) is not None:
+                sync_names(path, [path / LOG])
         except (DeltaError, OSError, ValueError) as cause:
             if not _is_there(uri):
                 raise _unreadable(uri, cause, DataDirectoryError) from cause
@@ -248,16 +256,28 @@ class ControlTable:
         self._call(self._table.update_incremental)
 
     def sync(self) -> None:
-        """Make all that this handle appended durable."""
+        """Make all that this handle appended durable, with what it distrusts; after a failure all of it the next time.
+
+        delta-rs gives an entry its name before it is durable, so what is synced is a copy that takes its place.
+        """
         if self._unsynced:
-            self._call(lambda: self.files.sync(self._unsynced))
+            self._call(lambda: self.files.secure(self._unsynced))
             self._unsynced.clear()
+
+    def distrust(self, versions: range) -> None:
+        """Have the next `sync` write `versions` again: whoever appended them may have failed to sync them."""
+        self._unsynced = [_entry_path(version) for version in versions]
+        self._call(self.files.secure_directories)
+
+    def owe(self, other: ControlTable) -> None:
+        """Take over what `other`, a handle that is left, has not made durable."""
+        self._unsynced += other._unsynced
 
     def checkpoint(self) -> None:
         """Shorten what has to be read to open the table: called right after a version with all that counts."""
         self._call(self._table.create_checkpoint)
         checkpoint = [name for name in self.files.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")]
-        self.files.sync([f"{LOG}/{name}" for name in [*checkpoint, "_last_checkpoint"]])
+        self.files.secure([f"{LOG}/{name}" for name in [*checkpoint, "_last_checkpoint"]])
         self._table = self._call(lambda: DeltaTable(self.uri, storage_options=_options(self.uri)))
 
     def forget(self, before: int) -> None:
@@ -285,9 +305,9 @@ def _options(uri: str) -> dict[str, str] | None:
     return None if local_path(uri) is not None else dict(_PATIENCE)
 
 
-def _files(uri: str, table: DeltaTable, sync: Any) -> Files:
+def _files(uri: str, table: DeltaTable) -> Files:
     path = local_path(uri)
-    return StoredFiles(table) if path is None else LocalFiles(path, sync)
+    return StoredFiles(table) if path is None else LocalFiles(path)
 
 
 def _is_there(uri: str) -> bool:

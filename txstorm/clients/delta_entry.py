@@ -1,4 +1,6 @@
-"""A log entry of a plain Delta table written as a file: the compare-and-set is that its name must be new.
+"""Log entries of a Delta table as files: how one is made without delta-rs, and how they become durable.
+
+The compare-and-set of a plain table is that the name of its next entry must be new.
 
 delta-rs lists and reads the log before and after every commit, most of what a small commit costs. A coordinator
 that has made the last version itself knows all that stands there: the name of the next one is taken, or it is not.
@@ -11,12 +13,19 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from txstorm.clients.delta_lock import is_shared, locked
+from txstorm.clients.delta_log import LOG, own_info, paths_of
 from txstorm.clients.delta_values import Commit
+from txstorm.clients.durable import rewrite, sync_file, write_synced
+from txstorm.clients.local_file import checked_path, read_whole
+from txstorm.errors import TableCorrupt
 
 PLAIN = (1, 2)
 """Reader and writer version of a table that needs no more than this; others are left to delta-rs."""
@@ -35,6 +44,8 @@ def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int) -> bytes:
 def put_entry(entry: Path, before: Path, data: bytes) -> bool:
     """Make the log entry `entry`, whole or not at all; False when that version, or a later one, is there already.
 
+    Its bytes are durable when it gets its name; the name is when the directory has been synced.
+
     Entries move out of the log when they are old, lower versions first: as long as `before`, the entry of the version
     before, is there, a name that is free was never taken.
 
@@ -47,22 +58,29 @@ def put_entry(entry: Path, before: Path, data: bytes) -> bool:
         return False
     made = entry.with_name(f"_commit_{uuid.uuid4()}.json.tmp")  # as delta-rs names its own; no reader looks at them
     try:
-        made.write_bytes(data)
+        write_synced(made, data)
         return _linked(made, entry, before)
     finally:
         made.unlink(missing_ok=True)
 
 
-def put_file(file: Path, data: bytes) -> None:
-    """Write a file of a log, whole or not at all, over one of the same name."""
-    made = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+def put_files(files: Mapping[Path, bytes]) -> None:
+    """Write files of one log, each whole or not at all, over one of the same name, durably."""
+    for file, data in files.items():
+        made = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
+        try:
+            write_synced(made, data)
+            made.replace(file)
+        finally:
+            made.unlink(missing_ok=True)
     try:
-        with made.open("xb") as stream:
-            stream.write(data)
-            os.fsync(stream.fileno())
-        made.replace(file)
-    finally:
-        made.unlink(missing_ok=True)
+        for directory in {file.parent for file in files}:
+            sync_file(directory)
+    except OSError:  # given their names once more, and no sync is believed that follows the failed one
+        for file in files:
+            rewrite(file)
+        for directory in {file.parent for file in files}:
+            sync_file(directory)
 
 
 def _linked(made: Path, entry: Path, before: Path) -> bool:
@@ -78,6 +96,62 @@ def _linked(made: Path, entry: Path, before: Path) -> bool:
         return True
     entry.unlink()  # it was taken and moved away: what stands here now is below a checkpoint, nobody has read it
     return False
+
+
+def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -> None:
+    """Make log entries of `table` durable that `put_entry` has not just written, and all names in its log.
+
+    delta-rs and Spark sync nothing. What Spark wrote is synced as it is, with the files that its entries refer to; all
+    other entries are written again, so that no reader sees bytes whose sync has failed.
+
+    Args:
+        table: its directory.
+        entries: those that are still in the log; others are left out.
+        again: a sync of `entries` may have failed before; then those of Spark and their files are written again, too.
+
+    Raises:
+        OSError: a file cannot be written or synced; call it with `again` next time.
+        TableCorrupt: what stands there is no longer what was written.
+    """
+    shared = is_shared(table)
+    with locked(table) if again else nullcontext():  # Spark's own writers look first, and rename over what is there
+        for entry in entries:
+            if not entry.exists():  # it is so old that a checkpoint has taken its place
+                continue
+            files = [file for file in _spark_files(table, entry) if file.exists()] if shared else []
+            for file in files:
+                _write_again(table, file) if again else sync_file(file)
+            for directory in {file.parent for file in files}:
+                sync_file(directory)
+            sync_file(entry) if shared and not again else _write_again(table, entry)
+    sync_file(table / LOG)
+
+
+def _spark_files(table: Path, entry: Path) -> Iterator[Path]:
+    """The files of a log entry that Spark may have written."""
+    return (table / checked_path(path) for path in paths_of(entry) if not path.startswith("_txstorm/"))
+
+
+def _write_again(table: Path, file: Path) -> None:
+    try:
+        if file.parent.name == LOG:
+            own_info(file)
+        elif (sums := file.with_name(f".{file.name}.crc")).exists():
+            _check_sums(read_whole(file), read_whole(sums))
+    except ValueError as cause:
+        msg = f"{file}: expected what was written, before its sync failed: {cause}; restore {table} from a copy"
+        raise TableCorrupt(msg) from cause
+    rewrite(file)
+
+
+def _check_sums(data: bytes, sums: bytes) -> None:
+    """Raise `ValueError` unless `data` has Hadoop's checksums: a header, bytes per checksum, a CRC-32 of each part."""
+    step = int.from_bytes(sums[4:8], "big") if sums[:4] == b"crc\0" else 0
+    if step and sums[8:] != b"".join(
+        zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)
+    ):
+        msg = "its checksums in the .crc file beside it are others"
+        raise ValueError(msg)
 
 
 def _actions(commit: Commit, info: Mapping[str, Any], now: int) -> Iterator[dict[str, Any]]:

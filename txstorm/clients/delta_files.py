@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from txstorm.clients.local_file import check_file
+from txstorm.clients.local_file import check_file, checked_path
 from txstorm.clients.seal import check_seal
 
 BATCH_ROWS = 1 << 16
@@ -117,7 +117,7 @@ class Selected:
         return int(pc.sum(self._actions["num_records"]).as_py() or 0)
 
     def _dataset(self, actions: pa.Table) -> ds.Dataset:
-        files = [self._table / unquote(path) for path in actions["path"].to_pylist()]
+        files = [self._table / checked_path(unquote(path)) for path in actions["path"].to_pylist()]
         if not files:
             return ds.dataset(self._schema.empty_table())
         for file, size in zip(files, actions["size_bytes"].to_pylist(), strict=True):

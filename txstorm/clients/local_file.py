@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 MOST = 1 << 30
 """Bytes that a file may have which is read as a whole and whose size is written nowhere."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -39,6 +42,17 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
             return stream.read()
     finally:
         os.close(handle)
+
+
+def checked_path(path: Any) -> str:
+    """`path`, if it names something below the directory it is relative to; else raises `ValueError`.
+
+    For paths that were read somewhere: stored bytes do not choose where files are read or removed (design rule R10).
+    """
+    if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/") or _SCHEME.match(path):
+        msg = f"expected a path below the table, got {path!r}"
+        raise ValueError(msg)
+    return path
 
 
 def check_file(path: Path, size: int | None = None, most: int | None = None) -> None:

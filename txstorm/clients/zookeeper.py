@@ -28,7 +28,7 @@ try:
     from kazoo import exceptions as errors
     from kazoo.client import KazooClient, KazooState
     from kazoo.handlers.threading import KazooTimeoutError
-    from kazoo.security import CREATOR_ALL_ACL
+    from kazoo.security import CREATOR_ALL_ACL, Permissions
 except ModuleNotFoundError:
     raise MissingDependency("kazoo", "zookeeper") from None
 
@@ -113,6 +113,11 @@ class ZooKeeperSession:
         """The names below `path` and its stamp, both of one moment; None where there is no node."""
         found = self._ask(lambda one: self._kazoo.get_children_async(one, include_data=True), [path])[0]
         return None if found is None else (found[0], _stamp(found[1]))
+
+    def is_open(self, path: str) -> bool:
+        """Whether any client may change the node at `path`, or what is below it; False where there is no node."""
+        found = self._ask(self._kazoo.get_acls_async, [path])[0]
+        return found is not None and any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in found[0])
 
     def sync(self, path: str) -> None:
         """Let the server catch up with all that any client was told before this call."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from txstorm.clients.durable import write_durably
 from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
-from txstorm.ledger.durable import sync_file, write_durably
 from txstorm.ledger.store import MAX_VALUE
 
 VALUE_FORMAT = 1
@@ -48,12 +48,8 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoc
         msg = f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
         raise MetadataError(msg)
     digest = _digest(document)
-    path = _blob_path(blob_dir, digest, epoch)
-    if path.is_file() and read_whole(path) == document:
-        # The one who wrote it may have died before the directory was synced.
-        sync_file(blob_dir)
-    else:
-        write_durably(path, document)
+    # Also where there is such a file: nothing is known of what became of its sync.
+    write_durably(_blob_path(blob_dir, digest, epoch), document)
     named = {"format": EPOCH_FORMAT, "epoch": epoch} if epoch else {"format": VALUE_FORMAT}
     return _dumps({**named, "blob": digest, "size": len(document)}, what)
 

@@ -16,7 +16,6 @@ from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
 from txstorm.ledger.delta_content import TRIES, DeltaContent, Pause
 from txstorm.ledger.delta_lease import SECONDS, Held, Watch, is_silent, steady
 from txstorm.ledger.delta_rows import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
-from txstorm.ledger.durable import sync_file
 from txstorm.ledger.lease import POLL, Clock, held_error, lost_error, poll_free, utc_now
 from txstorm.ledger.process import machine_mark, process_mark
 from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names
@@ -71,7 +70,7 @@ class DeltaLedger:
     @staticmethod
     def is_there(uri: str) -> bool:
         """Whether there is a Delta table at `uri`, a ledger or not; `DataDirectoryError` where that cannot be known."""
-        return ControlTable.open(uri, sync_file) is not None
+        return ControlTable.open(uri) is not None
 
     # -- entries ------------------------------------------------------------------------------------------------
 
@@ -169,6 +168,7 @@ class DeltaLedger:
                 self._catch_up()
                 self._check_free()
                 started = self._now()
+                self._store.distrust()
                 if self._append(LEASE, lease=row, by=row.token):
                     self._hold(Held(row, started, os.getpid(), ended=threading.Event()))
                     return

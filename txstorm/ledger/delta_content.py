@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from txstorm.clients.delta_control import ControlTable
+from txstorm.clients.delta_control import ControlTable, local_path
+from txstorm.clients.durable import PRIVATE, make_directories
 from txstorm.errors import ConflictError, DataDirectoryError, LedgerCorrupt, TableCorrupt, TxstormError
 from txstorm.ledger.delta_rows import (
     CREATE,
@@ -25,7 +26,6 @@ from txstorm.ledger.delta_rows import (
     snapshot_path,
     snapshot_version,
 )
-from txstorm.ledger.durable import sync_file
 
 log = logging.getLogger("txstorm.ledger")
 
@@ -46,15 +46,17 @@ class DeltaContent:
         self.uri = uri
         self._where = f"ledger {uri}"
         self._pause = pause
-        if create and ControlTable.open(uri, sync_file) is None:
+        if create and ControlTable.open(uri) is None:
             document = document_of(CREATE, uuid.uuid4().hex, at=at)
+            if (path := local_path(uri)) is not None:
+                make_directories(path, PRIVATE)
             ControlTable.create(uri, SCHEMA, {PROPERTY: str(FORMAT)}, document)
         self._table, self.content = self._opened()
 
     def _opened(self) -> tuple[ControlTable, Content]:
         """The table at its newest version, and the content of its snapshot with what follows it."""
         for _ in range(TRIES):
-            table = ControlTable.open(self.uri, sync_file)
+            table = ControlTable.open(self.uri)
             if table is None:
                 msg = f"{self._where}: expected a ledger in a Delta table, found none; name the right one with --ledger"
                 raise DataDirectoryError(msg)
@@ -102,7 +104,13 @@ class DeltaContent:
     def catch_up(self) -> None:
         """Move to the newest version."""
         if not self._follow(self._table, self.content):
+            before = self._table
             self._table, self.content = self._opened()
+            self._table.owe(before)
+
+    def distrust(self) -> None:
+        """Have the next durable `append` write again what was appended since the snapshot, by whomever."""
+        self._table.distrust(range(self.content.snapshot, self.content.version + 1))
 
     def append(self, document: Mapping[str, Any], *, durable: bool = True) -> bool:
         """Make `document` the next version; False when somebody else made that one, and then we are at the newest.

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from txstorm.clients.durable import PRIVATE, make_directories
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger import names
 from txstorm.ledger.blobs import decode_value
 from txstorm.ledger.credentials import SecretRefused, check_named, over_tls
-from txstorm.ledger.durable import sync_file
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
 from txstorm.ledger.place import default_ledger, recorded_ledger, recorded_settings
@@ -214,12 +214,9 @@ def local_directory(data_dir: str | Path) -> Path:
 
 
 def make_durable_directory(directory: Path) -> None:
-    """Make `directory` with its parents; they survive a power failure."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    """Make `directory`, for this user only, with its parents; they survive a power failure."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory, PRIVATE)
     except OSError as error:
         msg = f"data directory {directory}: expected to make it, got {error.strerror}; choose another --data-dir"
         raise DataDirectoryError(msg) from error
-    for path in missing:
-        sync_file(path.parent)

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from txstorm.clients.durable import write_durably
 from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.ledger.durable import write_durably
 from txstorm.ledger.specs import SQLITE, LedgerSpec, parse_ledger
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None 
     """
     before = _reaching(ledger.kind, recorded_settings(data_dir))
     reach = before if settings is None else _reaching(ledger.kind, settings)
-    if recorded_ledger(data_dir) == ledger and reach == before:
+    there = (data_dir / PLACE_FILE).exists()  # then it is written again: its sync may have failed at an earlier start
+    if not there and recorded_ledger(data_dir) == ledger and reach == before:
         return
     document = {"format": FORMAT, "version": VERSION, "ledger": ledger.within(data_dir.absolute()), "settings": reach}
     write_durably(data_dir / PLACE_FILE, json.dumps(document).encode() + b"\n")

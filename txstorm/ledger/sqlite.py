@@ -72,10 +72,13 @@ class SqliteLedger:
         return {name: found[name] for name in child_names("", found)}
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing, synced to the disk, or without `durable` at some later time."""
+        """Carry out `ops`, all or nothing, synced to the disk, also without `durable`.
+
+        A later sync that fails would take with it what had been written to SQLite's log and not synced.
+        """
         self._check_writable()
         check_ops(ops)
-        with self._working() as connection, _synced(connection, durable), _transaction(connection):
+        with self._working() as connection, _transaction(connection):
             self._lease.check()
             for op in ops:
                 _apply(connection, op)
@@ -127,19 +130,6 @@ class SqliteLedger:
         if self._read_only:
             msg = f"ledger {self._path}: expected a handle that may write, got one opened with read_only=True"
             raise InputError(msg)
-
-
-@contextmanager
-def _synced(connection: sqlite3.Connection, durable: bool) -> Iterator[None]:
-    if durable:
-        yield
-        return
-    # In WAL mode nothing is synced at a commit then; the next one under FULL syncs the log with all that is in it.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    try:
-        yield
-    finally:
-        connection.execute("PRAGMA synchronous = FULL")
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+from txstorm.clients.durable import sync_file, sync_names
 from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, TxstormError
-from txstorm.ledger.durable import sync_file
 from txstorm.ledger.lease import LINUX, lock_bytes
 
 FORMAT = "txstorm-ledger"
@@ -51,7 +51,7 @@ def create_file(path: Path) -> None:
             _write_empty(made)
             sync_file(made)
             os.link(made, path)
-        sync_file(path.parent)
+        sync_names(path.parent, [path])
     except FileExistsError:
         return
     except OSError as error:
@@ -66,7 +66,15 @@ def _write_empty(path: Path) -> None:
         connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
         # The mode is kept in the file: readers beside a writer, and one sync a commit. It comes last, since on a full
         # disk what is in SQLite's log is left there without a word when the connection closes.
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection, path)
+
+
+def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
+    """Put the ledger into WAL mode; SQLite only answers with another mode where its disk does not let it."""
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        msg = f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
+        raise TxstormError(msg)
 
 
 def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Connection:
@@ -77,6 +85,9 @@ def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Conne
         try:
             _check_content(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
+            if not read_only:
+                _write_ahead(connection, path)  # one that an earlier start could not put into it would lock readers out
+                sync_file(path.parent)  # SQLite makes its log as a file beside, and ignores whether this works
         except BaseException:
             connection.close()
             raise

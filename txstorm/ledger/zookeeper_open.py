@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +15,13 @@ from txstorm.ledger.credentials import AUTH as AUTH
 from txstorm.ledger.zookeeper import ZooKeeperLedger
 from txstorm.ledger.zookeeper_place import checked_chroot, checked_hosts
 from txstorm.topology.settings import Settings
+
+_log = logging.getLogger("txstorm.ledger")
+
+ACL = "TXSTORM_ZOOKEEPER_ACL"
+"""The environment variable that may say `OPEN` instead of the setting ``zookeeper_acl``."""
+
+OPEN = "open"
 
 KEY_PASSWORD = "TXSTORM_ZOOKEEPER_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 """The environment variable with what opens the client's key."""
@@ -32,7 +40,8 @@ def open_zookeeper(
         read_only: for readers beside a run.
 
     Raises:
-        InputError: `hosts` or `chroot` is malformed, or the credentials of the environment do not open it.
+        InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not open it, or there are
+            none to make it with and open nodes are not asked for.
         DataDirectoryError: there is no ledger and `create` is false, or something else, or one of a newer format.
         TxstormError: no server answered in time; the message has the cause.
     """
@@ -40,6 +49,8 @@ def open_zookeeper(
     root = checked_chroot(chroot)
     session = _session(hosts, settings)
     try:
+        if not read_only:
+            _check_access(session, root, settings, create=create)
         return ZooKeeperLedger(session, root, create=create, read_only=read_only)
     except BaseException:
         session.close()
@@ -51,6 +62,29 @@ def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None
     root = checked_chroot(chroot)
     with closing(_session(hosts, settings or Settings())) as session:
         return session.read([root])[0] is not None
+
+
+def _check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
+    """Refuse to make nodes that every client may change, unless that is asked for; warn where they are there."""
+    if OPEN in (settings.zookeeper_acl, os.environ.get(ACL)):
+        return
+    if session.read([root])[0] is not None:
+        if session.is_open(root):
+            _log.warning(
+                "ledger zookeeper:%s%s: every client of these servers may change and remove its nodes, which were "
+                "made without credentials; make it anew with %s (txstorm ledger copy), or say that this is wanted: "
+                "--set zookeeper_acl=open",
+                session.hosts,
+                root,
+                AUTH,
+            )
+    elif create and not session.options.auth:
+        msg = (
+            f"ledger zookeeper:{session.hosts}{root}: expected credentials to make its nodes with, got none, so every "
+            f"client of these servers could change and remove them; set {AUTH} to user:password in the environment, or "
+            f"ask for open nodes: --set zookeeper_acl=open (or {ACL}=open in the environment)"
+        )
+        raise InputError(msg)
 
 
 def _session(hosts: str, settings: Settings) -> ZooKeeperSession:

@@ -8,9 +8,9 @@ import re
 import shutil
 from pathlib import Path
 
+from txstorm.clients.durable import PRIVATE, make_directories, write_durably
 from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError
-from txstorm.ledger.durable import write_durably
 from txstorm.ledger.open import ledger_is_known, local_directory
 from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
 
@@ -88,10 +88,10 @@ def _check_empty(data_dir: Path) -> None:
         raise DataDirectoryError(msg)
 
 
-def write_format(data_dir: Path) -> None:
-    """Mark `data_dir` as a data directory of this format."""
+def write_format(data_dir: Path, *, first: bool = True) -> None:
+    """Mark `data_dir` as a data directory of this format; at the `first` start again, where one before it failed."""
     path = data_dir / FORMAT_FILE
-    if not path.exists():
+    if first or not path.exists():
         write_durably(path, json.dumps({"format": FORMAT, "version": VERSION}).encode() + b"\n")
 
 
@@ -122,11 +122,14 @@ def check_readable(data_dir: str | Path) -> Path:
 
 
 def make_directory(path: Path, *, empty: bool = False) -> None:
-    """Make `path`; with `empty` remove what a killed run left in it. Raises `DataDirectoryError` when it cannot be."""
+    """Make `path`, durably, for this user only; with `empty` remove what a killed run left in it.
+
+    Raises `DataDirectoryError` when it cannot be made.
+    """
     if empty:
         shutil.rmtree(path, ignore_errors=True)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directories(path, PRIVATE)
     except OSError as error:
         msg = f"{path}: expected to make this directory, got {error.strerror}; remove what is there, or mend its mode"
         raise DataDirectoryError(msg) from error

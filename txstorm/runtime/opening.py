@@ -195,7 +195,7 @@ def _lead(
         identity = known = books.identity() or identity
     check(data_dir, books, identity)
     check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
-    write_format(data_dir)
+    write_format(data_dir, first=known is None)
     written = replace(identity, fingerprint=topology.fingerprint())
     if written != known:
         books.write_identity(written, known)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.api.names import name_fault
+from txstorm.clients.durable import sync_names
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger import names
 from txstorm.ledger.blobs import encode_value
-from txstorm.ledger.durable import sync_file
 from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.store import Put, in_commits
 from txstorm.runtime.books import Identity, Meta
@@ -126,4 +126,4 @@ def _put_in_place(made: Path, target: Path) -> None:
     except OSError as error:
         msg = f"{target}: expected a new directory to restore into, got {error.strerror}; choose another one"
         raise InputError(msg) from error
-    sync_file(target.absolute().parent)
+    sync_names(target.absolute().parent, [target])

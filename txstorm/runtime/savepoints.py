@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from txstorm.api.names import name_fault, near
 from txstorm.api.shown import time_of
 from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.durable import write_durably
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
-from txstorm.ledger.durable import write_durably
 from txstorm.ledger.names import savepoint_path
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.store import ABSENT, Check, Delete

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.seal import sealed
-from txstorm.ledger.durable import sync_file
 from txstorm.state.intent import CHANGES, STATE
 from txstorm.state.owner import key_names_of
 from txstorm.state.read import folded
@@ -108,5 +107,4 @@ def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint) -
     apps = {table.ref.txid_app(owner): savepoint.txid, owner.epoch_app: 0}
     label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
     table.handle.commit(Commit(apps, info, files, label=label))
-    for file in (table.handle.log_entry(1), table.handle.log_entry(1).parent):
-        sync_file(file)
+    table.handle.make_durable(range(1, 2))

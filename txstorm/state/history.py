@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle, is_table
+from txstorm.clients.durable import make_directories, sync_names
 from txstorm.clients.seal import sealed
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
-from txstorm.ledger.durable import sync_file
 from txstorm.state.properties import due, log_properties, recorded
 from txstorm.state.staging import STAGED, StagedName, encoded, unique, write_new
 from txstorm.state.table import Archiving, Shortening, checkpoint_after
@@ -40,6 +40,8 @@ SCHEMA = pa.schema(
 
 
 _TEXT = {"extents", "versions"}
+_durable: dict[Path, int] = {}
+"""By table, the last version of the log that this process has seen to be durable, with all before it."""
 
 
 def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -65,9 +67,8 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     for _ in range(TRIES):
         last = handle.app_version(app) or 0
         new = [row for row in rows if row["txid"] > last]
-        if not new:
-            return 0
-        if _append(handle, app, new):
+        if not new or _append(handle, app, new):
+            secure_history(handle)
             _tidy(handle)
             return len(new)
         handle.refresh()
@@ -120,7 +121,7 @@ def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
         except ConflictError:
             handle.refresh()
             continue
-        _sync_entry(handle, handle.version)
+        secure_history(handle)
         return
 
 
@@ -137,18 +138,23 @@ def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) ->
     modified = int((handle.path / path).stat().st_mtime * 1000)
     file = DataFile(path, len(data), modified, json.dumps({"numRecords": len(rows)}))
     info = {"kind": HISTORY, "timeline": rows[0]["timeline"], "first": first, "last": last}
-    version = handle.version + 1
     try:
         handle.commit(Commit({app: last}, info, [file]))
     except ConflictError:
         return False
-    _sync_entry(handle, version)
     return True
 
 
-def _sync_entry(handle: DeltaHandle, version: int) -> None:
-    sync_file(handle.log_entry(version))
-    sync_file(handle.log_entry(version).parent)
+def secure_history(handle: DeltaHandle) -> None:
+    """Make all of the log durable that this process has not made durable before.
+
+    An earlier process, or an earlier call, may have failed to sync what it wrote: that is written again.
+    """
+    version = handle.version
+    known = _durable.get(handle.path, handle.checkpointed - 1)
+    handle.make_durable(range(known + 1, version), again=True)
+    handle.make_durable(range(version, version + 1), again=known >= version)
+    _durable[handle.path] = version
 
 
 def _tidy(handle: DeltaHandle) -> None:
@@ -165,12 +171,10 @@ def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
 def _open_or_create(path: Path) -> DeltaHandle:
     if is_table(path):
         return _open(path)
-    (path / STAGED).mkdir(parents=True, exist_ok=True)
+    make_directories(path / STAGED)
     properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
     handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
-    for file in (handle.log_entry(0), handle.log_entry(0).parent, path / STAGED, path / STAGED.partition("/")[0], path):
-        sync_file(file)
-    sync_file(path.parent)
+    sync_names(path, [handle.log_entry(0).parent])
     return handle
 
 

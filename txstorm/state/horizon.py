@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from txstorm import faults
 from txstorm.clients.delta import Commit, DeltaHandle, is_table
 from txstorm.errors import ConflictError
-from txstorm.ledger.durable import sync_file
-from txstorm.state.history import HISTORY
+from txstorm.state.history import HISTORY, secure_history
 from txstorm.state.retention import Steps, beside
 from txstorm.state.table import CHECKPOINT_EVERY, PRUNED, Archiving, Shortening
 
@@ -72,8 +71,7 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
         except ConflictError:
             return handle.version
         handle.refresh()
-        for file in (handle.log_entry(handle.version), handle.log_entry(handle.version).parent):
-            sync_file(file)
+        secure_history(handle)
         faults.point("retain.history")
     work = Shortening(lambda: handle, HISTORY, CHECKPOINT_EVERY, Archiving())
     yield from beside(lambda: list(work.steps()))

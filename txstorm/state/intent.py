@@ -179,7 +179,7 @@ class Intent:
             txids = tuple(TxidRecord.from_json(record) for record in found["txids"])
             tables = tuple(IntentTable.from_json(table) for table in found["tables"])
             intent = cls(found["topology"], found["incarnation"], found["timeline"], found["epoch"], txids, tables)
-        except (KeyError, TypeError) as cause:
+        except (KeyError, TypeError, ValueError) as cause:
             msg = f"intent: a field is missing or has another form: {cause!r}; the ledger is damaged, restore it"
             raise LedgerCorrupt(msg) from cause
         _check_gaps(intent)

@@ -82,12 +82,14 @@ class LoggedTable(ABC):
         self._lost = False
         self._uri = ref.uri
         check_owner(where or self._uri, log.properties, owner)
-        self._recent = len(self._check_log())
+        infos = self._check_log()
+        self._recent = [info.get("last") if self._publishes(info) else None for info in infos]
         self._durable = log.version  # whoever leads has made all of it durable, see `raise_epoch`
+        self._doubted = False  # whether a sync of a version after that one failed, or may have
 
     @abstractmethod
-    def sync(self, version: int) -> None:
-        """Make a version of the log durable."""
+    def sync(self, versions: range, *, again: bool = False) -> None:
+        """Make versions of the log durable; with `again` an earlier sync of theirs may have failed."""
 
     @abstractmethod
     def published_files(
@@ -166,11 +168,17 @@ class LoggedTable(ABC):
         """Read the newest version."""
         self._log.refresh()
 
-    def raise_epoch(self, epoch: int) -> None:
+    def raise_epoch(self, epoch: int, completed: int | None = None) -> None:
         """Make `epoch` the table's, so that a coordinator with an older one can no longer commit to it.
 
         The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it. It is made
-        durable with all that was committed before: who led then may have died, or be, between a commit and its sync.
+        durable with all that was committed before: the coordinator of then may have died, or be, between a commit and
+        its sync, or that sync may have failed. So these versions are written again.
+
+        Args:
+            epoch: of this coordinator.
+            completed: the last txid whose group the ledger knows to be complete in this table; versions up to that
+                group's are durable.
 
         Raises:
             FencedError: the table has a newer epoch.
@@ -178,7 +186,7 @@ class LoggedTable(ABC):
         self._log.refresh()
         fresh = self.prepare()
         if self._check_epoch(epoch) < epoch:
-            self._durable -= self._recent
+            self._durable, self._doubted = self._known_durable(completed), True
         for _ in range(TRIES):
             if self._check_epoch(epoch) == epoch and not fresh:
                 self._make_durable(self.version)  # the answer of an earlier try may be lost
@@ -288,14 +296,30 @@ class LoggedTable(ABC):
         self._log.commit(commit)
         return self._log.version
 
+    def secure(self) -> None:
+        """Make all of the log durable that is read since the last checkpoint, whatever became of earlier syncs."""
+        self._durable, self._doubted = self._known_durable(None), True
+        self._make_durable(self.version)
+
+    def _publishes(self, info: Mapping[str, Any]) -> bool:
+        return info.get("kind") == COMMITTED and info.get("timeline") == self.owner.timeline
+
+    def _known_durable(self, completed: int | None) -> int:
+        """The last version known to be durable: that of the group that ends with `completed`, if it is recent."""
+        before = self._durable - len(self._recent)
+        if completed is None:
+            return before
+        return max((before + at for at, last in enumerate(self._recent, 1) if last == completed), default=before)
+
     def _make_durable(self, version: int) -> None:
         """Make `version` durable, and those before it that are not known to be: of which the answer was lost, say.
 
-        A power cut that took one of them and left a later one would leave a table that cannot be read.
+        A power cut that took one of them and left a later one would leave a table that cannot be read. After a failed
+        sync another one proves nothing (R14): the next call has all of them written again.
         """
-        for one in range(min(self._durable + 1, version), version + 1):
-            self.sync(one)
-        self._durable = max(self._durable, version)
+        again, self._doubted = self._doubted, True
+        self.sync(range(min(self._durable + 1, version), version + 1), again=again)
+        self._durable, self._doubted = max(self._durable, version), False
 
     def _check_unchanged(self, table: IntentTable) -> None:
         """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""

@@ -62,8 +62,10 @@ def check_tables(  # noqa: D417 - the rest is in the text
         _check_txid(table, recorded, live)
 
 
-def raise_epochs(where: Path | Place, recorded: Iterable[str], owner: Owner, epoch: int) -> list[LoggedTable]:
+def raise_epochs(where: Path | Place, recorded: Mapping[str, int], owner: Owner, epoch: int) -> list[LoggedTable]:
     """Take over all tables behind the `recorded` names; returns them, as they are with `epoch`.
+
+    `recorded`: table → the last txid that the ledger knows to be complete there.
 
     Raises:
         FencedError: a newer coordinator has taken over.
@@ -72,7 +74,7 @@ def raise_epochs(where: Path | Place, recorded: Iterable[str], owner: Owner, epo
     tables = []
     for number, ref in enumerate(tables_of(recorded), start=1):
         table = placed(where).table(owner, ref)
-        table.raise_epoch(epoch)
+        table.raise_epoch(epoch, recorded.get(ref.uri))
         tables.append(table)
         faults.point(f"p0.{number}.raised")
     return tables

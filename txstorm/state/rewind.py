@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta import Commit, DataFile
-from txstorm.clients.local_file import check_file
+from txstorm.clients.local_file import check_file, checked_path
 from txstorm.clients.seal import check_seal
 from txstorm.errors import (
     BlockedError,
@@ -151,7 +151,7 @@ def restore_table(where: Path | Place, rewind: Rewind, todo: RewoundTable, epoch
             msg = f"table {ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch {epoch}"
             raise FencedError(f"{msg}; the other one carries the rewind out")
         if table.log.app_version(ref.txid_app(owner)) is not None:
-            table.sync(table.version)
+            table.secure()
             return
         try:
             table.log.commit(_commit(table, rewind, todo, epoch, now))
@@ -174,8 +174,8 @@ def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | No
 
 
 def _table_from(found: Mapping[str, Any]) -> RewoundTable:
-    adds = tuple(DataFile(**one) for one in found["adds"])
-    return RewoundTable(found["uri"], found["as_of"], tuple(found["removes"]), adds)
+    adds = tuple(DataFile(**{**one, "path": checked_path(one["path"])}) for one in found["adds"])
+    return RewoundTable(found["uri"], found["as_of"], tuple(map(checked_path, found["removes"])), adds)
 
 
 class _Files:

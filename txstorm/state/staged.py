@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
+
+STAGED = "_txstorm/staged"
+_STAGED_PATH = re.compile(rf"{STAGED}/[^/\\\0]*[^/\\\0.][^/\\\0]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +38,7 @@ class Staged:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Staged:
-        """What `to_json` made."""
+        """What `to_json` made; raises `ValueError` where its path is not that of a staged file."""
+        if not isinstance(found["path"], str) or not _STAGED_PATH.fullmatch(found["path"]):
+            raise ValueError(f"expected the path of a file in {STAGED}, got {found['path']!r}")
         return cls(**{name: found[name] for name in cls.__slots__})

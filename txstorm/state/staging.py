@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +15,13 @@ import pyarrow.parquet as pq
 
 from txstorm import faults
 from txstorm.clients.delta import DataFile
+from txstorm.clients.durable import make_directories, sync_file, write_synced
 from txstorm.clients.local_file import read_whole
 from txstorm.clients.seal import sealed
 from txstorm.errors import TableCorrupt
-from txstorm.ledger.durable import sync_file
+from txstorm.state.staged import STAGED as STAGED
 from txstorm.state.staged import Staged as Staged
 
-STAGED = "_txstorm/staged"
 _FIELDS = 6
 _SMALL = 2_000
 _REPEATED = ("_txid", "_op")
@@ -104,13 +103,13 @@ def encoded(rows: pa.Table) -> memoryview:
 
 
 def write_new(path: Path, data: memoryview) -> None:
-    """Write a file that must not exist yet, and make it and its name durable; raises `OSError` with its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file that must not exist yet, and make it and its name durable; raises `OSError` with its name.
+
+    After an error the file is of no use: the rows are to be written again under another name.
+    """
+    make_directories(path.parent)
     try:
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(path, data)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     sync_file(path.parent)
@@ -147,6 +146,8 @@ def check_digest(table: Path, staged: Staged) -> None:
 def checked_bytes(table: Path, staged: Staged) -> bytes:
     """The bytes of the staged file; raises `TableCorrupt` unless they are those it was staged with."""
     data_file(table, staged)
+    if (table / staged.path).resolve() != table.resolve() / staged.path:
+        raise _damaged(table / staged.path, "it is a symbolic link, or below one")
     data = read_whole(table / staged.path, staged.size)
     found = digest(data)
     if found != staged.digest:

@@ -145,6 +145,8 @@ class StateStore:
             for ref in one.refs:
                 if is_table(data_dir / ref.uri):
                     found[ref] = one.checked(DeltaTableState.open(data_dir, owner, ref))
+                    if not _is_recorded(ref, recorded):
+                        found[ref].renew_directories()
                 else:
                     missing.append((one, ref))
         _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded)
@@ -442,9 +444,13 @@ class StateStore:
         return group
 
 
+def _is_recorded(ref: TableRef, recorded: Collection[str]) -> bool:
+    return ref.uri in recorded or (ref.kind == STATE and TableRef(CHANGES, ref.name).uri in recorded)
+
+
 def _check_missing(data_dir: Path, missing: Sequence[TableRef], recorded: Collection[str]) -> None:
     for ref in missing:
-        if ref.uri in recorded or (ref.kind == STATE and TableRef(CHANGES, ref.name).uri in recorded):
+        if _is_recorded(ref, recorded):
             msg = (
                 f"{data_dir}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a "
                 "copy taken together with the ledger"

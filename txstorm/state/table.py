@@ -14,11 +14,9 @@ import pyarrow as pa
 from txstorm.clients import delta_archive
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.delta_archive import archive_entries, log_retention
-from txstorm.clients.delta_lock import is_shared
-from txstorm.clients.delta_log import paths_of
 from txstorm.clients.delta_values import LOG_RETENTION
+from txstorm.clients.durable import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt
-from txstorm.ledger.durable import sync_file
 from txstorm.state.intent import STATE, IntentTable
 from txstorm.state.logged import COMMITTED as COMMITTED
 from txstorm.state.logged import COMPACTED as COMPACTED
@@ -105,8 +103,6 @@ class Shortening:
         try:
             handle = self._opener()
             files = handle.checkpoint(self._every)
-            for file in files:
-                sync_file(file)
             yield
             if files:
                 self.made = handle
@@ -145,16 +141,25 @@ class DeltaTableState(LoggedTable):
         Those that are to follow the settings later come from `properties.recorded`.
         """
         path = data_dir / ref.uri
+        new = [one for one in (path / STAGED, *(path / STAGED).parents) if not one.exists()]
         (path / STAGED).mkdir(parents=True, exist_ok=True)
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
         commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0}, info)
         handle = DeltaHandle.create(path, schema, {**owner.properties(), **about}, commit)
         made = cls(data_dir, owner, ref, handle)
-        for file in (handle.log_entry(0), handle.log_entry(0).parent, path / STAGED, (path / STAGED).parent, path):
-            sync_file(file)
-        for parent in (path.parent, data_dir):
-            sync_file(parent)
+        made.sync(range(1))
+        new.append(handle.log_entry(0).parent)
+        for directory in ((path / STAGED).parent, path, path.parent, data_dir):
+            sync_names(directory, [one for one in new if one.parent == directory])
         return made
+
+    def renew_directories(self) -> None:
+        """Make the names of the directories durable of a table that an earlier start made, and did not record."""
+        below = self.path / STAGED
+        for one in (below, below.parent, self._handle.log_entry(0).parent, self.path):
+            renew(one)
+            sync_file(one.parent)
+        sync_file(self.path.parent.parent)
 
     def use(self, writer: Writer) -> None:
         """Publish groups with `writer`; called before the epoch is raised."""
@@ -222,14 +227,9 @@ class DeltaTableState(LoggedTable):
             self.shortened(work)
         self._long_after = self._checkpoint_after()
 
-    def sync(self, version: int) -> None:
-        """Make a version of the log durable."""
-        entry = self._handle.log_entry(version)
-        if entry.exists():  # else it is so old that a checkpoint has taken its place
-            for file in _unsynced(self.path, entry):
-                sync_file(file)
-            sync_file(entry)
-        sync_file(entry.parent)
+    def sync(self, versions: range, *, again: bool = False) -> None:
+        """Make versions of the log durable; with `again` an earlier sync of theirs may have failed."""
+        self._handle.make_durable(versions, again=again)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
         """The staged files; of a state of the layout ``merge`` files that are written here with its rows over theirs.
@@ -271,11 +271,3 @@ class DeltaTableState(LoggedTable):
         if differences:
             msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
             raise TableCorrupt(msg)
-
-
-def _unsynced(table: Path, entry: Path) -> list[Path]:
-    """The files of a log entry that Spark may have written, which makes nothing durable."""
-    if not is_shared(table):
-        return []
-    files = [table / path for path in paths_of(entry) if not path.startswith(STAGED)]
-    return [file for file in (*files, *{file.parent for file in files}) if file.exists()]

@@ -178,6 +178,11 @@ class Settings(BaseModel):
     zookeeper_patience: Duration = Field(
         30.0, description="seconds that a run waits for ZooKeeper to come back, before it steps down"
     )
+    zookeeper_acl: Literal["creator", "open"] = Field(
+        "creator",
+        description="who may change the ledger's nodes: creator, the user of TXSTORM_ZOOKEEPER_AUTH; or open, every "
+        "client of the servers, where there are no credentials",
+    )
     zookeeper_tls: bool = Field(
         False, description="whether to speak TLS with ZooKeeper; a CA or certificate implies it"
     )

@@ -16,6 +16,7 @@ import pytest
 
 from txstorm.errors import ConflictError, DataDirectoryError, HeldError, InputError, LedgerCorrupt, TxstormError
 from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.ledger.specs import parse_ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.store import ABSENT, Entry, Put
 
@@ -369,16 +370,39 @@ def test_the_ledger_of_a_data_directory(tmp_path: Path) -> None:
         assert ledger.get("a") == Entry(b"1", 0)
 
 
+def test_a_new_data_directory_is_for_its_user_only(tmp_path: Path) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "shared" / "own"
+    with closing(open_ledger(own, create=True)):
+        assert own.stat().st_mode & 0o777 == 0o700
+        assert shared.stat().st_mode & 0o077  # what is above it is made as usual
+    shared.chmod(0o755)
+    with closing(open_ledger(shared, create=True)):
+        assert shared.stat().st_mode & 0o777 == 0o755  # what was there stays as it is
+    with closing(open_ledger(tmp_path / "delta", create=True, ledger=parse_ledger(f"delta:{tmp_path}/ledger"))):
+        assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_ledger_that_could_not_be_put_into_wal_mode_is_put_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    SqliteLedger(path, create=True).close()
+    with closing(sqlite3.connect(path)) as made:
+        assert made.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    with closing(SqliteLedger(path, create=False)) as ledger, closing(SqliteLedger(path, create=False)) as other:
+        ledger.commit([Put("a", b"1")])
+        assert other.get("a") == Entry(b"1", 0)
+
+
 def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="file/below"):
         open_ledger(tmp_path / "file" / "below", create=True)
 
 
-def test_what_need_not_be_durable_is_seen_by_others_and_later_commits_are_synced_again(tmp_path: Path):
+def test_what_need_not_be_durable_is_seen_by_others_and_synced_all_the_same(tmp_path: Path):
     path = tmp_path / "ledger.db"
     with closing(SqliteLedger(path, create=True)) as ledger, closing(SqliteLedger(path, create=False)) as other:
         ledger.commit([Put("status", b"1")], durable=False)
+        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert other.get("status") == Entry(b"1", 0)
         with pytest.raises(ConflictError):
             ledger.commit([Put("status", b"2", ABSENT)], durable=False)

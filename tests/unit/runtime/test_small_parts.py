@@ -9,11 +9,11 @@ import pytest
 from runtime_samples import Clock, Source
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.clients.durable import write_durably
 from txstorm.coordinator.events import Opened, Planned, Wake
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
-from txstorm.ledger.durable import write_durably
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import PLACE_FILE
 from txstorm.runtime.books import Books

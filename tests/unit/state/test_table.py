@@ -201,10 +201,16 @@ def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, monke
     )
     version = publish(table, intent)
     log = tmp_path / "changes/counts/_delta_log"
-    assert synced == [str(log / f"{version:020d}.json"), str(log)]
+    entry, [bytes_, names] = log / f"{version:020d}.json", synced
+    # Its bytes before it has its name, so that a sync that fails leaves nothing that could be believed later.
+    assert (os.path.dirname(bytes_), os.path.basename(bytes_)[:8], names) == (str(log), "_commit_", str(log))
     synced.clear()
-    publish(opened(tmp_path), intent)  # who wrote it may have died before it did that
-    assert synced == [str(log / f"{version:020d}.json"), str(log)]
+    before, content = entry.stat(), entry.read_bytes()
+    publish(opened(tmp_path), intent)  # the coordinator of then may have died before it did that, or failed to
+    assert (os.path.dirname(synced[0]), os.path.basename(synced[0])[:7], synced[1]) == (str(log), "_again_", str(log))
+    after = entry.stat()
+    assert (after.st_mtime_ns, after.st_mode, entry.read_bytes()) == (before.st_mtime_ns, before.st_mode, content)
+    assert after.st_ino != before.st_ino
 
 
 def test_an_entry_that_a_power_failure_emptied_is_made_again(tmp_path, store):

@@ -50,6 +50,7 @@ class Stored:
         self.rows: dict[str, tuple[Row, ...]] = {THEIRS: ()}
         self.locked = False  # by everybody who commits, as Spark needs it
         self.volatile: set[int] = set()  # versions that a power cut could take
+        self.lost: set[int] = set()  # those of them whose sync has failed: no other one will help
         self.raised = self.published = 0  # the newest version that raised the epoch; and that published or restored
 
     def append(self, commit: Commit) -> None:
@@ -204,10 +205,18 @@ class SimTable(LoggedTable):
         self.sim_log.append_with_spark(commit, self._txid_app)
         return None
 
-    def sync(self, version: int) -> None:
-        """A moment at which the process may die."""
-        self._world.reads(self._process, "table sync", self.stored.uri)
-        self.stored.volatile.discard(version)
+    def sync(self, versions: range, *, again: bool = False) -> None:
+        """Moments at which the process may die, or a sync fails: then only what is written again becomes durable."""
+        for version in versions:
+            try:
+                self._world.reads(self._process, "table sync", self.stored.uri)
+            except Exception:
+                self.stored.lost |= self.stored.volatile & set(versions)
+                raise
+            if again:
+                self.stored.lost.discard(version)
+            if version not in self.stored.lost:
+                self.stored.volatile.discard(version)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
         """The staged file; no state is kept in the layout ``merge`` here."""

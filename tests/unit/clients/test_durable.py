@@ -1,0 +1,150 @@
+"""Files that survive a power failure, and what follows when a sync fails once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.clients.delta_entry import make_durable
+from txstorm.clients.delta_lock import share
+from txstorm.clients.durable import make_directories, rewrite, sync_file, sync_names, write_durably
+from txstorm.errors import TableCorrupt
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    """Lets the next sync of a path that ends with the given text fail; returns what was synced by then."""
+    real, ends, synced = os.fsync, [], []
+
+    def fsync(handle):
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        synced.append(path)
+        if ends and path.endswith(ends[0]):
+            ends.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    def arm(end: str) -> list[str]:
+        ends.append(end)
+        return synced
+
+    return arm
+
+
+def test_a_failed_sync_names_the_file(tmp_path, fail):
+    (tmp_path / "a").write_bytes(b"1")
+    fail("/a")
+    with pytest.raises(OSError, match=r"Input/output error: it cannot be synced to the disk.*/a'"):
+        sync_file(tmp_path / "a")
+
+
+def test_a_file_whose_sync_fails_is_thrown_away(tmp_path, fail):
+    write_durably(tmp_path / "a", b"old")
+    fail(".tmp")
+    with pytest.raises(OSError, match="synced"):
+        write_durably(tmp_path / "a", b"new")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_a_name_is_given_once_more_before_its_directory_is_synced_again(tmp_path, fail):
+    synced = fail(tmp_path.name)
+    write_durably(tmp_path / "a", b"new")
+    assert synced.count(str(tmp_path)) == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_directory_that_cannot_be_synced_twice_is_an_error(tmp_path, monkeypatch):
+    def fails(_):
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="cannot be synced"):
+        sync_names(tmp_path, [])
+
+
+def test_what_is_written_again_is_another_file_with_the_same_time_and_mode(tmp_path):
+    file = tmp_path / "a"
+    file.write_bytes(b"1")
+    file.chmod(0o640)
+    os.utime(file, ns=(1, 2_000_000_000))
+    before = file.stat()
+    rewrite(file)
+    after = file.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_size) == (before.st_mode, before.st_mtime_ns, 1)
+    assert after.st_ino != before.st_ino
+    rewrite(tmp_path / "gone")
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_directories_and_their_modes(tmp_path, fail):
+    synced = fail("none")
+    make_directories(tmp_path / "a" / "b", 0o700)
+    assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o700
+    assert set(synced) == {str(tmp_path), str(tmp_path / "a")}
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A table with an entry, and a file, of Spark's; with Hadoop's checksums."""
+    handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
+    share(handle.path)
+    data = bytes(range(256)) * 5
+    (handle.path / "part-0.parquet").write_bytes(data)
+    sums = b"crc\0" + (512).to_bytes(4, "big")
+    sums += b"".join(zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))
+    (handle.path / ".part-0.parquet.crc").write_bytes(sums)
+    add = {"path": "part-0.parquet", "size": len(data), "partitionValues": {}, "modificationTime": 1, "stats": "{}"}
+    actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {**add, "dataChange": True}}]
+    handle.log_entry(1).write_text("\n".join(map(json.dumps, actions)))
+    return handle
+
+
+def inodes(handle: DeltaHandle) -> list[int]:
+    return [path.stat().st_ino for path in (handle.path / "part-0.parquet", handle.log_entry(1))]
+
+
+def test_what_spark_wrote_is_written_again_after_a_failure_only(shared, fail):
+    before = inodes(shared)
+    synced = fail("part-0.parquet")
+    with pytest.raises(OSError, match=r"part-0\.parquet"):
+        make_durable(shared.path, [shared.log_entry(1)])
+    make_durable(shared.path, [shared.log_entry(1)], again=True)
+    assert all(now != then for now, then in zip(inodes(shared), before, strict=True))
+    assert Path(synced[-1]) == shared.log_entry(1).parent
+
+
+def test_what_spark_wrote_and_the_disk_lost_is_not_written_again(shared):
+    file = shared.path / "part-0.parquet"
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(TableCorrupt, match=r"part-0\.parquet: expected what was written.*checksums"):
+        make_durable(shared.path, [shared.log_entry(1)], again=True)
+
+
+def test_a_checkpoint_that_cannot_be_synced_is_none(tmp_path, fail):
+    handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
+    for number in (1, 2):
+        handle.commit(Commit({"app": number}, {"kind": "commit"}))
+    fail(".json.tmp")
+    with pytest.raises(TableCorrupt, match="synced"):
+        handle.checkpoint(1)
+    assert not [one for one in handle.log_entry(0).parent.iterdir() if "checkpoint" in one.name]
+    assert handle.checkpoint(1)
+    assert DeltaHandle.open(handle.path).app_version("app") == 2
+
+
+def test_the_names_of_a_checkpoint_are_given_once_more(tmp_path, fail):
+    handle = DeltaHandle.create(tmp_path / "t", pa.schema([("n", pa.int64())]), {}, Commit({}, {"kind": "create"}))
+    handle.commit(Commit({"app": 1}, {"kind": "commit"}))
+    synced = fail("_delta_log")
+    assert handle.checkpoint(1)
+    assert sum(one.endswith("_delta_log") for one in synced) == 2
+    assert sum("_again_" in one for one in synced) == 2

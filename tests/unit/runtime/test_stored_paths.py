@@ -1,0 +1,106 @@
+"""Paths that stand in ledgers and logs: they never lead out of their table."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.errors import LedgerCorrupt, TableCorrupt
+from txstorm.state.intent import Intent, IntentTable, TxidRecord, encode_schema
+from txstorm.state.rewind import Rewind, RewoundTable
+from txstorm.state.staging import StagedName, check_digest, stage
+
+ROWS = pa.table({"n": [1], "_txid": pa.array([1], pa.int64())})
+PATHS = [
+    "../../victim",
+    "_txstorm/staged/../../../../victim",
+    "/tmp/victim",
+    "_txstorm/staged/",
+    "_txstorm/staged/..",
+    "_txstorm/staged/a/../../../b.parquet",
+    "file:///tmp/victim",
+    "",
+    None,
+    7,
+]
+
+
+@pytest.fixture
+def staged(tmp_path):
+    return stage(tmp_path / "maps/counts", ROWS, StagedName(1, 1, 1, "keep", "0"))
+
+
+@pytest.fixture
+def intent(staged):
+    table = IntentTable("map", "counts", "maps/counts", encode_schema(ROWS.schema), 0, staged)
+    return Intent("t", "i", 0, 1, (TxidRecord(1, 1, "", None, 0),), (table,))
+
+
+def rewritten(intent, **fields):
+    """The JSON of an intent, with other fields of its table."""
+    found = intent.to_json()
+    found["tables"][0].update(fields)
+    return found
+
+
+def test_an_intent_is_read_back(intent):
+    assert Intent.from_json(intent.to_json()) == intent
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_intent_with_another_path_is_refused(intent, path):
+    staged = {**intent.tables[0].staged.to_json(), "path": path}
+    with pytest.raises(LedgerCorrupt, match="expected the path of a file in _txstorm/staged"):
+        Intent.from_json(rewritten(intent, staged=staged))
+    with pytest.raises(LedgerCorrupt, match="expected the path of a file in _txstorm/staged"):
+        Intent.from_json(rewritten(intent, more=[staged]))
+
+
+@pytest.mark.parametrize("uri", ["maps/../..", "/tmp", "maps", "maps/a/b", "", None, "maps/other", "state/counts"])
+def test_an_intent_with_another_directory_is_refused(intent, uri):
+    with pytest.raises(LedgerCorrupt, match="expected a table of this data directory"):
+        Intent.from_json(rewritten(intent, uri=uri))
+
+
+@pytest.mark.parametrize("path", ["../../victim", "/tmp/victim", "a/../../b", "file:/tmp/victim", None])
+def test_a_rewind_with_another_path_is_refused(path):
+    table = RewoundTable("sinks/out", 1, ("a.parquet",), (DataFile("b.parquet", 1),))
+    rewind = Rewind("t", "i", 1, 1, 1, None, (table,))
+    assert Rewind.from_json(rewind.to_json()) == rewind
+    for other in (replace(table, removes=(path,)), replace(table, adds=(DataFile(path, 1),))):
+        with pytest.raises(LedgerCorrupt, match="expected format 'txstorm-rewind'"):
+            Rewind.from_json(replace(rewind, tables=(other,)).to_json())
+
+
+@pytest.mark.parametrize("link", ["file", "directory"])
+def test_a_staged_file_behind_a_link_is_refused(tmp_path, staged, link):
+    table, away = tmp_path / "maps/counts", tmp_path / "away"
+    check_digest(table, staged)
+    moved = table / staged.path if link == "file" else table / "_txstorm"
+    shutil.move(moved, away)
+    moved.symlink_to(away)
+    with pytest.raises(TableCorrupt, match="symbolic link"):
+        check_digest(table, staged)
+
+
+def test_a_table_behind_a_link_is_fine(tmp_path, staged):
+    shutil.move(tmp_path / "maps", tmp_path / "away")
+    (tmp_path / "maps").symlink_to(tmp_path / "away")
+    check_digest(tmp_path / "maps/counts", staged)
+
+
+@pytest.mark.parametrize("path", ["../victim.parquet", "{}/victim.parquet"])
+def test_a_log_that_names_files_elsewhere_is_not_followed(tmp_path, path):
+    import pyarrow.parquet as pq
+
+    pq.write_table(ROWS, tmp_path / "victim.parquet")
+    size = (tmp_path / "victim.parquet").stat().st_size
+    handle = DeltaHandle.create(tmp_path / "table", ROWS.schema, {}, Commit({}, {"kind": "create"}))
+    handle.commit(Commit({}, {"kind": "commit"}, [DataFile(path.format(tmp_path), size)]))
+    for read in (handle.files, handle.read):
+        with pytest.raises(TableCorrupt, match="expected a path below the table"):
+            read()
