@@ -107,7 +107,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def collector_kind(observe: Observe | None) -> type[OutputCollector]:
-    """The kind of collector for tasks that `observe` is told of: in the test driver, one that checks."""
+    """The kind of collector for tasks that `observe` watches: in the test driver, one that checks."""
     return OutputCollector if observe is None else CheckedCollector
 
 

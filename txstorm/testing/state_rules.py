@@ -24,7 +24,7 @@ MANY = 2500
 THREADS = 6
 ROUNDS = 16
 DEPTH, PAUSES = 3, 0.3
-"""A racing thread pauses at so many of the lines of a store's code: in `put_marked` and the calls below it."""
+"""Calls deep, the code of a store in which a racing thread pauses, and the share of its lines at which it does."""
 NUMBERS, TEXTS = ("epoch", "timeline", "txid"), ("topology", "incarnation", "content")
 MARK_FIELDS = (*NUMBERS, *TEXTS)
 _TWO_STEPS = (

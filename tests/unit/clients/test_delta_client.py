@@ -81,16 +81,15 @@ def test_history_has_our_infos_newest_first_and_nothing_of_others(handle):
 
 def test_a_checkpoint_is_what_the_next_handle_starts_from(handle):
     add(handle, 1)
-    assert not handle.checkpoint(2)
+    assert handle.checkpoint(2) == []
     add(handle, 2)
-    assert handle.checkpoint(2)
-    log = handle.log_entry(2).parent
-    files = (log / f"{2:020d}.checkpoint.parquet", log / "_last_checkpoint", handle.path / "_txstorm/checkpoint.json")
+    files = handle.checkpoint(2)
+    assert [file.name for file in files] == [f"{2:020d}.checkpoint.parquet", "_last_checkpoint", "checkpoint.json"]
     assert all(file.exists() for file in files)
     for version in (0, 1):
         handle.log_entry(version).unlink()
     again = DeltaHandle.open(handle.path)
-    assert (again.version, again.app_version("app"), again.checkpoint(1)) == (2, 2, False)
+    assert (again.version, again.app_version("app"), again.checkpoint(1)) == (2, 2, [])
     add(handle, 3)  # and the handle that wrote it goes on
     assert sorted(again.logged_paths()) == ["1.parquet", "2.parquet", "3.parquet"]
 
