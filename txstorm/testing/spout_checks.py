@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, Spout
 from txstorm.errors import InputError
 from txstorm.testing.driver import TopologyTestDriver
@@ -118,7 +118,8 @@ class _Check:
         with checking(self._kind):
             whole = self._straight(self._tasks[0])
         if self._batches < 2:
-            msg = f"{self._kind}: the source gave {self._batches} batch(es) that are not empty, expected at least 2"
+            given = counted(self._batches, "transaction")
+            msg = f"{self._kind}: the source gave tuples in {given}, expected at least 2"
             raise InputError(msg + "; let make_spout take smaller batches or hold more")
         with checking(self._kind):
             if expected is not None:
@@ -143,7 +144,7 @@ class _Check:
 
     def _straight(self, tasks: int) -> Tuples:
         with (
-            checking(f"runs with {tasks} task(s)"),
+            checking(f"runs with {counted(tasks, 'task')}"),
             TopologyTestDriver(self._topology(tasks), pending=1) as driver,
         ):
             drain(driver)
@@ -173,7 +174,7 @@ def _compare(rule: str, expected: Tuples, got: Tuples, lost: str, extra: str) ->
     """Raise `CheckFailed` if the tuples differ, with `lost` or `extra` as the likely cause."""
     if expected != got:
         missing, many = expected - got, got - expected
-        counts = f"expected {expected.total()} tuple(s), got {got.total()}"
+        counts = f"expected {counted(expected.total(), 'tuple')}, got {got.total()}"
         cause = lost if missing else extra
         msg = f"{rule}: {counts}; missing: {_some(missing)}; too many: {_some(many)}; likely cause: {cause}"
         raise CheckFailed(msg)
