@@ -15,6 +15,7 @@
     │   └── DataDirectoryError      a data directory that is foreign, newer, incomplete or corrupt
     │       ├── LedgerCorrupt
     │       └── TableCorrupt
+    │           └── TableRefused    a table with a Delta feature that is not supported, but not damaged
     ├── HeldError                   another live run has the lease: exit code 3
     │   └── BusyError               another life-cycle command is under way
     ├── FencedError                 a newer coordinator has taken over: exit code 3
@@ -112,6 +113,10 @@ class LedgerCorrupt(DataDirectoryError):
 
 class TableCorrupt(DataDirectoryError):
     """A table or one of its files is damaged."""
+
+
+class TableRefused(TableCorrupt):
+    """A table has a Delta feature that txstorm does not obey; it is not damaged, and nothing was written to it."""
 
 
 class HeldError(TxstormError):

@@ -34,6 +34,7 @@ from txstorm.clients.delta_entry import (
     put_entry,
     put_files,
 )
+from txstorm.clients.delta_features import Features, append_only_text, unsupported_text
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta_lock import locked
 from txstorm.clients.delta_log import (
@@ -49,12 +50,13 @@ from txstorm.clients.delta_log import (
     own_info,
     version_of,
 )
+from txstorm.clients.delta_stats import BOUNDED, bounds_in, is_silent, parsed, stats_of, with_bounds
 from txstorm.clients.delta_values import Commit as Commit
 from txstorm.clients.delta_values import DataFile as DataFile
 from txstorm.clients.delta_values import LogEntry as LogEntry
 from txstorm.clients.delta_window import Window
 from txstorm.clients.local_file import checked_path, read_whole
-from txstorm.errors import ConflictError, StateError, TableCorrupt
+from txstorm.errors import ConflictError, StateError, TableCorrupt, TableRefused
 
 Answer = TypeVar("Answer")
 _PLAIN = {"delta.enableDeletionVectors": "false"}
@@ -82,8 +84,11 @@ class DeltaHandle:
         self.version = int(table.version())
         self.checkpointed = _last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
+        self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
         self._links = True
         self._synced = -1  # the newest version whose entry this handle has written by itself, and synced
+        self._features = _features_of(table)
+        self._unwritable = self._features.unwritable(path)
 
     @classmethod
     def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
@@ -91,8 +96,11 @@ class DeltaHandle:
 
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
+            TableRefused: it has a feature without which its rows cannot be told.
         """
-        return cls(path, *_opened(path, version))
+        handle = cls(path, *_opened(path, version))
+        handle.check_readable()
+        return handle
 
     @classmethod
     def create(cls, path: Path, schema: pa.Schema, properties: Mapping[str, str], commit: Commit) -> DeltaHandle:
@@ -162,16 +170,40 @@ class DeltaHandle:
         if not told:
             self.reopen()
         elif self._window.last != self.version:  # somebody else has committed
-            self._apps.clear()
             self.version = self._window.last
             self._read_here()
+            self._forget()
 
     def reopen(self) -> None:
         """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
         self._window, self._table = _opened(self.path, None)
         self._writer = None
-        self._apps.clear()
         self.version = int(self._table.version())
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was known of an earlier version, now that another writer has made a later one."""
+        self._apps.clear()
+        self._stats = None
+        self._features = _features_of(self._table)
+        self._unwritable = self._features.unwritable(self.path)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether the table forbids that rows leave it."""
+        return self._features.append_only
+
+    def check_readable(self) -> None:
+        """Raise `TableRefused` where a feature of this version keeps its rows from being told."""
+        if self._unwritable is not None and (why := self._features.unreadable(self.path)) is not None:
+            raise TableRefused(why)
+
+    def check_writable(self) -> None:
+        """Raise `TableRefused` where the table, as it is now, has a feature that txstorm does not obey."""
+        if self._unwritable is not None:
+            self.refresh()  # it may have been mended
+        if self._unwritable is not None:
+            raise TableRefused(self._unwritable)
 
     def _read_here(self) -> DeltaTable:
         """The table as of the very version that this handle is at, and no later one that somebody made meanwhile."""
@@ -205,8 +237,12 @@ class DeltaHandle:
         Raises:
             ConflictError: the table is at another version than this handle; call `refresh`.
             TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
+            TableRefused: the table has a feature that is not obeyed, or is append-only and rows are to leave it.
             BlockedError: a commit with Spark goes on and on.
         """
+        self.check_writable()
+        if self.append_only and commit.removes and commit.data_change:
+            raise TableRefused(append_only_text(self.path))
         try:
             with locked(self.path):
                 if commit.properties:
@@ -224,6 +260,10 @@ class DeltaHandle:
         self._apps.update(commit.transactions)
         if commit.properties:
             self._read_here()
+        if self._stats is not None:
+            self._stats.update((file.path, parsed(file.stats)) for file in commit.adds)
+            for file in commit.removes:
+                self._stats.pop(file.path, None)
 
     @property
     def is_plain(self) -> bool:
@@ -346,7 +386,7 @@ class DeltaHandle:
     def entry_names(self) -> list[str]:
         """The names of all entries of log and archive, listed; oldest first."""
         names = {file.name for folder in (LOG, ARCHIVE) for file in (self.path / folder).glob("*.json")}
-        return sorted(name for name in names if version_of(name) is not None)
+        return sorted(name for name in names if name == entry_name(version_of(name) or 0))
 
     def paths_of_entry(self, name: str) -> list[str]:
         """The files that an entry adds or removes, relative to the table; raises `TableCorrupt`."""
@@ -393,12 +433,33 @@ class DeltaHandle:
         return self._selected(Wanted(low=low)).row_count()
 
     def _selected(self, wanted: Wanted) -> Selected:
-        return Selected(self.path, self.schema, self.actions(), wanted)
+        self.check_readable()
+        bounded = [bound[0] for bound in (wanted.low, wanted.high) if bound is not None]
+        return Selected(self.path, self.schema, self.actions(*bounded), wanted)
 
-    def actions(self) -> pa.Table:
-        """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``."""
+    def actions(self, *bounded: str) -> pa.Table:
+        """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
+
+        ``min.…`` and ``max.…`` are there for columns `bounded` of which txstorm writes statistics.
+        """
         with _reading(self.path, "the list of files"):
-            return pa.table(self._read_here().get_add_actions(flatten=True))
+            actions = pa.table(self._read_here().get_add_actions(flatten=True))
+        for column in BOUNDED.intersection(bounded):
+            if f"min.{column}" not in actions.column_names:
+                known = ((path, bounds_in(stats, column)) for path, stats in self._stats_here().items())
+                actions = with_bounds(actions, column, {path: ends for path, ends in known if ends is not None})
+        return actions
+
+    def _stats_here(self) -> dict[str, Mapping[str, Any]]:
+        if self._stats is None:
+            self._read_here()
+            self._stats = stats_of(self.path, self._window.files, self._window.entries)
+        return self._stats
+
+    def is_silent(self, column: str) -> bool:
+        """Whether a file of this version has bounds of other columns, but none of `column`."""
+        stats = self._stats_here()
+        return is_silent((stats.get(file.path, {}) for file in self.files()), column)
 
 
 def _opened(path: Path, version: int | None) -> tuple[Window, DeltaTable]:
@@ -427,6 +488,19 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         yield
     except (DeltaError, OSError, ValueError, pa.ArrowException) as cause:
         raise _corrupt(path, f"{what} cannot be read", cause) from cause
+
+
+def _features_of(table: DeltaTable) -> Features:
+    protocol = table.protocol()
+    return Features(
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        protocol.reader_features or (),
+        protocol.writer_features or (),
+        table.metadata().configuration,
+        json.loads(table.schema().to_json())["fields"],
+        lambda: any(batch.num_rows for batch in table.deletion_vectors()),
+    )
 
 
 def is_table(path: Path) -> bool:
@@ -489,6 +563,8 @@ def _undamaged(entry: Path, read: Callable[[Path], Answer]) -> Answer:
 
 
 def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
+    if (refused := unsupported_text(path, str(cause))) is not None:
+        return TableRefused(refused)
     return TableCorrupt(
         f"{path}: {what}: {first_line(cause)}; restore the table's directory from a copy, "
         "or start in a new data directory"

@@ -142,6 +142,14 @@ def version_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
+    """Path and statistics of the files that a log entry adds; none where it is damaged, or not there any more."""
+    try:
+        return [(one["path"], one.get("stats")) for one in _actions(entry)["add"]]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
+
+
 def check_checkpoint(table: Path, version: int) -> None:
     """Raise `ValueError` where the checkpoint of `version` is not what was noted; one of another writer has no note."""
     try:

@@ -21,8 +21,6 @@ PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "1000",
     # Spark would remove old entries of the log; how far back the history goes is for txstorm to decide.
     "delta.enableExpiredLogCleanup": "false",
-    # Only txids are looked up by statistics.
-    "delta.dataSkippingStatsColumns": "_txid",
 }
 """Of tables that are made to be written with Spark."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.seal import sealed
@@ -19,7 +16,7 @@ from txstorm.state.recovery import table_ref
 from txstorm.state.rewriting import FILE_ROWS
 from txstorm.state.savepoint import SavedTable, Savepoint
 from txstorm.state.schema import TXID, in_order
-from txstorm.state.staging import STAGED, compact_name, encoded, unique, write_new
+from txstorm.state.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
 from txstorm.state.table import RESTORED, DeltaTableState, Owner, TableRef
 
 
@@ -64,13 +61,13 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: 
     about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
     about = {key: text for key, text in about.items() if key not in owner.properties()}
     made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about)
-    files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now))
+    files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now, ref.bounded))
     if files:
         _fill(made, files, savepoint)
 
 
-def written(table: Path, rows: pa.Table, epoch: int, now: int) -> Iterator[DataFile]:
-    """Write `rows`, which have ``_txid``, durably below `table`; nothing refers to the files yet.
+def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> Iterator[DataFile]:
+    """Write `rows` durably below `table`, with statistics of `column`; nothing refers to the files yet.
 
     `epoch` is that of the coordinator, `now` milliseconds since 1970.
     """
@@ -79,17 +76,7 @@ def written(table: Path, rows: pa.Table, epoch: int, now: int) -> Iterator[DataF
         data = encoded(part)
         path = f"{STAGED}/{compact_name(epoch, sealed(unique(), data))}"
         write_new(table / path, data)
-        yield DataFile(path, len(data), now, json.dumps(_stats(part)))
-
-
-def _stats(rows: pa.Table) -> dict[str, Any]:
-    txids = pc.min_max(rows[TXID.name]).as_py()
-    return {
-        "numRecords": rows.num_rows,
-        "minValues": {TXID.name: txids["min"]},
-        "maxValues": {TXID.name: txids["max"]},
-        "nullCount": {TXID.name: 0},
-    }
+        yield DataFile(path, len(data), now, column_stats(part, column))
 
 
 def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint) -> None:

@@ -85,7 +85,11 @@ class Declaration:
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
-        """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared."""
+        """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared.
+
+        Raises `TableRefused` when it has a Delta feature that txstorm does not obey.
+        """
+        found.check_writable()
         if isinstance(self.table, KeyedState):
             self._check_layout(found)
             self._check_ttl(found)

@@ -113,7 +113,7 @@ def are_many(files: int) -> bool:
 
 def _files(table: DeltaTableState) -> list[_File]:
     """The files in the order of their txids; none where they overlap or do not say, which only others write."""
-    actions, least, most = table.handle.actions(), f"min.{TXID.name}", f"max.{TXID.name}"
+    actions, least, most = table.handle.actions(TXID.name), f"min.{TXID.name}", f"max.{TXID.name}"
     if not {least, most, "num_records"} <= set(actions.column_names):
         return []
     columns = (actions[name].to_pylist() for name in (least, most, "size_bytes", "num_records"))

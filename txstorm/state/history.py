@@ -103,7 +103,7 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
 def check_history(data_dir: Path) -> None:
     """Check the table without writing, where there is one; raises as `read_history`."""
     if is_table(data_dir / HISTORY):
-        _open(data_dir / HISTORY)
+        _open(data_dir / HISTORY).check_writable()
 
 
 def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:

@@ -123,6 +123,13 @@ class LoggedTable(ABC):
         """Called before the epoch is raised; True when the table must get a commit so that other runs notice."""
         return False
 
+    def check_writable(self) -> None:  # noqa: B027 - only tables with a protocol have features
+        """Raise `TableRefused` where the table has a feature that txstorm does not obey; nothing by default."""
+
+    def due_properties(self) -> Mapping[str, str]:
+        """Properties that follow from what the files are, and that the table lacks; a user cannot choose them."""
+        return {}
+
     def commit_group(self, commit: Commit) -> int | None:
         """Make a commit that publishes rows; raises as `TableLog.commit`.
 
@@ -200,9 +207,10 @@ class LoggedTable(ABC):
         raise self.blocked("raise the epoch", None)
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
-        """Give the table those of the `wanted` properties that it lacks; what a user has set stays.
+        """Give the table those of the `wanted` properties that it lacks; what a user has set of them stays.
 
-        Called when the epoch is raised. Without anything to set it writes nothing.
+        And those that follow from what its files are. Called when the epoch is raised. Without anything to set it
+        writes nothing.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -210,7 +218,7 @@ class LoggedTable(ABC):
         """
         for _ in range(TRIES):
             self._check_epoch(epoch)
-            missing = due(self._log.properties, wanted)
+            missing = {**due(self._log.properties, wanted), **self.due_properties()}
             if not missing:
                 return
             last = self.last_txid()
@@ -233,9 +241,11 @@ class LoggedTable(ABC):
         Raises:
             FencedError: a newer coordinator leads this table.
             TableCorrupt: the table holds something else than the intent expects.
+            TableRefused: the table has a Delta feature that txstorm does not obey.
             BlockedError: the commit cannot be made.
         """
         faults.point(f"p7.{number}.before")
+        self.check_writable()
         version = self._published(table, intent, epoch)
         self._check_unchanged(table)
         for _ in range(TRIES):

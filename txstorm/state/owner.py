@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from txstorm.api.state import MERGE
 from txstorm.errors import DataDirectoryError
-from txstorm.state.intent import DIRECTORIES
+from txstorm.state.intent import DIRECTORIES, STATE
 
 FORMAT = "1"
 KEYS, VALUES, LAYOUT = "txstorm.keys", "txstorm.values", "txstorm.layout"
@@ -57,6 +57,11 @@ class TableRef(NamedTuple):
     def uri(self) -> str:
         """Its directory, relative to the data directory; also its name in ledger and messages."""
         return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
+
+    @property
+    def bounded(self) -> str:
+        """The one column that its files have statistics of."""
+        return "_kg" if self.kind == STATE else "_txid"
 
     def txid_app(self, owner: Owner) -> str:
         """The app id under which it keeps its last txid."""

@@ -53,12 +53,14 @@ def check_tables(  # noqa: D417 - the rest is in the text
 
     Raises:
         TableCorrupt: a table is missing, damaged, or at a txid that nothing explains.
+        TableRefused: a table has a Delta feature that txstorm does not obey.
         DataDirectoryError: a table is foreign or of another incarnation.
     """
     owner, place = Owner(topology, incarnation, timeline), placed(where)
     for ref in tables_of(recorded):
         check_there(place, ref)
         table = place.table(owner, ref)
+        table.check_writable()
         _check_txid(table, recorded, live)
 
 

@@ -106,7 +106,7 @@ def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
 
 
 def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
-    actions = handle.actions()
+    actions = handle.actions(TXID.name)
     if f"max.{TXID.name}" not in actions.column_names:
         return []
     return zip([file.path for file in handle.files()], actions[f"max.{TXID.name}"].to_pylist(), strict=True)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta import Commit, DataFile
+from txstorm.clients.delta_features import append_only_text
 from txstorm.clients.local_file import check_file, checked_path
 from txstorm.clients.seal import check_seal
 from txstorm.errors import (
@@ -21,6 +22,7 @@ from txstorm.errors import (
     FencedError,
     LedgerCorrupt,
     TableCorrupt,
+    TableRefused,
     TxstormError,
 )
 from txstorm.state.clone import written
@@ -111,9 +113,13 @@ def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: in
     Raises:
         StateError: a state as of `txid` is no longer kept, or inside a group of the layout ``merge``.
         TableCorrupt: a file is missing or damaged.
+        TableRefused: the table is append-only, and rows would have to leave it.
     """
     table = DeltaTableState.open(data_dir, owner, ref)
-    return planned(table, txid, _Files(table, epoch, now))
+    todo = planned(table, txid, _Files(table, epoch, now))
+    if todo.removes and table.handle.append_only:
+        raise TableRefused(append_only_text(table.path))
+    return todo
 
 
 class Rows(Protocol):
@@ -192,7 +198,7 @@ class _Files:
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
         """Written below the table, durably."""
         rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
-        return tuple(written(self._table.path, rows, self._epoch, self._now))
+        return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
 
     def _rows(self, path: str, txid: int) -> pa.Table:
         with _Reading(self._table, path):

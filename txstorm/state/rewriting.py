@@ -193,7 +193,7 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = 
 
 def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:
     """First key group, path and rows of every file; none where they overlap or do not say what they hold."""
-    actions = table.actions()
+    actions = table.actions(KEY_GROUP.name)
     least, most = f"min.{KEY_GROUP.name}", f"max.{KEY_GROUP.name}"
     if not {least, most, "num_records"} <= set(actions.column_names) or actions[least].null_count:
         return []

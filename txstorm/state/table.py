@@ -14,9 +14,11 @@ import pyarrow as pa
 from txstorm.clients import delta_archive
 from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.delta_archive import archive_entries, log_retention
+from txstorm.clients.delta_features import append_only_text
+from txstorm.clients.delta_stats import STATS_COLUMNS
 from txstorm.clients.delta_values import LOG_RETENTION
 from txstorm.clients.durable import renew, sync_file, sync_names
-from txstorm.errors import TableCorrupt
+from txstorm.errors import TableCorrupt, TableRefused
 from txstorm.state.intent import STATE, IntentTable
 from txstorm.state.logged import COMMITTED as COMMITTED
 from txstorm.state.logged import COMPACTED as COMPACTED
@@ -145,7 +147,8 @@ class DeltaTableState(LoggedTable):
         (path / STAGED).mkdir(parents=True, exist_ok=True)
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
         commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0}, info)
-        handle = DeltaHandle.create(path, schema, {**owner.properties(), **about}, commit)
+        properties = {**owner.properties(), STATS_COLUMNS: ref.bounded, **about}
+        handle = DeltaHandle.create(path, schema, properties, commit)
         made = cls(data_dir, owner, ref, handle)
         made.sync(range(1))
         new.append(handle.log_entry(0).parent)
@@ -169,8 +172,26 @@ class DeltaTableState(LoggedTable):
         """Have the writer look whether the table can be written to; raises `InputError` where it cannot safely."""
         return self._writer.prepare(self.path)
 
+    def check_writable(self) -> None:
+        """Raise `TableRefused` where the table has a feature that txstorm does not obey."""
+        self._handle.check_writable()
+        if self.ref.kind == STATE and self._handle.append_only:
+            raise TableRefused(append_only_text(self.path))
+
+    def due_properties(self) -> Mapping[str, str]:
+        """The property that tells readers of which column files have statistics, where it is missing or says otherwise.
+
+        Without it deltalake takes the missing bounds for null and finds no rows by any other column. Files with bounds
+        of other columns only, as others or an older txstorm may have left them, are read right without any.
+        """
+        found, wanted = self._handle.properties.get(STATS_COLUMNS), self.ref.bounded
+        if found != wanted and self._handle.is_silent(wanted):
+            wanted = ""
+        return {} if found == wanted else {STATS_COLUMNS: wanted}
+
     def commit_group(self, commit: Commit) -> int | None:
         """Have the writer make a commit that publishes rows."""
+        self.check_writable()
         return self._writer.commit(self._handle, commit, self._txid_app)
 
     @property

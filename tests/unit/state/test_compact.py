@@ -178,7 +178,7 @@ def test_the_table_is_in_files_by_key_group_and_only_changed_ones_are_written(tm
     handle = DeltaHandle.open(tmp_path / "state/counts")
     before = {file.path for file in handle.files()}
     assert len(before) > 3
-    bounds = sorted(zip(*(handle.actions()[f"{side}._kg"].to_pylist() for side in ("min", "max")), strict=True))
+    bounds = sorted(zip(*(handle.actions("_kg")[f"{side}._kg"].to_pylist() for side in ("min", "max")), strict=True))
     assert all(one[1] < later[0] for one, later in pairwise(bounds))
     assert words_of(tmp_path) == expected(LAST)
     commit(many, LAST + 1, {"w7": 1, "new": 5})

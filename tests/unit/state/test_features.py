@@ -1,0 +1,315 @@
+"""Features of Delta tables that others switch on, between runs and in one: obeyed, or refused by name; nothing is lost."""
+
+import json
+import re
+from itertools import cycle
+
+import pytest
+from deltalake import DeltaTable, TableFeatures
+from store_cases import COUNTS, TOTALS, add, commit, intent_of, open_store, record
+from upkeep_cases import keep_up, small
+
+from txstorm.clients.delta import DeltaHandle
+from txstorm.errors import BlockedError, TableRefused
+from txstorm.state.history import append_history, read_history
+from txstorm.state.owner import Owner
+from txstorm.state.read import read_changes, read_sink, read_state
+from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.state.rewind import plan_table
+from txstorm.state.table import TableRef
+
+MERGED = {"count": [type(COUNTS)("counts", COUNTS.key, COUNTS.value, layout="merge"), TOTALS]}
+OWNER = Owner("words", "0a1b2c")
+
+
+def log_of(path):
+    return {file.name: file.read_bytes() for file in (path / "_delta_log").iterdir()}
+
+
+def write_entry(path, *actions):
+    """As another writer would."""
+    version = max(int(one.name[:20]) for one in (path / "_delta_log").glob("*.json")) + 1
+    lines = [{"commitInfo": {"operation": "ALTER TABLE"}}, *actions]
+    (path / "_delta_log" / f"{version:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+
+
+def metadata_of(path):
+    lines = [line for file in sorted((path / "_delta_log").glob("*.json")) for line in file.read_text().splitlines()]
+    return [json.loads(line)["metaData"] for line in lines if '"metaData"' in line[:12]][-1]
+
+
+def constrain(path):
+    DeltaTable(str(path)).alter.add_constraint({"positive": "_txid > 0"})
+
+
+def free(path):
+    DeltaTable(str(path)).alter.drop_constraint("positive")
+
+
+def listed(*features, reader=1, **properties):
+    """A protocol that lists features, and the way back."""
+    of_readers = {"readerFeatures": list(features)} if reader == 3 else {}
+    protocol = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(features), **of_readers}
+
+    def on(path):
+        meta = metadata_of(path)
+        configuration = {**meta["configuration"], **properties}
+        write_entry(path, {"protocol": protocol}, {"metaData": {**meta, "configuration": configuration}})
+
+    def off(path):
+        meta = metadata_of(path)
+        configuration = {name: text for name, text in meta["configuration"].items() if name not in properties}
+        plain = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+        write_entry(path, plain, {"metaData": {**meta, "configuration": configuration}})
+
+    return on, off
+
+
+def column(**about):
+    """A first column about which the schema says more, and the way back."""
+
+    def change(path, found):
+        meta = metadata_of(path)
+        schema = json.loads(meta["schemaString"])
+        schema["fields"][0] |= found
+        write_entry(path, {"metaData": {**meta, "schemaString": json.dumps(schema)}})
+
+    return lambda path: change(path, about), lambda path: change(path, {"nullable": True, "metadata": {}})
+
+
+KINDS = ["sinks/out", "changes/counts", "state/counts"]
+REFUSED = {
+    "CHECK constraint positive": (constrain, free),
+    "feature rowTracking": listed("rowTracking", "domainMetadata"),
+    "feature inCommitTimestamp": listed("inCommitTimestamp"),
+    "feature typeWidening": listed("typeWidening", reader=3),
+    "feature clustering": listed("clustering"),
+    "feature identityColumns": listed("identityColumns"),
+    "feature checkpointProtection": listed("checkpointProtection"),
+    "feature whatever-comes": listed("whatever-comes", reader=3),
+    "property delta.enableDeletionVectors": listed(
+        "deletionVectors", reader=3, **{"delta.enableDeletionVectors": "true"}
+    ),
+    "column 'word' is NOT NULL": column(nullable=False),
+    "column 'word' has an invariant": column(metadata={"delta.invariants": "{}"}),
+    "column 'word' has an expression": column(metadata={"delta.generationExpression": "'x'"}),
+    "feature columnMapping has given column 'word'": column(metadata={"delta.columnMapping.physicalName": "col-1"}),
+    "column 'word' has a widened type": column(metadata={"delta.typeChanges": []}),
+}
+
+
+@pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS))))
+def test_between_runs_it_is_refused_before_anything_is_written(tmp_path, what, uri):
+    on, off = REFUSED[what]
+    merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
+    store = open_store(tmp_path, create=True, states=merged)
+    commit(store, 1, {"a": 1})
+    recorded = store.last_txids()
+    on(tmp_path / uri)
+    before = {one: log_of(tmp_path / one) for one in recorded}
+    for start in (
+        lambda: open_store(tmp_path, states=merged, epoch=2),
+        lambda: check_tables(tmp_path, recorded, "0a1b2c", []),
+        lambda: raise_epochs(tmp_path, [uri], OWNER, 2),
+    ):
+        with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}") as refused:
+            start()
+        assert "nothing was written to it; " in str(refused.value)
+        assert {one: log_of(tmp_path / one) for one in recorded} == before
+    off(tmp_path / uri)
+    again = open_store(tmp_path, states=merged, epoch=2)
+    commit(again, 2, {"a": 1}, epoch=2)
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 2}]
+
+
+@pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS[1:] + KINDS[:1]))))
+def test_in_a_run_nothing_is_lost_and_it_goes_on_when_it_is_gone(tmp_path, what, uri):
+    on, off = REFUSED[what]
+    merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
+    store = open_store(tmp_path, create=True, states=merged)
+    commit(store, 1, {"a": 1})
+    group = store.group(2)
+    add(group, 2, {"a": 1})
+    intent = intent_of(group, [record(2)])
+    on(tmp_path / uri)
+    before = log_of(tmp_path / uri)
+    for _ in range(2):  # a run tries again
+        with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}"):
+            store.publish(intent, 1)
+    with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}"):
+        roll_forward(tmp_path, intent, 1)
+    assert log_of(tmp_path / uri) == before
+    off(tmp_path / uri)
+    store.publish(intent, 1)
+    group.apply(2)
+    commit(store, 3, {"a": 1})
+    assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 3}]
+    assert read_sink(tmp_path, "out").to_pylist() == [{"word": "a", "n": 1, "_txid": txid} for txid in (1, 2, 3)]
+
+
+READ_BY_ALL = ("CHECK constraint positive", "feature rowTracking", "column 'word' is NOT NULL")
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_rows_are_read_unless_the_feature_is_about_reading(tmp_path, what):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    for uri in ("sinks/out", "changes/counts", "state/counts"):
+        REFUSED[what][0](tmp_path / uri)
+    reads = [lambda: read_sink(tmp_path, "out"), lambda: read_state(tmp_path, "counts"),
+             lambda: read_changes(tmp_path, "counts", 1, 1)]  # fmt: skip
+    of_readers = ("typeWidening", "whatever-comes", "columnMapping", "widened")
+    for read in reads:
+        if any(one in what for one in of_readers):
+            with pytest.raises(TableRefused, match=re.escape(what)):
+                read()
+        else:
+            assert read().num_rows == 1
+
+
+ALLOWED = {
+    "change data feed": lambda path: DeltaTable(str(path)).alter.set_table_properties(
+        {"delta.enableChangeDataFeed": "true"}
+    ),
+    "features": listed("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns")[0],
+    "v2 checkpoints": listed("v2Checkpoint", reader=3)[0],
+    "vectors that no file has": listed("deletionVectors", reader=3)[0],
+    "column mapping": column(metadata={"delta.columnMapping.physicalName": "word"})[0],
+    "legacy": lambda path: DeltaTable(str(path)).alter.add_feature(
+        TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_is_obeyed_goes_on(tmp_path, what, monkeypatch):
+    small(monkeypatch.setattr)
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1, "b": 1})
+    for uri in ("sinks/out", "changes/counts", "state/counts"):
+        ALLOWED[what](tmp_path / uri)
+    for txid in range(2, 8):
+        commit(store, txid, {"a": 1, f"w{txid}": 1})
+    assert set(keep_up(store)) >= {"state/counts", "changes/counts", "sinks/out"}
+    store.sweep([])
+    store.close()
+    again = open_store(tmp_path, epoch=2)
+    commit(again, 8, {"a": 1}, epoch=2)
+    assert read_state(tmp_path, "counts").to_pylist()[0] == {"word": "a", "n": 8}
+    assert read_sink(tmp_path, "out").num_rows == 2 * 7 + 1
+
+
+def append_only(path, value="true"):
+    DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": value})
+
+
+def test_an_append_only_table_gets_rows_and_loses_none(tmp_path, monkeypatch):
+    small(monkeypatch.setattr)
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1})
+    for uri in ("sinks/out", "changes/counts"):
+        append_only(tmp_path / uri)
+    for txid in range(2, 8):
+        commit(store, txid, {"a": 1})
+    assert "sinks/out" in keep_up(store)  # the same rows in other files
+    store.close()
+    open_store(tmp_path, epoch=2)
+    before = log_of(tmp_path / "sinks/out")
+    with pytest.raises(TableRefused, match=r"sinks/out: its property delta\.appendOnly forbids that rows leave it"):
+        plan_table(tmp_path, OWNER, TableRef("sink", "out"), 3, 2, 1)
+    assert log_of(tmp_path / "sinks/out") == before
+    append_only(tmp_path / "sinks/out", "false")
+    assert plan_table(tmp_path, OWNER, TableRef("sink", "out"), 3, 2, 1).removes
+    append_only(tmp_path / "state/counts")
+    with pytest.raises(TableRefused, match=r"state/counts: its property delta\.appendOnly"):
+        open_store(tmp_path, epoch=3)
+
+
+def test_the_history_is_looked_at_too(tmp_path):
+    from txstorm.state.history import check_history
+
+    row = {"timeline": 0, "txid": 1, "attempt": 1, "stamp": 1, "first": 1, "last": 1, "digest": "d"}
+    append_history(tmp_path, [{**row, "extents": {}, "versions": {}, "tuples": 1}])
+    on, off = REFUSED["feature rowTracking"]
+    on(tmp_path / "history")
+    with pytest.raises(TableRefused, match="history: its feature rowTracking"):
+        check_history(tmp_path)
+    off(tmp_path / "history")
+    check_history(tmp_path)
+    assert read_history(tmp_path).num_rows == 1
+
+
+SPARK = {
+    "dv": (["SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')", "DELETE WHERE word = 'w1'"],
+           "deletionVectors", ["SET TBLPROPERTIES ('delta.enableDeletionVectors'='false')", "PURGE"]),
+    "tracked": (["SET TBLPROPERTIES ('delta.enableRowTracking'='true')"], "feature (domainMetadata|rowTracking)",
+                ["DROP FEATURE rowTracking", "DROP FEATURE domainMetadata"]),
+    "timed": (["SET TBLPROPERTIES ('delta.enableInCommitTimestamps'='true')"], "feature inCommitTimestamp",
+              ["DROP FEATURE inCommitTimestamp"]),
+    "widened": (["SET TBLPROPERTIES ('delta.enableTypeWidening'='true')"], "feature typeWidening", None),
+    "checked": (["ADD CONSTRAINT small CHECK (n < 1000)"], "CHECK constraint small", ["DROP CONSTRAINT small"]),
+    "readded": (["SET TBLPROPERTIES ('delta.columnMapping.mode'='name', 'delta.minReaderVersion'='2', "
+                 "'delta.minWriterVersion'='5')", "DROP COLUMN n", "ADD COLUMN n BIGINT"], "given column 'n'", None),
+    "mapped": (["SET TBLPROPERTIES ('delta.columnMapping.mode'='name', 'delta.minReaderVersion'='2', "
+                "'delta.minWriterVersion'='5')"], "", []),
+    "v2": (["SET TBLPROPERTIES ('delta.checkpointPolicy'='v2', 'delta.checkpointInterval'='1')",
+            "INSERT VALUES ('z', 7L, 1L)"], "", []),
+    "feed": (["SET TBLPROPERTIES ('delta.enableChangeDataFeed'='true')", "UPDATE SET n = 9 WHERE word = 'w1'"], "",
+             []),
+    "only": (["SET TBLPROPERTIES ('delta.appendOnly'='true')"], "", []),
+}  # fmt: skip
+
+
+def ask(spark, path, text):
+    table = f"delta.`{path}`"
+    verb, _, rest = text.partition(" ")
+    whole = {"DELETE": f"DELETE FROM {table} {rest}", "INSERT": f"INSERT INTO {table} {rest}",
+             "UPDATE": f"UPDATE {table} {rest}", "PURGE": f"REORG TABLE {table} APPLY (PURGE)"}  # fmt: skip
+    spark.sql(whole.get(verb, f"ALTER TABLE {table} {text}")).collect()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_spark_switches_on(tmp_path, spark, monkeypatch):
+    """All in one session: on a sink, in a run and before the next; what Spark reads is what the topology committed."""
+    small(monkeypatch.setattr)
+    for name, (on, refused, off) in SPARK.items():
+        data_dir = tmp_path / name
+        store = open_store(data_dir, create=True)
+        for txid in range(1, 6):
+            commit(store, txid, {"a": 1, f"w{txid}": 2})
+        path = data_dir / "sinks/out"
+        gathering = store.upkeep("sinks/out", 1)  # under way when it comes
+        assert list(gathering.steps())
+        for text in on:
+            ask(spark, path, text)
+        expected = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
+        group = store.group(6)
+        add(group, 6, {"a": 1})
+        intent = intent_of(group, [record(6)])
+        if refused:
+            with pytest.raises((TableRefused, BlockedError), match=refused):
+                store.upkept(gathering, 1)
+            with pytest.raises((TableRefused, BlockedError), match=refused):
+                store.publish(intent, 1)
+            with pytest.raises(TableRefused, match=refused):
+                open_store(data_dir, epoch=2)
+            found = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
+            assert found == expected, name
+        else:
+            store.upkept(gathering, 1)
+        if off is None:
+            continue
+        for text in off:
+            ask(spark, path, text)
+        store.publish(intent, 1)
+        group.apply(6)
+        store.sweep([])
+        keep_up(store)
+        again = open_store(data_dir, epoch=2)
+        commit(again, 7, {"b": 3}, epoch=2)
+        DeltaHandle.open(path).checkpoint(1)
+        found = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
+        assert found == sorted([*expected, ("a", 1), ("b", 3)]), name
+        assert read_state(data_dir, "counts").to_pylist()[0] == {"word": "a", "n": 6}

@@ -1,0 +1,173 @@
+"""What other readers see of tables of every kind: deltalake, polars, DuckDB and Spark, filtered on each column."""
+
+import json
+
+import pytest
+from deltalake import DeltaTable
+from reader_cases import (
+    BY_SPARK,
+    READERS,
+    TABLES,
+    WORDS,
+    content,
+    differences,
+    keep_up,
+    opened,
+    play,
+    spark_differences,
+)
+from upkeep_cases import small
+
+from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta_spark import SparkDelta
+from txstorm.state.spark_writer import SparkWriter
+
+STATS = "delta.dataSkippingStatsColumns"
+LAST = 26  # with a checkpoint in between
+
+
+def filled(data_dir, last=LAST, **changes):
+    store = opened(data_dir, create=True, **changes)
+    for txid in range(1, last + 1):
+        play(store, txid)
+    return store
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """The same transactions: each commit's own files, and files put together."""
+    found = {}
+    for name in ("as committed", "compacted"):
+        found[name] = tmp_path_factory.mktemp(name.replace(" ", "_"))
+        store = filled(found[name])
+        if name == "compacted":
+            with pytest.MonkeyPatch.context() as patch:
+                small(patch.setattr)
+                keep_up(store)
+                play(store, LAST + 1)
+                keep_up(store)
+        store.close()
+    return found
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("place", ["as committed", "compacted"])
+def test_every_reader_finds_the_rows(places, place, reader):
+    assert [one for uri in TABLES for one in differences(places[place] / uri, READERS[reader])] == []
+
+
+def test_plain_python_reads_what_was_written(places):
+    """The expected rows themselves, by what the transactions did."""
+    words: dict[str | None, int] = {}
+    for txid in range(1, LAST + 2):
+        words[WORDS[txid % 6]] = txid
+        if txid % 5 == 0:
+            words.pop(WORDS[(txid + 1) % 6], None)
+    rows = content(places["compacted"] / "state/counts")
+    assert {row["word"]: row["n"] for row in rows} == words
+    assert len(content(places["compacted"] / "changes/counts")) == LAST + 1 + sum(
+        (txid + 1) % 6 in {one % 6 for one in range(1, txid + 1)} for txid in range(5, LAST + 2, 5)
+    )
+    assert sorted(row["n"] for row in content(places["compacted"] / "sinks/out")) == [
+        txid * 10 + part for txid in range(1, LAST + 2) for part in range(2)
+    ]
+    assert len(content(places["as committed"] / "dead_letters")) == LAST
+
+
+def open_old(data_dir, **changes):
+    """As before readers were told of which column there are statistics."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txstorm.state.table.STATS_COLUMNS", "theirs")
+        patch.setattr("txstorm.state.table.DeltaTableState.due_properties", lambda _: {})
+        return opened(data_dir, **changes)
+
+
+@pytest.fixture
+def old(tmp_path):
+    store = open_old(tmp_path, create=True)
+    for txid in range(1, 7):
+        play(store, txid)
+    store.close()
+    assert not any(found(tmp_path, uri) for uri in TABLES)
+    return tmp_path
+
+
+def found(data_dir, uri):
+    return DeltaTable(str(data_dir / uri)).metadata().configuration.get(STATS)
+
+
+def test_tables_that_do_not_say_so_are_mended_by_the_next_start(old):
+    assert differences(old / "sinks/out", READERS["deltalake"])
+    store = opened(old, epoch=2)
+    versions = {ref.uri: table.version for ref, table in store.tables.items()}
+    assert [one for uri in TABLES for one in differences(old / uri, READERS["deltalake"])] == []
+    assert {uri: found(old, uri) for uri in TABLES[:-1]} == {
+        uri: "_kg" if uri.startswith("state/") else "_txid" for uri in TABLES[:-1]
+    }
+    store.close()
+    again = opened(old, epoch=3)  # one commit for the epoch, and no other
+    assert {ref.uri: table.version - 1 for ref, table in again.tables.items()} == versions
+    play(again, 7, epoch=3)
+    assert [one for uri in TABLES for one in differences(old / uri, READERS["dataset"])] == []
+
+
+def test_what_a_user_makes_of_it_is_undone(tmp_path):
+    """The files have no statistics of other columns, whatever the table says."""
+    filled(tmp_path, 4).close()
+    table = DeltaTable(str(tmp_path / "sinks/out"))
+    table.alter.set_table_properties({STATS: "word,n"})
+    assert differences(tmp_path / "sinks/out", READERS["deltalake"])
+    opened(tmp_path, epoch=2)
+    assert differences(tmp_path / "sinks/out", READERS["deltalake"]) == []
+
+
+def test_files_with_bounds_of_another_column_have_none(old):
+    """As a state's table that was restored by an older txstorm, until it is compacted."""
+    store = open_old(old, epoch=2)
+    store.compact()
+    store.close()
+    handle = DeltaHandle.open(old / "state/counts")
+    actions = [json.loads(line) for line in handle.log_entry(handle.version).read_text().splitlines()]
+    [file] = [one["add"] for one in actions if "add" in one]
+    file = {**file, "stats": file["stats"].replace("_kg", "_txid"), "dataChange": False}
+    theirs = [{"commitInfo": {"operation": "COMPUTE STATS"}}, {"add": file}]
+    handle.log_entry(handle.version + 1).write_text("\n".join(map(json.dumps, theirs)))
+    again = opened(old, epoch=3)
+    assert found(old, "state/counts") == ""
+    assert differences(old / "state/counts", READERS["deltalake"]) == []
+    play(again, 7, epoch=3)
+    again.compact()
+    opened(old, epoch=4)
+    assert found(old, "state/counts") == "_kg"
+    assert differences(old / "state/counts", READERS["deltalake"]) == []
+
+
+@pytest.mark.parametrize("column", ["_kg", "word", ""])
+def test_txstorm_finds_bounds_whatever_the_table_says(tmp_path, column):
+    """Compaction and reading of ranges go on file by file, before and after checkpoints, at old versions."""
+    store = filled(tmp_path, 3)
+    store.compact()
+    for uri in ("state/counts", "changes/counts"):
+        DeltaTable(str(tmp_path / uri)).alter.set_table_properties({STATS: column})
+        handle = DeltaHandle.open(tmp_path / uri)
+        bounded = "_kg" if uri.startswith("state/") else "_txid"
+        for checkpoint in (False, True):
+            if checkpoint:
+                handle.checkpoint(1)
+            bounds = handle.actions(bounded)
+            assert None not in bounds[f"min.{bounded}"].to_pylist()
+            assert handle.row_count(("_txid", 2)) == (handle.row_count() if bounded == "_kg" else 1)
+        old = DeltaHandle.open(tmp_path / uri, handle.version - 1)
+        assert None not in old.actions(bounded)[f"max.{bounded}"].to_pylist()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_finds_the_rows_and_tables_that_it_wrote_are_read_by_all(places, tmp_path, spark):
+    assert [one for uri in TABLES for one in spark_differences(spark, places["compacted"] / uri)] == []
+    assert spark_differences(spark, places["as committed"] / "sinks/out") == []
+    store = filled(tmp_path, 2, spark=SparkWriter(SparkDelta(spark)))
+    store.compact()
+    for reader in READERS.values():
+        assert [one for uri in BY_SPARK for one in differences(tmp_path / uri, reader, every=3)] == []
+    assert [one for uri in BY_SPARK for one in spark_differences(spark, tmp_path / uri)] == []

@@ -1,0 +1,162 @@
+"""Features of Delta tables: which ones txstorm reads and writes, and what to do about the others.
+
+A Delta table names in its protocol what readers and writers must obey. Everybody with Spark can add to that, and a
+writer that does not know a feature corrupts the table: a file whose deleted rows are in a deletion vector, rewritten
+without it, brings them back. So a feature that is not on the lists below is refused by name, before anything is
+written. A feature that is listed in the protocol but that the table makes no use of is no reason to refuse it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+READABLE = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "variantType"})
+"""Features of readers: column mapping as long as no column was renamed, vectors as long as no file has one."""
+WRITABLE = READABLE | {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"}
+"""Features of writers: constraints, invariants and generated columns as long as there are none."""
+_NEWEST_READER, _NEWEST_WRITER = 3, 7
+_IDENTITY_WRITER = 6
+"""Writer version that stands for identity columns, and for all features of the versions before."""
+_COLUMNS = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "an expression that generates it",
+    "delta.identity.start": "the identity property",
+    "delta.typeChanges": "a widened type",
+}
+_VECTORS = (
+    "in Spark: ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false'), "
+    "then REORG TABLE {table} APPLY (PURGE)"
+)
+_RENAMED = "rename it back, or restore the table from a copy"
+_CONSTRAINT = "in Spark: ALTER TABLE {table} DROP CONSTRAINT {name}"
+_DROP = "in Spark: ALTER TABLE {table} DROP FEATURE {name}"
+_TRUNCATE = f"{_DROP} TRUNCATE HISTORY, and once more a day later"
+_COPY = "restore the table's directory from a copy, or start in a new data directory"
+_UNKNOWN = re.compile(r"Unsupported: Feature '?([\w-]+)'? is not supported")
+_DROPPED = {
+    "clustering": "in Spark: ALTER TABLE {table} CLUSTER BY NONE, then DROP FEATURE clustering and domainMetadata",
+    "rowTracking": "in Spark: ALTER TABLE {table} DROP FEATURE rowTracking, then DROP FEATURE domainMetadata",
+    "checkpointProtection": _TRUNCATE,
+    "allowColumnDefaults": _COPY,
+}
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the newest version of a table demands of its readers and writers.
+
+    Attributes:
+        reader, writer: the versions of the protocol.
+        of_readers, of_writers: the features it lists.
+        properties: the table's properties.
+        fields: the columns, as the schema has them in JSON.
+        has_vectors: asks whether a file has a deletion vector.
+    """
+
+    reader: int
+    writer: int
+    of_readers: Collection[str]
+    of_writers: Collection[str]
+    properties: Mapping[str, str]
+    fields: Sequence[Mapping[str, Any]]
+    has_vectors: Callable[[], bool]
+
+    @property
+    def append_only(self) -> bool:
+        """Whether rows may be added only; files with the same rows may be put in the place of others."""
+        return self.properties.get("delta.appendOnly", "").lower() == "true"
+
+    def unreadable(self, table: Path) -> str | None:
+        """Why the rows of `table` cannot be read, and what to do; None when they can."""
+        return next(self._unreadable(table), None)
+
+    def unwritable(self, table: Path) -> str | None:
+        """Why nothing can be committed to `table`, and what to do; None when it can."""
+        return next(self._unreadable(table), None) or next(self._unwritable(table), None)
+
+    def _unreadable(self, table: Path) -> Iterator[str]:
+        if self.reader > _NEWEST_READER:
+            yield _refused(table, f"reader version {self.reader}", "is newer than this txstorm reads", _COPY)
+        yield from self._unlisted(table, self.of_readers, READABLE)
+        if "deletionVectors" in self.of_readers and self.has_vectors():
+            why = "marks rows of its files as deleted, which txstorm would read and write back"
+            yield _refused(table, "feature deletionVectors", why, _VECTORS)
+        for column, physical in _renamed(self.fields):
+            why = f"has given column {column!r} the name {physical!r} in files, where txstorm would not find it"
+            yield _refused(table, "feature columnMapping", why, _RENAMED)
+        for column in self._columns("delta.typeChanges"):
+            yield _refused(table, f"column {column!r}", "has a widened type, which older files do not have", _COPY)
+
+    def _unwritable(self, table: Path) -> Iterator[str]:
+        if self.writer > _NEWEST_WRITER:
+            yield _refused(table, f"writer version {self.writer}", "is newer than this txstorm writes", _COPY)
+        if self.writer == _IDENTITY_WRITER:
+            yield _refused(table, "writer version 6", "demands identity columns, which txstorm cannot write", _COPY)
+        yield from self._unlisted(table, self.of_writers, WRITABLE)
+        if self.properties.get("delta.enableDeletionVectors", "").lower() == "true":
+            why = "lets others delete rows that stay in their files, which txstorm would write back"
+            yield _refused(table, "property delta.enableDeletionVectors", why, _VECTORS)
+        for name in sorted(self.properties):
+            if name.startswith("delta.constraints."):
+                remedy = _CONSTRAINT.replace("{name}", name.removeprefix("delta.constraints."))
+                why = f"({self.properties[name]}) is not checked by txstorm"
+                yield _refused(table, f"CHECK constraint {name.removeprefix('delta.constraints.')}", why, remedy)
+        for key, what in _COLUMNS.items():
+            for column in self._columns(key):
+                yield _refused(table, f"column {column!r}", f"has {what}, which txstorm does not obey", _COPY)
+        for field in self.fields:
+            if not field.get("nullable", True):
+                yield _refused(table, f"column {field['name']!r}", "is NOT NULL, which txstorm does not check", _COPY)
+
+    def _unlisted(self, table: Path, listed: Collection[str], known: Collection[str]) -> Iterator[str]:
+        # Domain metadata come with other features, which are to be dropped first.
+        for name in sorted(set(listed) - set(known), key=lambda name: (name == "domainMetadata", name)):
+            usual = _TRUNCATE if name in self.of_readers else _DROP
+            remedy = _DROPPED.get(name, usual).replace("{name}", name)
+            yield _refused(table, f"feature {name}", "is not supported by txstorm", remedy)
+
+    def _columns(self, key: str) -> Iterator[str]:
+        return (str(field["name"]) for field in self.fields if key in _about(field))
+
+
+def unsupported_text(table: Path, error: str) -> str | None:
+    """Why `table` cannot be read, where `error` is delta-rs's about a feature that it does not know; else None."""
+    found = _UNKNOWN.search(error)
+    return _refused(table, f"feature {found[1]}", "is not supported by txstorm", _COPY) if found else None
+
+
+def append_only_text(table: Path) -> str:
+    """Why rows cannot leave `table`, which is append-only, and what to do."""
+    remedy = "in Spark: ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')"
+    return _refused(table, "property delta.appendOnly", "forbids that rows leave it or are replaced", remedy)
+
+
+def _about(field: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = field.get("metadata")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _renamed(fields: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[tuple[str, str]]:
+    """Columns, also within structs, that have another name in files, and that name."""
+    for field in fields:
+        physical = _about(field).get("delta.columnMapping.physicalName", field["name"])
+        if physical != field["name"]:
+            yield within + field["name"], physical
+        yield from _renamed(_inner(field.get("type")), f"{within}{field['name']}.")
+
+
+def _inner(kind: Any) -> Sequence[Mapping[str, Any]]:
+    """The fields of a struct, or of the structs in a list or map."""
+    if not isinstance(kind, Mapping):
+        return ()
+    inside = [kind.get(name) for name in ("elementType", "keyType", "valueType")]
+    return [*kind.get("fields", ()), *(field for one in inside for field in _inner(one))]
+
+
+def _refused(table: Path, what: str, why: str, remedy: str) -> str:
+    named = remedy.replace("{table}", f"delta.`{table.absolute()}`")
+    return f"table {table}: its {what} {why}; nothing was written to it; {named}; then go on"
