@@ -170,8 +170,9 @@ class DeltaHandle:
         if not told:
             self.reopen()
         elif self._window.last != self.version:  # somebody else has committed
+            with _reading(self.path, "the log"):
+                self._table.load_as_version(self._window.last)
             self.version = self._window.last
-            self._read_here()
             self._forget()
 
     def reopen(self) -> None:
