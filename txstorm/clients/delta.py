@@ -500,8 +500,15 @@ def _features_of(table: DeltaTable) -> Features:
         protocol.writer_features or (),
         table.metadata().configuration,
         json.loads(table.schema().to_json())["fields"],
-        lambda: any(batch.num_rows for batch in table.deletion_vectors()),
+        lambda: _has_vectors(table),
     )
+
+
+def _has_vectors(table: DeltaTable) -> bool:
+    try:
+        return any(batch.num_rows for batch in table.deletion_vectors())
+    except DeltaError:  # they are in files beside the log, which a window of it does not have
+        return True
 
 
 def is_table(path: Path) -> bool:
