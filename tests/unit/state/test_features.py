@@ -110,7 +110,7 @@ def test_between_runs_it_is_refused_before_anything_is_written(tmp_path, what, u
     for start in (
         lambda: open_store(tmp_path, states=merged, epoch=2),
         lambda: check_tables(tmp_path, recorded, "0a1b2c", []),
-        lambda: raise_epochs(tmp_path, [uri], OWNER, 2),
+        lambda: raise_epochs(tmp_path, {uri: 1}, OWNER, 2),
     ):
         with pytest.raises((TableRefused, BlockedError), match=f"{uri}.*{re.escape(what)}") as refused:
             start()
