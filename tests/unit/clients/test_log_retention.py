@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.delta_archive import archive_entries, log_retention
 from txstorm.clients.delta_log import ARCHIVE, LOG, newest_complete
 from txstorm.clients.delta_window import Window
+from txstorm.state.table import Archiving
 
 DAY, HOUR = 86_400.0, 3600.0
 LAST = 60
@@ -294,3 +296,18 @@ def test_windows_of_versions(table):
     window = Window.until(table, 33)
     assert (window.checkpoint, window.last, len(window.entries)) == (30, 33, 4)
     assert newest_complete(table, [f"{LOG}/{name}" for name in os.listdir(table / LOG)])[0] == 60
+
+
+def test_a_run_whose_log_becomes_too_long_for_readers_warns_once(table, caplog):
+    now = [0.0]
+    archiving = Archiving(wall=lambda: now[0])
+    for seconds, version in ((0, 0), (100, 1000), (200, 2400), (300, 4000)):
+        now[0] = float(seconds)
+        properties = {"delta.logRetentionDuration": "interval 1 days"}
+        handle = SimpleNamespace(path=table, version=version, properties=properties)
+        list(archiving.steps(handle, "sinks/out"))
+        assert len(caplog.records) == (seconds >= 200)
+    [warning] = caplog.messages
+    assert "table sinks/out: makes 12 versions a second" in warning
+    assert "1.04e+06 entries in the 86400 s" in warning
+    assert "log_retention" in warning
