@@ -1,6 +1,7 @@
 """What readers of a plain state table see beside a live run, after a kill, and after a stop: never much too old."""
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import deltalake
 import pytest
@@ -58,6 +59,15 @@ def test_spark_sees_them_too(place, spark):
 
     with running(place / "data", **SOON) as handle:
         follows(read, handle, times=1)
+        follows(lambda: as_of(exact(spark, place / "data")), handle, times=1)
+
+
+def exact(spark, data_dir):
+    """The rows of now, as the README's query reads them, which is one transaction's state also in the middle of a run."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    query = readme.partition('spark.sql("""')[2].partition('"""')[0].replace("txstorm-data/word-count", str(data_dir))
+    query = query.replace("ORDER BY n DESC LIMIT 3", "").replace("SELECT word, n FROM ranked", "SELECT * FROM ranked")
+    return [row.asDict() for row in spark.sql(query.replace("word", "kind")).collect()]
 
 
 def test_a_killed_run_leaves_it_and_the_next_one_brings_it_up_to_date(place):

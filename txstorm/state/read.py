@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.names import near
 from txstorm.clients.delta import DeltaHandle, is_table
-from txstorm.errors import StateError
+from txstorm.errors import StateError, TableCorrupt
 from txstorm.state.declared import LETTERS_REF
 from txstorm.state.expiry import alive, moment, ttl_of
 from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
@@ -93,17 +93,28 @@ def read_state(
         TableCorrupt: a table or file is damaged.
     """
     parts = state_parts(data_dir, name, txid, committed)
-    shown, stamp = [*parts.keys, *parts.values], [] if parts.ttl is None else [STAMP.name]
-    rows = parts.base.read()
-    if parts.changes is None:
-        rows = in_order(rows, parts.keys).select([*shown, *stamp]).combine_chunks()
-    else:
-        later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
-        rows = folded(rows, later, parts.keys, [*shown, *stamp])
+    try:
+        rows = _rows(parts)
+    except TableCorrupt:  # a reader that stood still for minutes may find that its version was superseded and removed
+        stood, parts = parts, state_parts(data_dir, name, parts.txid, committed)
+        if parts.base.version == stood.base.version:
+            raise
+        rows = _rows(parts)
+    shown = [*parts.keys, *parts.values]
     if parts.ttl is not None and not whole:
         known = stamps(parts.txid)
         rows = alive(rows, parts.ttl, None if known is None else moment(known)).select(shown).combine_chunks()
     return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
+
+
+def _rows(parts: StateParts) -> pa.Table:
+    """Keys, values and stamps of the rows, by key."""
+    columns = [*parts.keys, *parts.values, *([] if parts.ttl is None else [STAMP.name])]
+    rows = parts.base.read()
+    if parts.changes is None:
+        return in_order(rows, parts.keys).select(columns).combine_chunks()
+    later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
+    return folded(rows, later, parts.keys, columns)
 
 
 def state_parts(

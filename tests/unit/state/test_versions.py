@@ -12,13 +12,15 @@ from upkeep_cases import plain
 
 from txstorm import faults
 from txstorm.clients.delta import DeltaHandle
-from txstorm.state import versions
+from txstorm.errors import TableCorrupt
+from txstorm.state import read, versions
 from txstorm.state.clone import saved_rows
 from txstorm.state.owner import TableRef
 from txstorm.state.read import read_state, state_parts
 from txstorm.state.readers import reading
 from txstorm.state.rewind import Rewind, plan_table, restore_table
 from txstorm.state.savepoint import SavedTable, Savepoint
+from txstorm.state.sweep import remove_own
 
 MINUTE = 60_000
 STATE = TableRef("state", "counts")
@@ -198,6 +200,32 @@ def test_files_are_not_removed_under_a_reader_of_this_process(tmp_path):
     list(world.store.thin(world.now))
     assert len(world.files()) == 1
     assert not world.store.has_superseded(world.now)
+
+
+def test_a_reader_that_stood_still_for_too_long_reads_again(tmp_path, monkeypatch):
+    """In another process, which this one does not see: here it has its version, and then that is removed."""
+    world = World(tmp_path / "data", random.Random(5))
+    world.commit()
+    world.compact()
+    opened = read.state_parts
+
+    def slow(*args, **kwargs):
+        parts = opened(*args, **kwargs)
+        if len(world.files()) == 1:
+            world.commit()
+            world.compact()
+            remove_own(world.store.tables[STATE].path, sorted(world.superseded()))
+        return parts
+
+    monkeypatch.setattr(read, "state_parts", slow)
+    before = dict(world.words[1])
+    assert world.read() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(read, "state_parts", opened)
+        (path,) = world.files()
+        (world.data_dir / STATE.uri / path).unlink()
+        with pytest.raises(TableCorrupt, match="cannot be read"):
+            world.read()
 
 
 def test_killed_while_it_removes_and_started_again(tmp_path):
