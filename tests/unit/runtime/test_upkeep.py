@@ -45,6 +45,9 @@ class Store:
     def behind(self):
         return []
 
+    def unsettled(self):
+        return []
+
     def has_superseded(self, now):
         return False
 
