@@ -40,6 +40,7 @@ MACHINE, PLANNING, BOOKS = "coordinator/machine.py", "runtime/planning.py", "run
 CONCLUDING, LEADING, LOGGED = "runtime/concluding.py", "runtime/leading.py", "state/logged.py"
 REWINDING, EXECUTORS = "runtime/rewinding.py", "spouts/executors.py"
 STATE_CHECKS = "tests/unit/testing/test_state_checks.py"
+ROSTER, RECOVERY = "runtime/roster.py", "state/recovery.py"
 
 MUTANTS = (
     Mutant(
@@ -444,13 +445,13 @@ MUTANTS = (
     Mutant(
         "states_that_a_rewind_made_are_passed_over",
         "state/versions.py",
-        "not in (COMPACTED, COMMITTED, CREATED, RESTORED)",
+        "not in (COMPACTED, COMMITTED, *_WHOLE)",
         "not in (COMPACTED, COMMITTED, CREATED)",
     ),
     Mutant(
         "states_go_back_further_than_they_have_to",
         "state/versions.py",
-        "not in (COMPACTED, COMMITTED, CREATED, RESTORED)",
+        "not in (COMPACTED, COMMITTED, *_WHOLE)",
         "not in (COMMITTED, CREATED, RESTORED)",
     ),
     Mutant(
@@ -480,8 +481,8 @@ MUTANTS = (
     Mutant(
         "that_there_is_a_table_is_not_recorded",
         BOOKS,
-        "        self._commit([self._put(names.TABLES, dict(tables))])\n",
-        "        dict(tables)\n",
+        "            ops.append(self._put(names.DROPPED, after.to_json()))\n        self._commit(ops)\n",
+        "            ops.append(self._put(names.DROPPED, after.to_json()))\n",
     ),
     Mutant(
         "epochs_are_raised_whatever_stands_there",
@@ -500,6 +501,54 @@ MUTANTS = (
         LEADING,
         "    _check_not_rewound(books, identity)\n",
         "",
+    ),
+    Mutant(
+        "recorded_tables_are_left_out_silently",
+        ROSTER,
+        "    return (books.tables().keys() | live) - declared.keys()\n",
+        "    return live - declared.keys()\n",
+    ),
+    Mutant(
+        "a_dropped_table_shows_as_current",
+        RECOVERY,
+        "            place.table(owner, ref).drop(dropped[uri], epoch)\n",
+        "            place.table(owner, ref)\n",
+    ),
+    Mutant(
+        "an_interrupted_drop_is_not_finished",
+        LEADING,
+        "    mark_dropped(where, books.dropped().tables, owner, epoch)\n",
+        "",
+    ),
+    Mutant(
+        "the_table_of_a_dropped_state_shows_as_current",
+        RECOVERY,
+        "    recorded = {ref: uri for uri in dropped for ref in tables_of([uri])}\n",
+        "    recorded = {table_ref(uri): uri for uri in dropped}\n",
+    ),
+    Mutant(
+        "dropped_tables_stay_recorded",
+        ROSTER,
+        "            {**before.tables, **dict.fromkeys(self.tables, committed)},\n",
+        "            before.tables,\n",
+    ),
+    Mutant(
+        "a_rewind_ignores_the_beginning_of_a_table",
+        "state/rewind.py",
+        "    since, until = min(table.since(), rewind.txid), table.until()\n",
+        "    since, until = table.since(), table.until()\n",
+    ),
+    Mutant(
+        "a_rewind_takes_dropped_tables_for_current_ones",
+        "state/rewind.py",
+        "        txid = min(txid, until)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "a_table_begins_where_a_killed_start_has_made_it",
+        LOGGED,
+        "self._epoch_app: epoch, self.owner.since_app: txid}, info)",
+        "self._epoch_app: epoch}, info)",
     ),
     Mutant(
         "rows_that_are_gathered_are_said_to_be_new",

@@ -158,8 +158,8 @@ DAMAGES = {
         Says(TABLE, "table changes/counts", "expects it at txid 6, found 4", "restore both from the same copy"),
     ),
     "newer directory": (
-        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 2}'),
-        Says(FOREIGN, "format.json", "'txstorm-data' version 2; this txstorm reads", "update txstorm"),
+        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 3}'),
+        Says(FOREIGN, "format.json", "'txstorm-data' version 3; this txstorm reads", "update txstorm"),
     ),
     "other format": (
         lambda d: (d / "format.json").write_text('{"format": "other", "version": 1}'),

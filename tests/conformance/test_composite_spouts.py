@@ -10,7 +10,7 @@ from storm_world import Keep, OpaqueLog, PartitionedLog, PlainLog, Watch, World
 
 from txstorm import CompositeSpout, Emitter, SpoutCoordinator, TransactionalSpout, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
-from txstorm.errors import MetadataError, SpoutError
+from txstorm.errors import DataDirectoryError, MetadataError, SpoutError, StateError
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.read import read_sink
@@ -179,7 +179,9 @@ def test_a_source_that_is_added_starts_and_one_that_comes_back_goes_on(start_on_
     both = ("parted", "plain")
     finished(start_on_threads(sources(worlds, "plain"), until_txid=1))
     finished(start_on_threads(sources(worlds, *both), until_txid=2))
-    finished(start_on_threads(sources(worlds, "plain"), until_txid=3))
+    with pytest.raises(StateError, match=r"source parted is recorded .*--drop parted"):
+        start_on_threads(sources(worlds, "plain"), until_txid=3)
+    finished(start_on_threads(sources(worlds, "plain"), until_txid=3, drop=["parted"]))
     finished(start_on_threads(sources(worlds, *both), until_txid=4))
     assert batches() == {1: "gh", 2: "abij", 3: "kl", 4: "cd"}
 
@@ -190,9 +192,9 @@ def test_a_source_that_is_gone_while_its_batch_is_not_committed(start_on_threads
     both = ("parted", "plain")
     with pytest.raises(Exception, match="keep-finish of 2"):
         start_on_threads(sources(worlds, *both), pending=2, available_now=True).awaitTermination(60)
-    says = r"spout 'all': a transaction that is not committed yet was planned with source 'parted', which is gone"
-    with pytest.raises(SpoutError, match=says):
-        start_on_threads(sources(worlds, "plain"), available_now=True).awaitTermination(60)
+    says = r"txid \d is planned with source 'parted' and not committed; run the code that has it until txid \d"
+    with pytest.raises(DataDirectoryError, match=says):
+        start_on_threads(sources(worlds, "plain"), available_now=True, drop=["parted"]).awaitTermination(60)
     finished(start_on_threads(sources(worlds, *both), available_now=True))
     assert {txid: lines for txid, lines in batches().items() if lines} == {1: "abef", 2: "cdgh"}
 

@@ -325,12 +325,21 @@ def test_damaged_staged_rows_are_never_put(tmp_path):
         run(topology(Source(ROWS), MapState("sums", backend)), engine="local", data_dir=tmp_path / "data")
 
 
-def test_a_map_that_joins_and_leaves_a_topology_goes_on_where_it_was(backend, tmp_path):
-    rows, kept = ROWS + ROWS, MapState("sums", backend)
-    ends(topology(Source(rows), MapState("first", MemoryBackend())), tmp_path / "data", until_txid=2)
-    for maps, until in (([kept], 4), ([MapState("other", MemoryBackend())], 6), ([kept], 8)):
-        ends(topology(Source(rows), *maps), tmp_path / "data", until_txid=until)
-    assert values(backend) == {"a": 6, "b": 4, "d": 2}
+def test_a_map_joins_a_topology_leaves_it_by_name_and_does_not_come_back(backend, tmp_path):
+    """Back under its name, or with its content under another one, it would lack what was committed meanwhile."""
+    rows, kept, data = ROWS + ROWS, MapState("sums", backend), tmp_path / "data"
+    other = MapState("other", MemoryBackend())
+    ends(topology(Source(rows), other), data, until_txid=2)
+    ends(topology(Source(rows), other, kept), data, until_txid=4)
+    before = values(backend)
+    with pytest.raises(StateError, match=r"maps/sums is recorded .*--drop sums"):
+        ends(topology(Source(rows), other), data, until_txid=6)
+    ends(topology(Source(rows), other), data, until_txid=6, drop=["sums"])
+    with pytest.raises(StateError, match="map 'sums': was dropped after txid 4"):
+        ends(topology(Source(rows), other, kept), data, until_txid=8)
+    with pytest.raises(StateError, match="map 'again': its content is at txid 4, and the ledger does not record it"):
+        ends(topology(Source(rows), other, MapState("again", backend)), data, until_txid=8)
+    assert values(backend) == before
 
 
 # --- effects of one's own ---------------------------------------------------------------------------------------------

@@ -55,8 +55,11 @@ def test_a_restored_savepoint_goes_on_like_the_original(place, kind):
     assert (cut.txid, {name: table.to_pylist() for name, table in cut.to_arrow().items()}) == (3, at)
     assert go_on(place / "copy", kind, name="copy").progress.txids == TXIDS - 3
     assert after(place / "copy", 3) == after(place / "data", 3)
-    with pytest.raises(StateError, match="txid 2 is older than what is kept"):
-        txstorm.snapshot(place / "copy", txid=2).to_arrow()
+    earlier = txstorm.snapshot(place / "copy", txid=2)
+    assert all(why == "it begins after txid 3" for why in earlier.left_out.values())
+    for name in {uri.partition("/")[2] for uri in at if uri.startswith("state/")}:
+        with pytest.raises(StateError, match="as of txid 2: it begins after txid 3"):
+            earlier.state(name).to_arrow()
     assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
 
 

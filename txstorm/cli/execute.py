@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Request:
     target: str | None = None
     ledger: str | None = None
     standby: bool = False
+    drop: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             target=request.target,
             ledger=request.ledger,
             standby=screen.say if request.standby else False,
+            drop=request.drop,
         )
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, started))

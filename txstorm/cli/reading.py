@@ -29,7 +29,8 @@ def snapshot(
 ) -> None:
     """Show all tables of a topology as of one transaction: states, sinks, dead letters. Works beside a live run.
 
-    With --json: one line {"txid": N, "tables": {"state/NAME": [{column: value, …}, …], …}}.
+    With --json: one line {"txid": N, "tables": {"state/NAME": [{column: value, …}, …], …}}. A table that begins after
+    that transaction, or was dropped before it, is left out; left_out says so.
 
     Example: txstorm snapshot txstorm-data/word-count --txid 7
     """
@@ -42,6 +43,8 @@ def snapshot(
         return
     for name, rows in found.to_arrow().items():
         _show(name, rows, limit)
+    for name, why in found.left_out.items():
+        stderr().print(f"{name} is left out: {why}")
     stderr().print(f"{data_dir} as of txid {found.txid}", style="dim")
 
 

@@ -20,6 +20,8 @@ txstorm run jobs.word_count --max-pending 8 --set topology.message.timeout.secs=
 
 txstorm run jobs.word_count --standby
 
+txstorm run jobs.word_count --drop old-counts
+
 Exit codes: 0 done, 1 the topology failed, 2 bad input, 3 held by another run or fenced, 130 interrupted.
 Settings for --set: txstorm settings
 """
@@ -35,6 +37,16 @@ MaxDeadLetters = Annotated[
         metavar="N|P%",
         help="Dead letters, or percent of the input rows, beyond which the run fails; needs on_error=dead_letter.",
         show_default="no limit",
+    ),
+]
+
+
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop",
+        metavar="NAME",
+        help="A state, sink, map, outlet or source that the code has no longer: leave it behind; may be repeated.",
     ),
 ]
 
@@ -75,6 +87,7 @@ def run(
         str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
     ] = None,
     standby: Standby = False,
+    drop: Drop = None,
 ) -> int:
     """Run a topology; started again it continues where it stood.
 
@@ -91,7 +104,9 @@ def run(
     log_to(console, log_level)
     changes = settings_of(settings or [], max_pending, min_interval, max_dead_letters)
     topology = load(target)
-    request = Request(engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby)
+    request = Request(
+        engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby, drop or ()
+    )
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 
 

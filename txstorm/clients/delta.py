@@ -250,6 +250,9 @@ class DeltaHandle:
                     self._commit_properties(commit)
                 elif not self._commit_entry(commit):
                     self._commit_through(commit)
+                elif commit.columns is not None:
+                    self.reopen()
+                    return
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
@@ -276,7 +279,10 @@ class DeltaHandle:
         """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
         if not self.is_plain:
             return False
-        data = entry_bytes(commit, _info_of(commit), milliseconds())
+        made = None if commit.columns is None else self._metadata(*commit.columns)
+        columns = None if made is None else [json.loads(made["schemaString"]), made["configuration"]]
+        info = _info_of(commit, columns)
+        data = entry_bytes(commit, info, milliseconds(), made)
         try:
             if put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data):
                 self._synced = self.version + 1
@@ -287,7 +293,27 @@ class DeltaHandle:
         msg = f"{self.path}: expected version {self.version} to be the newest: there is a later one"
         raise ConflictError(msg)
 
+    def _metadata(self, schema: pa.Schema, properties: Mapping[str, str]) -> dict[str, Any]:
+        """What the log says of the table with other columns and properties; it stays the same table."""
+        known = self._read_here().metadata()
+        return {
+            "id": str(known.id),
+            "name": known.name,
+            "description": known.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": Schema.from_arrow(stored_schema(str(self.path), schema)).to_json(),
+            "partitionColumns": list(known.partition_columns),
+            "createdTime": known.created_time,
+            "configuration": dict(properties),
+        }
+
     def _commit_through(self, commit: Commit) -> None:
+        if commit.columns is not None:
+            msg = (
+                f"{self.path}: has features, or is on a file system, that txstorm cannot change its columns with; give "
+                "the table a new name"
+            )
+            raise StateError(msg)
         change, table = commit.data_change, self._written_to()
         adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
         removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
@@ -359,6 +385,14 @@ class DeltaHandle:
             older = version_of(entry.name)
             if older is not None and older <= version:
                 yield LogEntry(older, _checked(entry))
+
+    def info(self, version: int) -> Mapping[str, Any]:
+        """What txstorm wrote into the commit info of `version`; nothing where that is no longer kept."""
+        logged = self.log_entry(version)
+        for entry in (logged, self.path / ARCHIVE / logged.name):
+            if entry.exists():
+                return _checked(entry)
+        return {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
         # What is in the archive was the entry, whatever a stale writer has put into the log since; one that is in

@@ -36,9 +36,13 @@ class NoLinksError(Exception):
     """The file system cannot give a file a second name; nothing was written."""
 
 
-def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int) -> bytes:
-    """The content of the entry of `commit`; `info` is its commit info but for the operation, `now` in ms since 1970."""
-    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in _actions(commit, info, now)).encode()
+def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapping[str, Any] | None = None) -> bytes:
+    """The content of the entry of `commit`; `info` is its commit info but for the operation, `now` in ms since 1970.
+
+    `columns`: the action that says of the table which columns and properties it has from here on.
+    """
+    actions = [*_actions(commit, info, now), *([{"metaData": columns}] if columns else [])]
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
 def put_entry(entry: Path, before: Path, data: bytes) -> bool:

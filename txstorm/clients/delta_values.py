@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOG_RETENTION = "delta.logRetentionDuration"
 """The table property that says for how long an entry stays in the log."""
@@ -53,6 +56,7 @@ class Commit(NamedTuple):
         label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
         data_change: False when the rows stay what they are, in other files.
         properties: table properties that it sets; such a commit has no files.
+        columns: (schema, properties) that the table gets instead of its own; of an empty table only.
     """
 
     transactions: Mapping[str, int]
@@ -63,3 +67,4 @@ class Commit(NamedTuple):
     label: str = ""
     data_change: bool = True
     properties: Mapping[str, str] = MappingProxyType({})
+    columns: tuple[pa.Schema, Mapping[str, str]] | None = None

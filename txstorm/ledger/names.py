@@ -26,6 +26,9 @@ ORIGIN = "origin"
 TABLES = "tables"
 """Per table: where it stands."""
 
+DROPPED = "dropped"
+"""Tables and sources that an operator has dropped by name."""
+
 HISTORY = "history"
 """Per txid: what it read and which versions it made, until moved to the history table."""
 

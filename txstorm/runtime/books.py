@@ -1,4 +1,7 @@
-"""The books of one topology: what stands in its ledger, typed; P0, P1, P4, P6 and P8 are written here."""
+"""The books of one topology: what stands in its ledger, typed; P0, P1, P4, P6 and P8 are written here.
+
+It is one module, so that every write of a coordinator passes the same guard of its epoch.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from txstorm.ledger.blobs import BlobValues, Values
 from txstorm.ledger.store import ABSENT, Check, Delete, Entry, Ledger, Op, Put, in_commits
 from txstorm.runtime.partitions import PartitionEntries
 from txstorm.runtime.shapes import checked, txid_of
+from txstorm.runtime.standing import Dropped as Dropped
 from txstorm.runtime.standing import Identity as Identity
 from txstorm.runtime.standing import Meta as Meta
 from txstorm.runtime.standing import Standing as Standing
@@ -57,7 +61,7 @@ class Books:
             LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
             DataDirectoryError: one is in a newer format.
         """
-        for read in (self.metas, self.failures, self.history, self.rewind):
+        for read in (self.metas, self.failures, self.history, self.rewind, self.dropped):
             read()
         return self.standing()
 
@@ -182,9 +186,27 @@ class Books:
         """Table → its last published txid, as of the last completed group."""
         return {name: int(txid) for name, txid in (self._read(names.TABLES) or {}).items()}
 
-    def write_tables(self, tables: Mapping[str, int]) -> None:
-        """Record the tables there are: from here on a missing one is an error."""
-        self._commit([self._put(names.TABLES, dict(tables))])
+    def dropped(self) -> Dropped:
+        """What was dropped by name, and is recorded no longer."""
+        found = self._read(names.DROPPED)
+        return Dropped() if found is None else Dropped.from_json(found)
+
+    def write_tables(self, tables: Mapping[str, int], dropped: Dropped | None = None) -> None:
+        """Record the tables there are, and what was `dropped`; from here on a missing table is an error.
+
+        Raises:
+            LedgerCorrupt: a recorded table is neither among `tables` nor dropped.
+        """
+        before = self.dropped()
+        after = before if dropped is None else dropped
+        if lost := sorted(self.tables().keys() - tables.keys() - after.tables.keys()):
+            raise LedgerCorrupt(
+                f"the ledger records {', '.join(lost)}: expected it among the tables, or dropped by name"
+            )
+        ops: list[Op] = [self._put(names.TABLES, dict(tables))]
+        if after != before:
+            ops.append(self._put(names.DROPPED, after.to_json()))
+        self._commit(ops)
 
     def decide(self, intent: Intent) -> None:
         """P6, the commit point: from here on recovery only rolls the intent forward."""
@@ -291,7 +313,7 @@ class Books:
 
         What it holds of later transactions goes; of those that were committed the history table keeps the rows.
         """
-        identity = self.identity()
+        identity, dropped = self.identity(), self.dropped()
         assert identity is not None
         for partition in self._partition_paths():
             later = [txid for txid in self.ledger.children(partition) if int(txid) > rewind.txid]
@@ -305,6 +327,7 @@ class Books:
                 *([self._put(names.meta_path(rewind.txid), meta)] if meta else []),
                 self._put(names.CURRTX, rewind.txid + 1),
                 self._put(names.TABLES, dict(tables)),
+                *([self._put(names.DROPPED, dropped.until(rewind.txid).to_json())] if any(dropped) else []),
                 self._put(names.IDENTITY, {**vars(identity), "timeline": rewind.timeline}),
                 Delete(DECIDED),
             ]

@@ -103,7 +103,7 @@ class Concluder:
         versions = self._decide_and_publish(intent, milliseconds)
         last = intent.last
         published(last)
-        touched = [table.uri for table in intent.tables if table.uri in self._tables]  # some maps are not recorded
+        touched = [table.uri for table in intent.tables if table.uri in self._tables]
         self._tables.update(dict.fromkeys(touched, last))
         with timed(milliseconds, "complete"):
             ops = [*housekeeping(last), *(self._old_intents(last) if intent.tables else [])]

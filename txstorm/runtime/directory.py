@@ -15,7 +15,8 @@ from txstorm.ledger.open import ledger_is_known, local_directory
 from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
 
 FORMAT = "txstorm-data"
-VERSION = 1
+FIRST, VERSION = 1, 2
+"""Version 2: some table was dropped, which a txstorm that reads version 1 would go on writing to."""
 FORMAT_FILE = "format.json"
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\\]|%[0-9A-Fa-f]{2}")
 """What delta-rs reads otherwise than it stands in a path: it would write next to it, or not at all."""
@@ -64,7 +65,7 @@ def _format(path: Path, text: str) -> tuple[str, int]:
         name, version = error, None
     if not isinstance(name, str) or type(version) is not int or version < 1:
         msg = (
-            f"{path} is damaged: expected {{'format': {FORMAT!r}, 'version': {VERSION}}}, got {text[:80]!r}; "
+            f"{path} is damaged: expected {{'format': {FORMAT!r}, 'version': {FIRST}}}, got {text[:80]!r}; "
             "restore it from a copy"
         )
         raise DataDirectoryError(msg)
@@ -88,11 +89,14 @@ def _check_empty(data_dir: Path) -> None:
         raise DataDirectoryError(msg)
 
 
-def write_format(data_dir: Path, *, first: bool = True) -> None:
-    """Mark `data_dir` as a data directory of this format; at the `first` start again, where one before it failed."""
+def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) -> None:
+    """Mark `data_dir` as a data directory of at least this version of the format.
+
+    At the `first` start again, where one before it failed.
+    """
     path = data_dir / FORMAT_FILE
-    if first or not path.exists():
-        write_durably(path, json.dumps({"format": FORMAT, "version": VERSION}).encode() + b"\n")
+    if first or not path.exists() or _format(path, path.read_text(errors="replace"))[1] < version:
+        write_durably(path, json.dumps({"format": FORMAT, "version": version}).encode() + b"\n")
 
 
 def ledger_exists(data_dir: Path) -> bool:

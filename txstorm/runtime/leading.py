@@ -16,7 +16,7 @@ from txstorm.state.intent import Intent
 from txstorm.state.outside import waits_for_code
 from txstorm.state.owner import Owner
 from txstorm.state.place import Place, placed
-from txstorm.state.recovery import check_raised, check_tables, raise_epochs, roll_forward
+from txstorm.state.recovery import check_raised, check_tables, mark_dropped, raise_epochs, roll_forward
 
 log = logging.getLogger("txstorm.open")
 Decided = tuple[Intent, Mapping[str, int]]
@@ -66,6 +66,7 @@ def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Dec
     standing = books.standing()  # ours alone from here on: whoever led before is fenced
     tables = raise_epochs(where, standing.tables, owner, epoch)
     check_raised(tables, standing.tables, standing.live)
+    mark_dropped(where, books.dropped().tables, owner, epoch)
     faults.point("p0.raised")
     return roll_tables_forward(where, books, standing.live)
 

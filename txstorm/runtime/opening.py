@@ -26,7 +26,7 @@ from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.commits import Committer
-from txstorm.runtime.directory import check_directory, make_directory, was_run, write_format
+from txstorm.runtime.directory import VERSION, check_directory, make_directory, was_run, write_format
 from txstorm.runtime.gate import Gate, Window
 from txstorm.runtime.large import LargeCommits
 from txstorm.runtime.leading import Decided, check, complete, take_over
@@ -36,11 +36,12 @@ from txstorm.runtime.planning import Planning
 from txstorm.runtime.retention import Retention
 from txstorm.runtime.retry import Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.rewinding import finish_rewind
+from txstorm.runtime.roster import check_roster, record, sources_of
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
-from txstorm.state.outside import check_declared, declared_uris
+from txstorm.state.declared import LETTERS_REF
 from txstorm.state.spark_writer import SparkWriter
 from txstorm.state.store import StateStore
 from txstorm.topology.graph import Topology
@@ -76,6 +77,7 @@ class RunOptions:
         observe: told what every task of the commit phase emitted.
         ledger: what names the ledger, over the setting ``ledger``.
         standby: told who is waited for, where another run leads; None: that one is not waited for.
+        drop: recorded tables and sources that the code lacks, to be left behind.
     """
 
     available_now: bool = False
@@ -86,6 +88,7 @@ class RunOptions:
     origin: Origin | None = None
     ledger: str | None = None
     standby: Tell | None = None
+    drop: Sequence[str] = ()
 
 
 def open_session(
@@ -127,7 +130,7 @@ def open_session(
         let_go(writer)
         raise
     try:
-        store, identity = _lead(topology, books, data_dir, writer, Patience(books, sleep))
+        store, identity = _lead(topology, books, data_dir, writer, Patience(books, sleep), options.drop)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
@@ -179,27 +182,28 @@ def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
 
 
 def _lead(
-    topology: Topology, books: Books, data_dir: Path, writer: SparkWriter | None, patient: Patience
+    topology: Topology,
+    books: Books,
+    data_dir: Path,
+    writer: SparkWriter | None,
+    patient: Patience,
+    drop: Sequence[str] = (),
 ) -> tuple[StateStore, Identity]:
     """P0 proper. Nothing is written before everything that stands there has been checked."""
     faults.point("p0.before")
     known = books.identity()
     identity = known or Identity(topology.id, uuid.uuid4().hex)
-    if identity.topology != topology.id:
-        msg = (
-            f"data directory {data_dir} belongs to topology {identity.topology!r}, not to {topology.id!r}; "
-            "choose another --data-dir"
-        )
-        raise DataDirectoryError(msg)
+    _check_same(topology, identity, data_dir)
     if finish_rewind(data_dir, books) is not None:
         identity = known = books.identity() or identity
     check(data_dir, books, identity)
-    check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
+    check_roster(topology, books, drop)
     write_format(data_dir, first=known is None)
     written = replace(identity, fingerprint=topology.fingerprint())
     if written != known:
         books.write_identity(written, known)
     waiting = take_over(data_dir, books, identity)
+    roster = check_roster(topology, books, drop)  # nothing fenced another start before that
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(
         data_dir,
@@ -212,8 +216,8 @@ def _lead(
         outlets=topology.outlets,
         create=known is None,
         committed=committed,
-        recorded=books.tables(),
-        letters=TABLE_SCHEMA if topology.settings.dead_letters else None,
+        recorded=(recorded := books.tables()),
+        letters=TABLE_SCHEMA if topology.settings.dead_letters or LETTERS_REF.uri in recorded else None,
         cache_bytes=topology.settings.index_cache_bytes,
         spark=writer,
         log_retention=topology.settings.log_retention,
@@ -221,9 +225,20 @@ def _lead(
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, patient)
-    books.write_tables(store.last_txids())
+    if roster.tables:  # a txstorm that does not know of dropped tables would go on writing to them
+        write_format(data_dir, VERSION, first=False)
+    record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
     return store, identity
+
+
+def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:
+    if identity.topology != topology.id:
+        msg = (
+            f"data directory {data_dir} belongs to topology {identity.topology!r}, not to {topology.id!r}; "
+            "choose another --data-dir"
+        )
+        raise DataDirectoryError(msg)
 
 
 def _lead_outside(

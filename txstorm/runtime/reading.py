@@ -22,6 +22,7 @@ from txstorm.state.history import HISTORY, history_table, read_history, recorded
 from txstorm.state.owner import Owner
 from txstorm.state.read import (
     Stamps,
+    check_appended,
     check_txid,
     list_sinks,
     list_states,
@@ -147,6 +148,7 @@ class _AppendedView(TableView):
         committed = checked_txid(self.data_dir, uri)
         if self._txid is not None:
             check_txid(str(self), self._txid, committed)
+            check_appended(str(self), self.data_dir, uri, self._txid)
         return self._txid
 
     @property

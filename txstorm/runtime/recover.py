@@ -17,12 +17,12 @@ from txstorm.ledger.open import chosen_ledger, ledger_is_there, local_directory,
 from txstorm.ledger.place import record_ledger, recorded_ledger
 from txstorm.ledger.specs import LedgerSpec
 from txstorm.ledger.store import Put, in_commits
-from txstorm.runtime.books import Identity, Meta
+from txstorm.runtime.books import Dropped, Identity, Meta
 from txstorm.runtime.directory import check_directory, make_directory
 from txstorm.runtime.savepoints import forget_notes, noted_savepoints
-from txstorm.state.intent import Intent, TxidRecord
+from txstorm.state.intent import UNKNOWN, Intent, TxidRecord
 from txstorm.state.rebuilt import unfinished_group
-from txstorm.state.salvage import Found, find_tables
+from txstorm.state.salvage import Found, find_tables, outside_folders
 
 log = logging.getLogger("txstorm.recover")
 
@@ -38,6 +38,7 @@ class Rebuilt:
         intent: a decided group that is not in all its tables yet, or None.
         history: last txid of a group → its rows, which are not in the history table.
         unknown: txids among those rows of which nothing is known: they changed no table.
+        dropped: tables that say they were dropped; of maps, outlets and sources nothing tells.
     """
 
     identity: Identity
@@ -48,6 +49,7 @@ class Rebuilt:
     intent: Intent | None
     history: Mapping[int, list[dict[str, Any]]]
     unknown: list[int]
+    dropped: Dropped
 
     def values(self) -> dict[str, Any]:
         """Ledger path → value; the identity, by which a ledger is known to be whole, comes last."""
@@ -56,6 +58,7 @@ class Rebuilt:
             names.EPOCH: self.epoch,
             names.CURRTX: self.currtx,
             names.TABLES: dict(self.tables),
+            **({names.DROPPED: self.dropped.to_json()} if any(self.dropped) else {}),
             **{names.meta_path(txid): one.to_json() for txid, one in self.metadata.items()},
             **intent,
             **{names.history_path(last): rows for last, rows in self.history.items()},
@@ -73,7 +76,8 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
     Returns:
         ``topology``, ``ledger``, ``written``, ``epoch``, ``currtx``, ``committed_txid``, ``metadata``, ``tables``,
         ``rolled_forward`` (first and last txid of a group that the next start publishes in the tables that lack it),
-        ``history`` (number of rows), ``unknown_txids``, ``lost_savepoints`` (sentences), ``values`` (path → value).
+        ``dropped`` (table → last txid), ``history`` (number of rows), ``unknown_txids``, ``lost_savepoints``
+        (sentences), ``values`` (path → value).
 
     Raises:
         InputError: the ledger is there.
@@ -127,11 +131,17 @@ def rebuild(directory: Path) -> Rebuilt:
         found.epoch,
         committed + 1,
         _metadata(found, known),
-        {uri: _last(found, uri, intent) for uri in found.tables},
+        {**{uri: _last(found, uri, intent) for uri in found.tables}, **_outside(directory)},
         intent,
         history,
         unknown,
+        Dropped(found.dropped),
     )
+
+
+def _outside(directory: Path) -> dict[str, int]:
+    """Maps and outlets: only their marks say where they are."""
+    return {ref.uri: UNKNOWN for ref in outside_folders(directory)}
 
 
 def _last(found: Found, uri: str, intent: Intent | None) -> int:
@@ -213,6 +223,7 @@ def _report(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt, *, written: b
         "committed_txid": rebuilt.currtx - 1,
         "metadata": {str(txid): one.to_json() for txid, one in rebuilt.metadata.items()},
         "tables": dict(rebuilt.tables),
+        "dropped": dict(rebuilt.dropped.tables),
         "rolled_forward": None if intent is None else [intent.first, intent.last],
         "history": sum(map(len, rebuilt.history.values())),
         "unknown_txids": rebuilt.unknown,

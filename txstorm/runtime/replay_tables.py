@@ -31,6 +31,7 @@ from txstorm.state.read import (
     read_sink,
     read_state,
 )
+from txstorm.state.recovery import table_ref
 from txstorm.state.schema import PREV, TXID, stored_fields
 from txstorm.state.sink import SinkGroup
 from txstorm.state.table import TableRef
@@ -73,7 +74,10 @@ class ReplayTables:
 
     def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex:
         index = self._indexes[state.name] = state_index(state)
-        if TableRef(CHANGES, state.name).uri in self._committed.kinds:
+        uri = TableRef(CHANGES, state.name).uri
+        if uri in self._committed.kinds:
+            if before < self._committed.lives[uri][0]:
+                return index  # it began later: empty
             rows = read_state(data_dir, state.name, before, committed, whole=True)
             rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))
             index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(stored_fields(state)))))
@@ -107,13 +111,23 @@ class ReplayTables:
         """Called with what the commit phase raised, while its frames are still there."""
 
     def rows(self, txid: int) -> dict[str, Rows]:
-        """Per table what the recorded run wrote in `txid`, and what `commit` did; tables of both or either."""
+        """Per table what the recorded run wrote in `txid`, and what `commit` did; tables of both or either.
+
+        Without those that began later or were dropped before, of which nothing is recorded to compare with, and dropped
+        ones that the code has no longer.
+        """
         replayed: dict[str, pa.Table | None] = {
             TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
         }
         replayed |= {TableRef(SINK, name).uri: group.rows(txid, txid) for name, group in self._sinks.items()}
         uris = dict.fromkeys([*replayed, *self._committed.kinds])
-        return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in uris}
+        lives = {uri: self._committed.lives.get(uri, (0, None)) for uri in uris}
+        right = [
+            uri
+            for uri, (since, until) in lives.items()
+            if since < txid and (until is None or (txid <= until and uri in replayed))
+        ]
+        return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in right}
 
     def follow(self, txid: int) -> None:
         """Take back what `commit` wrote and bring the states to what the recorded run made of `txid`."""
@@ -137,6 +151,7 @@ class Committed:
 
     Attributes:
         kinds: table → its key columns; None for a sink.
+        lives: table → the txid it begins after, and the last one it is right for if it was dropped.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -151,6 +166,8 @@ class Committed:
         for name in list_sinks(data_dir):
             self.kinds[TableRef(SINK, name).uri] = None
             self._readers[TableRef(SINK, name).uri] = self._sink(name)
+        opened = [open_table(data_dir, table_ref(uri)) for uri in self.kinds]
+        self.lives = {one.ref.uri: (one.since(), one.until()) for one in opened}
         self._read: Mapping[str, pa.Table] = {}
         self._range = range(0)
 

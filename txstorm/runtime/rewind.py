@@ -96,11 +96,11 @@ def _check_wanted(directory: Path, books: Books, txid: int) -> None:
 
 
 def _outside(directory: Path, books: Books) -> set[str]:
-    """Maps and outlets that hold something, whether the ledger records them or not."""
+    """Maps and outlets that hold something, whether the ledger records them or not; not those that were dropped."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
     folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
     staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
-    return recorded | staged
+    return (recorded | staged) - books.dropped().tables.keys()
 
 
 def _check_outside(directory: Path, books: Books, outside: Collection[str], keep: Sequence[str]) -> None:

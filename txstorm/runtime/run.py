@@ -42,6 +42,7 @@ def run(
     target: str | None = None,
     ledger: str | None = None,
     standby: bool | Tell = False,
+    drop: Sequence[str] = (),
 ) -> RunHandle:
     """Start `topology` and return at once; started again in the same directory it continues.
 
@@ -63,25 +64,26 @@ def run(
             directory was run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
         standby: when another process runs this directory, start the engine, wait for the end of that run, and take
             over; `run` returns then. A function is told who is waited for; True: the log is.
+        drop: names of states, sinks, maps, outlets and sources that earlier runs had and the topology has no longer.
+            A start without them is refused otherwise. A dropped table stays as it is, right up to the last committed
+            transaction, and its name cannot be used again in this directory.
 
     Raises:
         InputError: something is wrong with the topology, the settings, the source or the directory.
+        StateError: a declaration differs from its table, or the topology lacks a recorded table or source.
         HeldError: another process runs this directory, and this one does not stand by.
         FencedError: another process has taken this directory over before this one could begin.
         KilledError: the topology was ended with ``txstorm kill`` while this one stood by.
     """
-    if not isinstance(topology, Topology):
-        msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
-        raise InputError(msg)
-    warn_of_random_seed()
-    for warning in topology.warnings:
-        log.warning("topology %s: %s", topology.id, warning)
+    _check_topology(topology)
     origin = origin_of(topology, target)
     if settings:
         topology = topology.with_settings(settings)
     directory = local_directory(data_dir or default_directory(topology.id)).absolute()
     until, record = _checked_until(until_txid), Path(journal) if journal else None
-    options = RunOptions(available_now, until, record, origin=origin, ledger=ledger, standby=teller(standby))
+    options = RunOptions(
+        available_now, until, record, origin=origin, ledger=ledger, standby=teller(standby), drop=_names(drop)
+    )
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     _stop_live(directory)
     monitor = Monitor(listeners)
@@ -97,6 +99,16 @@ def run(
     handle.on_end(lambda: _forget(directory, handle))
     handle.start()
     return handle
+
+
+def _check_topology(topology: Topology) -> None:
+    """Raise `InputError` where it is none; log what there is to warn of."""
+    if not isinstance(topology, Topology):
+        msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
+        raise InputError(msg)
+    warn_of_random_seed()
+    for warning in topology.warnings:
+        log.warning("topology %s: %s", topology.id, warning)
 
 
 def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
@@ -121,6 +133,13 @@ def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
         return SparkEngine(spark, jobs=jobs)
     msg = f"engine {engine!r}: expected one of {', '.join(ENGINES)}"
     raise InputError(msg)
+
+
+def _names(drop: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
+        msg = f"drop: expected a list of names, such as ['counts'], got {drop!r}"
+        raise InputError(msg)
+    return tuple(drop)
 
 
 def _checked_until(until_txid: int | None) -> int | None:

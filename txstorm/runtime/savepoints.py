@@ -27,7 +27,7 @@ from txstorm.runtime.lifecycle import topology_in
 from txstorm.runtime.reading import checked_txid, read_directory_history
 from txstorm.state.declared import LETTERS_REF
 from txstorm.state.intent import CHANGES, OUTSIDE, SINK, STATE
-from txstorm.state.read import check_txid, has_letters, list_sinks, list_states, state_parts
+from txstorm.state.read import check_txid, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.state.recovery import table_ref
 from txstorm.state.savepoint import SavedTable, Savepoint
 from txstorm.state.table import TableRef
@@ -173,13 +173,16 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Cal
 
 
 def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
+    """The tables that are right at `txid`: those made later, or dropped before, are not in the savepoint."""
     found: dict[str, SavedTable] = {}
-    for name in list_states(directory):
+    others = left_out(directory, txid)
+    for name in [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]:
         parts = state_parts(directory, name, txid, committed, stays=True)
         found[TableRef(STATE, name).uri] = SavedTable(parts.base.version, parts.as_of)
         if parts.changes is not None:
             found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
-    appended = [TableRef(SINK, name) for name in list_sinks(directory)]
+    sinks = [TableRef(SINK, name) for name in list_sinks(directory)]
+    appended = [ref for ref in sinks if ref.uri not in others]
     for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
         found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri).version)
     return found

@@ -36,9 +36,19 @@ def _fields(**shapes: Shape) -> Shape:
 
 def _tables(value: Any) -> bool:
     known = set(DIRECTORIES.values())
+    return _tables_of(value, lambda uri: uri.partition("/")[0] in known)
+
+
+def _tables_of(value: Any, known: Callable[[str], bool]) -> bool:
     return isinstance(value, Mapping) and all(
-        uri.partition("/")[0] in known and type(txid) is int and -1 <= txid < _MOST for uri, txid in value.items()
+        known(name) and type(txid) is int and -1 <= txid < _MOST for name, txid in value.items()
     )
+
+
+def _dropped(value: Any) -> bool:
+    """Of the first format; `Dropped.from_json` refuses newer ones."""
+    first = _fields(version=_number, tables=_tables, sources=lambda sources: _tables_of(sources, lambda name: True))
+    return first(value) or (_fields(version=_number)(value) and value["version"] > 1)
 
 
 def _meta(value: Any) -> bool:
@@ -69,6 +79,7 @@ _SHAPES: dict[str, tuple[Shape, str]] = {
     names.STATUS: (lambda value: isinstance(value, Mapping), "what a run tells of itself"),
     names.MODE: (_fields(active=lambda active: isinstance(active, bool)), "whether it is active"),
     names.TABLES: (_tables, "tables with their txids"),
+    names.DROPPED: (_dropped, "dropped tables and sources with their last txids"),
     names.META: (_meta, "document, stamp and digests of a batch"),
     names.HISTORY: (lambda value: isinstance(value, list) and all(map(_ROW, value)), "rows of the history"),
     names.FAILURES: (_fields(count=_number), "a count and a cause"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txstorm.runtime.lifecycle import topology_in
 from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, TableView, checked_txid, tables_of
-from txstorm.state.read import check_txid, has_letters, json_value
+from txstorm.state.read import check_txid, has_letters, json_value, left_out
 
 
 class TopologySnapshot:
@@ -21,13 +21,17 @@ class TopologySnapshot:
     Attributes:
         data_dir: where the tables are.
         txid: the transaction.
-        states, sinks: the names of the tables.
+        states, sinks: the names of the tables that are right at that transaction.
+        left_out: table → why not, of the others: one begins later, or was dropped before.
     """
 
     def __init__(self, data_dir: Path, txid: int) -> None:
         self.data_dir = data_dir
         self.txid = txid
-        self.states, self.sinks = map(tuple, tables_of(data_dir))
+        self.left_out = left_out(data_dir, txid)
+        states, sinks = tables_of(data_dir)
+        self.states = tuple(name for name in states if f"state/{name}" not in self.left_out)
+        self.sinks = tuple(name for name in sinks if f"sinks/{name}" not in self.left_out)
 
     def state(self, name: str) -> StateView:
         """The state `name`; reading it raises `StateError` where that txid of it is no longer kept."""
@@ -42,7 +46,7 @@ class TopologySnapshot:
         return DeadLettersView(self.data_dir, self.txid)
 
     def tables(self) -> dict[str, TableView]:
-        """All tables by their directory: ``state/<name>``, ``sinks/<name>``, and ``dead_letters`` where it is kept."""
+        """The tables by their directory: ``state/<name>``, ``sinks/<name>``, and ``dead_letters`` where it is kept."""
         states = {f"state/{name}": self.state(name) for name in self.states}
         sinks = {f"sinks/{name}": self.sink(name) for name in self.sinks}
         letters = {"dead_letters": self.dead_letters()} if has_letters(self.data_dir) else {}
@@ -53,9 +57,13 @@ class TopologySnapshot:
         return {name: table.to_arrow() for name, table in self.tables().items()}
 
     def to_json(self) -> str:
-        """One line ``{"txid": …, "tables": {"state/<name>": [row, …], …}}``; the same cut gives the same bytes."""
+        """One line ``{"txid": …, "tables": {"state/<name>": [row, …], …}}``; the same cut gives the same bytes.
+
+        Where tables are left out, ``left_out`` says why: ``{"sinks/<name>": …}``.
+        """
         rows = {name: [json_value(row) for row in table.to_pylist()] for name, table in self.to_arrow().items()}
-        return json.dumps({"txid": self.txid, "tables": rows}, ensure_ascii=False, allow_nan=False)
+        others = {"left_out": self.left_out} if self.left_out else {}
+        return json.dumps({"txid": self.txid, "tables": rows, **others}, ensure_ascii=False, allow_nan=False)
 
     def __repr__(self) -> str:
         tables = len(self.states) + len(self.sinks)
@@ -63,7 +71,8 @@ class TopologySnapshot:
 
     def _repr_html_(self) -> str:
         caption = f"<p>{html.escape(str(self.data_dir))} as of txid {self.txid}</p>"
-        return caption + "".join(table._repr_html_() for table in self.tables().values())
+        others = "".join(f"<p>{html.escape(f'{name}: {why}')}</p>" for name, why in self.left_out.items())
+        return caption + "".join(table._repr_html_() for table in self.tables().values()) + others
 
 
 def snapshot(data_dir: str | Path, txid: int | None = None) -> TopologySnapshot:

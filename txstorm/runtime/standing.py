@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from txstorm.state.intent import Intent
+from txstorm.errors import DataDirectoryError
+from txstorm.state.intent import DIRECTORIES, OUTSIDE, Intent
 
+DROPPED_VERSION = 1
+_OUTSIDE = tuple(f"{DIRECTORIES[kind]}/" for kind in OUTSIDE)
 _NOTHING_READ: Mapping[str, str] = MappingProxyType({})
 
 
@@ -63,6 +66,38 @@ class Standing(NamedTuple):
     def live(self) -> list[Intent]:
         """Decided groups that are not completed yet."""
         return [intent for intent in self.intents if intent.last >= self.currtx]
+
+
+class Dropped(NamedTuple):
+    """Tables and sources that were dropped by name, with the last txid that they are right for.
+
+    Attributes:
+        tables: states by their recorded table, sinks, maps and outlets.
+        sources: of a composite spout; their positions stay in the spout documents.
+    """
+
+    tables: Mapping[str, int] = MappingProxyType({})
+    sources: Mapping[str, int] = MappingProxyType({})
+
+    def to_json(self) -> dict[str, Any]:
+        """Both, with the format's version."""
+        return {"version": DROPPED_VERSION, "tables": dict(self.tables), "sources": dict(self.sources)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Dropped:
+        """What `to_json` made; raises `DataDirectoryError` if a newer txstorm wrote it."""
+        if found["version"] > DROPPED_VERSION:
+            msg = (
+                f"dropped tables: format version {found['version']} is newer than {DROPPED_VERSION}, which this "
+                "txstorm reads; upgrade it"
+            )
+            raise DataDirectoryError(msg)
+        return cls(found["tables"], found["sources"])
+
+    def until(self, txid: int) -> Dropped:
+        """The same after a rewind to `txid`, which cannot take back what maps and outlets hold."""
+        rewound = {uri: at if uri.startswith(_OUTSIDE) else min(at, txid) for uri, at in self.tables.items()}
+        return Dropped(rewound, {name: min(at, txid) for name, at in self.sources.items()})
 
 
 def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:

@@ -11,7 +11,7 @@ from txstorm.clients.delta import Commit, DataFile, DeltaHandle
 from txstorm.clients.seal import sealed
 from txstorm.state.intent import CHANGES, STATE
 from txstorm.state.owner import key_names_of
-from txstorm.state.read import folded
+from txstorm.state.read import folded, open_table
 from txstorm.state.recovery import table_ref
 from txstorm.state.rewriting import FILE_ROWS
 from txstorm.state.savepoint import SavedTable, Savepoint
@@ -60,7 +60,9 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: 
     old = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
     about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
     about = {key: text for key, text in about.items() if key not in owner.properties()}
-    made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about)
+    # A sink comes with all its rows: the copy is right from where the sink is. Of a state the savepoint is the first.
+    since = savepoint.txid if ref.kind in (STATE, CHANGES) else open_table(source, ref).since()
+    made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about, since)
     files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now, ref.bounded))
     if files:
         _fill(made, files, savepoint)

@@ -84,6 +84,40 @@ class Declaration:
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
+    def check_fit(self, found: Sequence[DeltaTableState]) -> None:
+        """Raise `StateError` unless its tables are as declared, or may still become so: see `LoggedTable.is_untouched`.
+
+        The layout is fixed when the tables are made, columns and types by the first commit.
+        """
+        for table in found:
+            if table.until() is not None:
+                raise dropped(self.label, table.until())
+            if isinstance(self.table, KeyedState):
+                self._check_layout(table)
+        if not all(table.is_untouched() for table in found):
+            for table in found:
+                self.checked(table)
+
+    def check_unrecorded(self, found: Sequence[DeltaTableState], committed: int) -> None:
+        """Raise `StateError` where tables that the ledger does not record hold transactions, but not the last one."""
+        for table in found if not self.letters else ():
+            written = not all(one.is_untouched() for one in found)
+            if table.ref == self.refs[0] and written and table.last_txid() < committed:
+                msg = (
+                    f"{self.label}: the table {table.ref.uri} is at txid {table.last_txid()}, and the ledger does not "
+                    f"record it: a run without it, of an older txstorm, has committed up to txid {committed}; give it "
+                    "a new name, or backfill into a new data directory (jobs/replay.py --into)"
+                )
+                raise StateError(msg)
+
+    def differs(self, found: DeltaTableState) -> bool:
+        """Whether the table has other columns or another key than declared, or says another time to live."""
+        try:
+            self.checked(found)
+        except StateError:
+            return True
+        return False
+
     def checked(self, found: DeltaTableState) -> DeltaTableState:
         """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared.
 
@@ -119,7 +153,7 @@ class Declaration:
         if isinstance(self.table, KeyedState) and self.table.layout != there:
             msg = (
                 f"{self.label}: declared with the layout {self.table.layout!r}, the table {found.ref.uri} has "
-                f"{there!r}, which is fixed by the first commit; give the state a new name, or backfill into a new "
+                f"{there!r}, which is fixed when the table is made; give the state a new name, or backfill into a new "
                 "data directory (jobs/replay.py --into)"
             )
             raise StateError(msg)
@@ -141,6 +175,14 @@ class Declaration:
             check_ttl(self.table)
         for ref in self.refs:
             stored_schema(self.label, self.schema(ref))
+
+
+def dropped(label: str, until: int | None) -> StateError:
+    """The error of a table that is declared again after it was dropped."""
+    return StateError(
+        f"{label}: was dropped after txid {until}, and lacks what was committed since; give it a new name, or backfill "
+        "into a new data directory (jobs/replay.py --into)"
+    )
 
 
 def letters_declaration(schema: pa.Schema) -> Declaration:

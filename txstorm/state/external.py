@@ -15,16 +15,14 @@ class External(ABC):
     """One map or outlet: whose it is, where its rows are staged, and where it is.
 
     Attributes:
-        last: the last txid written to it.
-        recorded: whether the ledger keeps `last`; only of what has a mark.
+        last: the last txid written to it; of what has no mark, as far as this run knows.
     """
 
-    def __init__(self, data_dir: Path, component: str, ref: TableRef, *, recorded: bool) -> None:
+    def __init__(self, data_dir: Path, component: str, ref: TableRef) -> None:
         self.component = component
         self.ref = ref
         self.path = data_dir / ref.uri
         self.last = 0
-        self.recorded = recorded
 
     def make_directory(self) -> None:
         """Make the place where rows are staged; called in P0."""

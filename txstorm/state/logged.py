@@ -7,7 +7,7 @@ It is one module, since every commit follows the same rule: read txid and epoch,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from txstorm import faults
@@ -22,6 +22,7 @@ from txstorm.state.tiling import check_own, check_tiles
 TRIES = 10
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
 REGROUPED, RESTORED, PRUNED, DESCRIBED = "regroup", "restore", "prune", "describe"
+BEGUN, DROPPED, REDEFINED = "begin", "drop", "redefine"
 
 
 class TableLog(Protocol):
@@ -43,6 +44,9 @@ class TableLog(Protocol):
 
     def app_version(self, app_id: str) -> int | None:
         """The last version that was committed under `app_id`, or None."""
+
+    def info(self, version: int) -> Mapping[str, Any]:
+        """The commit info of `version`; empty where that is not there, or no longer kept."""
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
         """The commit infos since the last checkpoint, oldest first; raises `TableCorrupt`."""
@@ -170,6 +174,66 @@ class LoggedTable(ABC):
     def floor(self) -> int:
         """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
         return self._log.app_version(self.owner.floor_app) or 0
+
+    def since(self) -> int:
+        """The txid that it begins after: it holds nothing of that one and earlier ones; 0 from the first run on.
+
+        A table made by an older txstorm says so in its first entry only, which may no longer be kept.
+        """
+        since = self._log.app_version(self.owner.since_app)
+        if since is not None:
+            return since
+        if self.ref.kind not in (CHANGES, STATE) and "savepoint" in self._log.info(1):
+            return 0  # restored from a savepoint, with all the rows that the sink had
+        return int(self._log.info(0).get("last", 0))
+
+    def until(self) -> int | None:
+        """The last txid that it is right for, once it was dropped; else None."""
+        return self._log.app_version(self.owner.until_app)
+
+    def is_untouched(self) -> bool:
+        """Whether no transaction was ever committed to it: it may still begin later, or with other columns."""
+        return self.last_txid() == self.since() and not self._log.files()
+
+    def drop(self, until: int, epoch: int) -> None:
+        """Write down that it is right up to txid `until` and gets nothing more, unless that stands there already.
+
+        Raises:
+            FencedError: a newer coordinator leads the table.
+            BlockedError: the commit cannot be made.
+        """
+        self._log.refresh()
+        self.amend(lambda: self.until() is not None, lambda: self._dropping(until, epoch), epoch, "mark it as dropped")
+
+    def begin(self, txid: int, epoch: int) -> None:
+        """Let a table to which nothing was ever committed begin after `txid`; raises as `drop`.
+
+        A start that was killed has made it, and transactions may have been committed without it since.
+        """
+        self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
+
+    def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
+        """Make a commit without rows, unless it is made; raises as `drop`."""
+        for _ in range(TRIES):
+            self._check_epoch(epoch)
+            if is_done():
+                self._make_durable(self.version)
+                return
+            version = self._try(made())
+            if version is not None:
+                self._make_durable(version)
+                return
+        raise self.blocked(what, None)
+
+    def _dropping(self, until: int, epoch: int) -> Commit:
+        last = self.last_txid()
+        info = {**identity_info(self.owner), "kind": DROPPED, "epoch": epoch, "last": last, "until": until}
+        apps = {self._txid_app: last, self._epoch_app: epoch, self.owner.until_app: until}
+        return Commit(apps, info, label=f"txstorm dropped after txid {until}")
+
+    def _beginning(self, txid: int, epoch: int) -> Commit:
+        info = {**identity_info(self.owner), "kind": BEGUN, "epoch": epoch, "as_of": txid}
+        return Commit({self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}, info)
 
     def refresh(self) -> None:
         """Read the newest version."""

@@ -15,10 +15,10 @@ from txstorm.state.table import Owner, TableRef
 
 
 class StoredMap(External):
-    """One map: its declaration and its store. The ledger keeps where it is only if it has a mark."""
+    """One map: its declaration and its store."""
 
     def __init__(self, data_dir: Path, owner: Owner, component: str, state: MapState) -> None:
-        super().__init__(data_dir, component, TableRef(MAP, state.name), recorded=state.marked)
+        super().__init__(data_dir, component, TableRef(MAP, state.name))
         self.state = state
         self._owner = owner
 

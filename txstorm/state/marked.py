@@ -54,7 +54,8 @@ class Marked(Generic[R]):
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> int:
         """Check that mark and ledger belong together, then make `epoch` the mark's; returns its txid.
 
-        Called in P0. From here on whoever was taken over can write nothing.
+        Called in P0. From here on whoever was taken over can write nothing. `recorded` is the txid that the ledger has,
+        `UNKNOWN` in a ledger that was rebuilt, None if it is new to the ledger.
 
         Raises:
             FencedError: a newer coordinator leads.
@@ -113,17 +114,22 @@ class Marked(Generic[R]):
         self, found: Mark | None, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]
     ) -> Mark:
         """The mark of the new coordinator, after `found`."""
+        known = recorded not in (None, UNKNOWN)
         if found is None:
-            if recorded is None:
+            if not known:
                 return self._mark(epoch, committed, "")
-            raise TableCorrupt(self._unmarked(recorded))
+            raise TableCorrupt(self._unmarked(recorded or 0))
         self._check_owner(found, epoch)
         if found.timeline < self.owner.timeline:
             # A rewind, which is refused unless it is told to keep what is here as it is.
-            return self._mark(epoch, committed if recorded is None else recorded, "")
+            return self._mark(epoch, recorded if known and recorded is not None else committed, "")
+        if recorded is None and found.txid < committed:
+            if found.content:
+                raise StateError(self._left_out(found.txid, committed))
+            return self._mark(epoch, committed, "")  # a start that was killed has led it, nothing was put
         allowed = _allowed(self.uri, committed, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
-            wanted = f"at most {max(allowed)}" if recorded is None else " or ".join(map(str, sorted(allowed)))
+            wanted = f"at most {max(allowed)}" if not known else " or ".join(map(str, sorted(allowed)))
             msg = (
                 f"{self.label}: the ledger expects it at txid {wanted} of timeline {self.owner.timeline}, "
                 f"found {found.txid} of timeline {found.timeline}; data directory and {self.home} are not from the "
@@ -159,13 +165,21 @@ class Marked(Generic[R]):
             f"store or was emptied: restore it, or give the {kind} a new name"
         )
 
+    def _left_out(self, txid: int, committed: int) -> str:
+        kind = self.label.partition(" ")[0]
+        return (
+            f"{self.label}: its content is at txid {txid}, and the ledger does not record it: up to txid "
+            f"{committed} was committed without it, which would be missing there; give the {kind} a new name and "
+            "another place, or backfill into a new data directory (jobs/replay.py --into)"
+        )
+
     def _busy(self, what: str) -> BlockedError:
         return BlockedError(f"{self.label}: cannot {what} in {TRIES} tries: another writer moves its mark")
 
 
 def _allowed(uri: str, committed: int, recorded: int | None, live: Sequence[Intent]) -> set[int]:
     """The txids that a mark may be at; a rebuilt ledger has not recorded any, and its intent may be put already."""
-    allowed = set(range(committed + 1)) if recorded is None else {recorded}
+    allowed = set(range(committed + 1)) if recorded in (None, UNKNOWN) else {recorded}
     for intent in live:
         for table in intent.tables:
             if table.uri == uri and (table.previous in allowed or table.previous == UNKNOWN):

@@ -18,10 +18,10 @@ from txstorm.state.table import Owner, TableRef
 
 
 class StoredOutlet(External):
-    """One outlet: its declaration and its writer. The ledger always keeps where it is, since an outlet has a mark."""
+    """One outlet: its declaration and its writer."""
 
     def __init__(self, data_dir: Path, owner: Owner, component: str, outlet: Outlet) -> None:
-        super().__init__(data_dir, component, TableRef(OUTLET, outlet.name), recorded=True)
+        super().__init__(data_dir, component, TableRef(OUTLET, outlet.name))
         self._outlet = outlet
         self._owner = owner
         writer, nothing = outlet.writer, sink_schema(outlet.table).empty_table()

@@ -88,8 +88,8 @@ class OutsideStore:
                 self.publish(number, table, intent, epoch)
 
     def last_txids(self) -> dict[str, int]:
-        """``maps/…`` and ``outlets/…`` → the txid the mark is at; maps without a mark are left out."""
-        return {uri: one.last for uri, one in self._stored.items() if one.recorded}
+        """``maps/…`` and ``outlets/…`` → the txid the mark is at; without a mark, the last one that was put."""
+        return {uri: one.last for uri, one in self._stored.items()}
 
     def groups(self) -> dict[str, MapGroup | SinkGroup]:
         """``maps/…`` and ``outlets/…`` → fresh unpublished rows."""

@@ -38,6 +38,16 @@ class Owner(NamedTuple):
         """The app id under which a table keeps the txid up to which its rows were removed."""
         return f"txstorm/{self.incarnation}/floor"
 
+    @property
+    def since_app(self) -> str:
+        """The app id under which a table keeps the txid it begins after."""
+        return f"txstorm/{self.incarnation}/since"
+
+    @property
+    def until_app(self) -> str:
+        """The app id under which a dropped table keeps the last txid it is right for."""
+        return f"txstorm/{self.incarnation}/until"
+
     def properties(self) -> dict[str, str]:
         """What every table of this owner says about itself."""
         return {

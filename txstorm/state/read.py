@@ -24,9 +24,10 @@ from txstorm.state.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.state.merged import no_changes
 from txstorm.state.owner import KEYS, VALUES, is_merged
 from txstorm.state.readers import reads
+from txstorm.state.recovery import table_ref
 from txstorm.state.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
 from txstorm.state.table import DeltaTableState, Owner, TableRef
-from txstorm.state.versions import too_old, version_as_of
+from txstorm.state.versions import check_right, too_old, version_as_of, why_not
 
 Stamps = Callable[[int], int | None]
 """The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
@@ -127,9 +128,11 @@ def state_parts(
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
     kept = _open(data_dir, STATE, name)
     changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
-    last = max((changes or kept).last_txid(), committed)
-    wanted = last if txid is None else txid
+    newest = changes or kept
+    last = max(newest.last_txid(), committed)
+    wanted = (last if (until := newest.until()) is None else until) if txid is None else txid
     check_txid(f"state {name!r}", wanted, last)
+    check_right(f"state {name!r}", newest, wanted)
     version, as_of = version_as_of(kept, wanted, stays=stays)
     if changes is not None and as_of < changes.floor():
         raise too_old(name, wanted, changes.floor())
@@ -170,6 +173,8 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
         if not 1 <= first <= last:
             msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
             raise StateError(msg)
+        for txid in (first - 1, last):
+            check_right(f"changes of state {name!r}", table, txid)
     if first <= table.floor():
         msg = (
             f"changes of state {name!r}: those up to txid {table.floor()} are no longer kept (history_retention), got "
@@ -212,9 +217,25 @@ def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
     return _appended(open_table(data_dir, LETTERS_REF), 1, last) if has_letters(data_dir) else None
 
 
+def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
+    """Table (``state/…``, ``sinks/…``) → why a cut at `txid` (None: the last one) cannot show it, where that is so."""
+    refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
+    found = {}
+    for ref in [*refs, *(TableRef(SINK, name) for name in list_sinks(data_dir))]:
+        if fault := why_not(open_table(data_dir, ref), txid):
+            found[ref.uri if ref.kind == SINK else TableRef(STATE, ref.name).uri] = fault
+    return found
+
+
 def has_letters(data_dir: Path) -> bool:
     """Whether there is a table of dead letters in a data directory."""
     return is_table(data_dir / LETTERS_REF.uri)
+
+
+def check_appended(what: str, data_dir: Path, uri: str, txid: int) -> None:
+    """Raise `StateError` where the sink, or the dead letters, at `uri` cannot say what was in it at `txid`."""
+    if is_table(data_dir / uri):
+        check_right(what, open_table(data_dir, table_ref(uri)), txid)
 
 
 def _appended(table: DeltaTableState, first: int, last: int | None) -> pa.Table:

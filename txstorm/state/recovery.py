@@ -82,6 +82,30 @@ def raise_epochs(where: Path | Place, recorded: Mapping[str, int], owner: Owner,
     return tables
 
 
+def mark_dropped(where: Path | Place, dropped: Mapping[str, int], owner: Owner, epoch: int) -> None:
+    """Have the tables behind the `dropped` names say until which txid they are right, unless they do already.
+
+    The ledger says so first, and nothing is committed in between: a coordinator that dies there leaves it to the next.
+    A table whose directory was removed meanwhile is not missed.
+
+    Args:
+        where: the data directory.
+        dropped: table (``changes/…``, ``sinks/…``) → the last txid it is right for.
+        owner: whose they are.
+        epoch: of the coordinator that leads.
+
+    Raises:
+        FencedError: a newer coordinator has taken over.
+        TableCorrupt, DataDirectoryError, BlockedError: a table is damaged, foreign, or cannot be written.
+    """
+    place = placed(where)
+    recorded = {ref: uri for uri in dropped for ref in tables_of([uri])}
+    for number, (ref, uri) in enumerate(recorded.items(), start=1):
+        if place.has(ref):
+            place.table(owner, ref).drop(dropped[uri], epoch)
+            faults.point(f"p0.{number}.dropped")
+
+
 def check_raised(tables: Iterable[LoggedTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
     """Check again what `check_tables` checks of the txids, now that nobody else can publish to `tables`.
 

@@ -27,7 +27,7 @@ from txstorm.errors import (
 )
 from txstorm.state.clone import written
 from txstorm.state.intent import STATE
-from txstorm.state.logged import CREATED, RESTORED, TRIES, LoggedTable
+from txstorm.state.logged import RESTORED, TRIES, LoggedTable
 from txstorm.state.owner import Owner, TableRef, is_merged
 from txstorm.state.place import Place, placed
 from txstorm.state.recovery import table_ref
@@ -133,7 +133,12 @@ class Rows(Protocol):
 
 
 def planned(table: LoggedTable, txid: int, rows: Rows) -> RewoundTable:
-    """What a rewind to `txid` does to `table`; raises as `plan_table`."""
+    """What a rewind to `txid` does to `table`; raises as `plan_table`.
+
+    A table that was dropped before `txid` keeps what it holds, and the txid it is at.
+    """
+    if (until := table.until()) is not None:
+        txid = min(txid, until)
     if table.ref.kind == STATE:
         return _state(table, txid)
     spans = {file.path: rows.txids(file.path) for file in table.log.files()}
@@ -227,7 +232,7 @@ def _txids(file: pq.ParquetFile) -> tuple[int, int]:
 def _state(table: LoggedTable, txid: int) -> RewoundTable:
     """The newest version that is not ahead of `txid`; of a state that was added later, nothing."""
     now = {file.path for file in table.log.files()}
-    if txid < _created(table):
+    if txid < table.since():
         return RewoundTable(table.ref.uri, txid, tuple(sorted(now)), ())
     version, as_of = version_as_of(table, txid)
     then = {file.path: file for file in table.at(version).files()}
@@ -238,11 +243,6 @@ def _state(table: LoggedTable, txid: int) -> RewoundTable:
     if is_merged(table.log.properties):
         as_of = txid  # what is between changed nothing, and the ledger records the table at the txid of the rewind
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
-
-
-def _created(table: LoggedTable) -> int:
-    """The txid that the table's range starts after, as far as its log tells."""
-    return next((entry.info["last"] for entry in table.log.history() if entry.info.get("kind") == CREATED), 0)
 
 
 def _commit(table: LoggedTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
@@ -259,7 +259,10 @@ def _commit(table: LoggedTable, rewind: Rewind, todo: RewoundTable, epoch: int, 
     }
     adds = [file for file in todo.adds if file.path not in current]
     removes = [current[path] for path in todo.removes if path in current]
-    apps = {table.ref.txid_app(owner): todo.as_of, owner.epoch_app: epoch}
+    since, until = min(table.since(), rewind.txid), table.until()
+    apps = {table.ref.txid_app(owner): todo.as_of, owner.epoch_app: epoch, owner.since_app: since}
+    if until is not None:
+        apps[owner.until_app] = min(until, rewind.txid)
     return Commit(apps, info, adds, removes, now, f"txstorm rewind to txid {rewind.txid}")
 
 

@@ -53,6 +53,7 @@ class Found:
         groups: last txid → its commits in all tables, of the groups that are not in the history table, and of the
             newest one of every table.
         history: the rows of the history table on this timeline, in txid order.
+        dropped: uri → the last txid it is right for, of tables that were dropped; they are not among `tables`.
     """
 
     topology: str
@@ -62,6 +63,7 @@ class Found:
     tables: Mapping[str, DeltaTableState]
     groups: Mapping[int, Sequence[Published]]
     history: Sequence[Mapping[str, Any]]
+    dropped: Mapping[str, int]
 
     @property
     def recorded(self) -> int:
@@ -96,11 +98,13 @@ def find_tables(data_dir: Path) -> Found:
             raise DataDirectoryError(msg)
     _check_pairs(data_dir, opened)
     history = _history(data_dir, owner.timeline)
-    tables = {table.ref.uri: table for table in opened if table.ref.kind != STATE or _is_merged(table)}
-    groups = _groups(tables, int(history[-1]["txid"]) if history else 0)
-    _check_history(tables, groups, history)
+    known = {table.ref.uri: table for table in opened if table.ref.kind != STATE or _is_merged(table)}
+    groups = _groups(known, int(history[-1]["txid"]) if history else 0)
+    _check_history(known, groups, history)
     epoch = max(table.epoch() for table in opened)
-    return Found(owner.topology, owner.incarnation, owner.timeline, epoch, tables, groups, history)
+    dropped = {uri: until for uri, table in known.items() if (until := table.until()) is not None}
+    tables = {uri: table for uri, table in known.items() if uri not in dropped}
+    return Found(owner.topology, owner.incarnation, owner.timeline, epoch, tables, groups, history, dropped)
 
 
 def table_refs(data_dir: Path) -> Iterator[TableRef]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 from txstorm.clients.delta import DeltaHandle
 from txstorm.state.declared import LETTERS_REF
 from txstorm.state.expiry import MICROSECOND
-from txstorm.state.intent import SINK
-from txstorm.state.read import Stamps, StateParts, has_letters, list_sinks, list_states, state_parts
+from txstorm.state.intent import SINK, STATE
+from txstorm.state.read import Stamps, StateParts, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.state.schema import OP, REMOVED, STAMP, TXID, UPDATED
 from txstorm.state.table import TableRef
 
+log = logging.getLogger("txstorm.views")
 RANK = "_rank"
 
 
@@ -48,17 +50,22 @@ def views(
     from a version of its table that stays, with the changes since over it: right for as long as that version is in
     the log (twelve hours at least, with the `log_retention` of a day) and the topology is not rewound to before it.
     Where keys have a time to live, what is gone is told by the stamp of the last transaction when the view is made,
-    or a newer one of a row; see `read_state` for `stamps`.
+    or a newer one of a row; see `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no
+    view, which the log says.
 
     Raises:
         StateError: `txid` is not committed, or no longer kept.
     """
     directory = data_dir.absolute()
-    states = {name: _parts(directory, name, txid, committed) for name in list_states(directory)}
+    others = left_out(directory, txid)
+    for uri, why in others.items():
+        log.warning("%s has no view: %s", uri, why)
+    names = [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]
+    states = {name: _parts(directory, name, txid, committed) for name in names}
     made = [View(f"{prefix}state_{name}", _state(parts, txid, stamps)) for name, parts in states.items()]
     kept = {name: parts.changes for name, parts in states.items() if parts.changes is not None}
     made += [View(f"{prefix}changes_{name}", _rows(changes, txid)) for name, changes in kept.items()]
-    for name in list_sinks(directory):
+    for name in [name for name in list_sinks(directory) if TableRef(SINK, name).uri not in others]:
         made.append(View(f"{prefix}sink_{name}", _rows(_table(directory, TableRef(SINK, name)), txid)))
     if has_letters(directory):
         made.append(View(f"{prefix}dead_letters", _rows(_table(directory, LETTERS_REF), txid)))

@@ -54,7 +54,10 @@ class StateStore:
 
     Attributes:
         outside: maps and outlets, which are in systems of the user's own.
+        owner: whose they are; set by `open`.
     """
+
+    owner: Owner
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class StateStore:
         self._spark = spark
         self._log_retention = log_retention
         self._max_lag = max_lag
+        self._late: Mapping[str, int] = {}  # tables that the ledger does not know yet: the txid they begin after
 
     @classmethod
     def open(
@@ -99,7 +103,7 @@ class StateStore:
         outlets: Mapping[str, Sequence[Outlet]] | None = None,
         create: bool,
         committed: int = 0,
-        recorded: Collection[str] = (),
+        recorded: Collection[str] | None = None,
         letters: pa.Schema | None = None,
         cache_bytes: int | None = None,
         bounds: Bounds | None = None,
@@ -122,7 +126,7 @@ class StateStore:
             outlets: component → the outlets it declares; the same.
             create: whether this is the first run; later only tables that are not `recorded` may be missing.
             committed: the last committed txid; the range of a new table starts after it.
-            recorded: the tables the ledger knows (``changes/…``, ``sinks/…``).
+            recorded: the tables the ledger knows (``changes/…``, ``sinks/…``); None: not asked about.
             letters: the columns of the table of dead letters, where the topology keeps any.
             cache_bytes: of all states in memory, which share it evenly.
             bounds: of every state's index, instead.
@@ -142,14 +146,16 @@ class StateStore:
         found: dict[TableRef, DeltaTableState] = {}
         missing: list[tuple[Declaration, TableRef]] = []
         for one in declared:
-            for ref in one.refs:
-                if is_table(data_dir / ref.uri):
-                    found[ref] = one.checked(DeltaTableState.open(data_dir, owner, ref))
-                    if not _is_recorded(ref, recorded):
-                        found[ref].renew_directories()
-                else:
-                    missing.append((one, ref))
-        _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded)
+            there = [ref for ref in one.refs if is_table(data_dir / ref.uri)]
+            found |= {ref: DeltaTableState.open(data_dir, owner, ref) for ref in there}
+            one.check_fit([found[ref] for ref in there])
+            if not create and recorded is not None and one.refs[0].uri not in recorded:
+                one.check_unrecorded([found[ref] for ref in there], committed)
+            for ref in there:
+                if not _is_recorded(ref, recorded or ()):
+                    found[ref].renew_directories()
+            missing += [(one, ref) for ref in one.refs if ref not in found]
+        _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded or ())
         for number, (one, ref) in enumerate(missing, start=1):
             about = {**one.about(ref), **recorded_properties(one.promised(ref, log_retention, max_lag))}
             found[ref] = DeltaTableState.create(data_dir, owner, ref, one.schema(ref), committed, about)
@@ -160,21 +166,41 @@ class StateStore:
         if cache_bytes is not None:
             bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
         outside = OutsideStore(data_dir, owner, maps or {}, outlets)
-        return cls(data_dir, declared, found, outside, bounds, spark, log_retention, max_lag)
+        made = cls(data_dir, declared, found, outside, bounds, spark, log_retention, max_lag)
+        made.owner = owner
+        made._late = {} if recorded is None else dict.fromkeys(_uris(declared) - set(recorded), committed)
+        return made
 
     def raise_epoch(self, epoch: int) -> None:
         """Take over every table, and give it the properties that it lacks; called in P0, after `open`.
 
+        From here on nobody else writes to one to which nothing was ever committed: it gets the columns that are
+        declared now, and begins after what is committed.
+
         Raises:
             FencedError: a newer coordinator has taken over.
+            StateError: a declaration differs from its table.
         """
         for number, table in enumerate(self._delta.values(), start=1):
             table.raise_epoch(epoch)
             faults.point(f"p0.{number}.raised")
         self._epoch = epoch
+        number = 0
         for one in self._declared:
-            for ref in one.refs:
-                self._delta[ref].set_properties(one.promised(ref, self._log_retention, self._max_lag), epoch)
+            tables = [self._delta[ref] for ref in one.refs]
+            one.check_fit(tables)
+            txid = self._late.get(one.refs[0].uri)
+            untouched = all(table.is_untouched() for table in tables) and not one.letters
+            for at, table in enumerate(tables, start=number + 1) if untouched else ():
+                if one.differs(table):
+                    table.redefine(one.schema(table.ref), one.about(table.ref), epoch)
+                    faults.point(f"p0.{at}.redefined")
+                if txid is not None and table.last_txid() != txid:
+                    table.begin(txid, epoch)
+                    faults.point(f"p0.{at}.begun")
+            number += len(tables)
+            for table in tables:
+                table.set_properties(one.promised(table.ref, self._log_retention, self._max_lag), epoch)
         describe_history(self.data_dir, log_properties(self._log_retention))
 
     def load(self) -> None:
@@ -446,6 +472,11 @@ class StateStore:
 
 def _is_recorded(ref: TableRef, recorded: Collection[str]) -> bool:
     return ref.uri in recorded or (ref.kind == STATE and TableRef(CHANGES, ref.name).uri in recorded)
+
+
+def _uris(declared: Sequence[Declaration]) -> set[str]:
+    """What the ledger calls the tables that are `declared`."""
+    return {one.refs[0].uri for one in declared}
 
 
 def _check_missing(data_dir: Path, missing: Sequence[TableRef], recorded: Collection[str]) -> None:

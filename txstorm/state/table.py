@@ -19,17 +19,20 @@ from txstorm.clients.delta_stats import STATS_COLUMNS
 from txstorm.clients.delta_values import LOG_RETENTION
 from txstorm.clients.durable import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt, TableRefused
+from txstorm.state.expiry import TTL
 from txstorm.state.intent import STATE, IntentTable
 from txstorm.state.logged import COMMITTED as COMMITTED
 from txstorm.state.logged import COMPACTED as COMPACTED
 from txstorm.state.logged import CREATED as CREATED
 from txstorm.state.logged import EPOCH as EPOCH
 from txstorm.state.logged import PRUNED as PRUNED
+from txstorm.state.logged import REDEFINED as REDEFINED
 from txstorm.state.logged import REGROUPED as REGROUPED
 from txstorm.state.logged import RESTORED as RESTORED
 from txstorm.state.logged import TRIES as TRIES
 from txstorm.state.logged import LoggedTable, identity_info
 from txstorm.state.merged import merged_files
+from txstorm.state.owner import KEYS, LAYOUT, VALUES
 from txstorm.state.owner import Owner as Owner
 from txstorm.state.owner import TableRef as TableRef
 from txstorm.state.schema import OP, schema_differences
@@ -39,6 +42,8 @@ from txstorm.state.writer import DIRECT, Writer
 log = logging.getLogger("txstorm.state")
 
 CHECKPOINT_EVERY = 20
+_DECLARED = {KEYS, VALUES, LAYOUT, TTL}
+"""Properties that a declaration gives a table, or does not."""
 CHECKPOINT_MOST = 100
 ARCHIVING_SHARE = 100
 """So many times within the retention of a log its oldest entries are moved to the archive."""
@@ -136,17 +141,26 @@ class DeltaTableState(LoggedTable):
 
     @classmethod
     def create(
-        cls, data_dir: Path, owner: Owner, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
+        cls,
+        data_dir: Path,
+        owner: Owner,
+        ref: TableRef,
+        schema: pa.Schema,
+        txid: int,
+        about: Mapping[str, str],
+        since: int | None = None,
     ) -> DeltaTableState:
         """Create an empty, durable table whose range starts after `txid`; `about` are further table properties.
 
-        Those that are to follow the settings later come from `properties.recorded`.
+        Those that are to follow the settings later come from `properties.recorded`. `since`: the txid it begins after,
+        if that is another one: a copy of older rows is about to be put into it.
         """
+        since = txid if since is None else since
         path = data_dir / ref.uri
         new = [one for one in (path / STAGED, *(path / STAGED).parents) if not one.exists()]
         (path / STAGED).mkdir(parents=True, exist_ok=True)
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
-        commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0}, info)
+        commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: since}, info)
         properties = {**owner.properties(), STATS_COLUMNS: ref.bounded, **about}
         handle = DeltaHandle.create(path, schema, properties, commit)
         made = cls(data_dir, owner, ref, handle)
@@ -193,6 +207,30 @@ class DeltaTableState(LoggedTable):
         """Have the writer make a commit that publishes rows."""
         self.check_writable()
         return self._writer.commit(self._handle, commit, self._txid_app)
+
+    def redefine(self, schema: pa.Schema, about: Mapping[str, str], epoch: int) -> None:
+        """Give a table to which nothing was ever committed other columns, and properties that say so, in one commit.
+
+        Called by the coordinator of `epoch`, which leads the table.
+
+        Raises:
+            FencedError: a newer coordinator leads the table.
+            StateError: the table has features that txstorm cannot change the columns of.
+            BlockedError: the commit cannot be made.
+        """
+        others = {key: text for key, text in self._handle.properties.items() if key not in _DECLARED}
+        properties = {**others, **self.owner.properties(), **about}
+
+        def made() -> Commit:
+            last = self.last_txid()
+            info = {**identity_info(self.owner), "kind": REDEFINED, "epoch": epoch, "last": last}
+            apps = {self._txid_app: last, self._epoch_app: epoch}
+            return Commit(apps, info, columns=(schema, properties), label="txstorm other columns, before any row")
+
+        def is_done() -> bool:
+            return not schema_differences(schema, self._handle.schema) and self._handle.properties == properties
+
+        self.amend(is_done, made, epoch, "give it other columns")
 
     @property
     def handle(self) -> DeltaHandle:

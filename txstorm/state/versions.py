@@ -16,13 +16,25 @@ from typing import Any, NamedTuple
 
 from txstorm.clients.delta_values import LogEntry
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.state.logged import COMMITTED, COMPACTED, CREATED, RESTORED, LoggedTable, TableLog
+from txstorm.state.intent import LETTERS
+from txstorm.state.logged import (
+    BEGUN,
+    COMMITTED,
+    COMPACTED,
+    CREATED,
+    REDEFINED,
+    RESTORED,
+    LoggedTable,
+    TableLog,
+)
 from txstorm.state.merged import check_group_end
 from txstorm.state.owner import is_merged
 
 log = logging.getLogger("txstorm.state")
 
 STAYS, BASE, SUPERSEDED, THINNED, AT = "stays", "base", "superseded", "thinned", "at"
+_WHOLE = (CREATED, RESTORED, BEGUN, REDEFINED)
+"""Kinds of commits whose versions always stay: what was before them may have other rows, or other columns."""
 LEAST_ROWS = 500_000
 """Change rows after a version that stays before the next one does; more where the state has more rows."""
 STAYS_MILLIS = 12 * 60 * 60 * 1000
@@ -38,7 +50,7 @@ def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
         below = None
         for entry in log.history(newest):
             kind = entry.info.get("kind")
-            if kind not in (COMPACTED, COMMITTED, CREATED, RESTORED):
+            if kind not in (COMPACTED, COMMITTED, *_WHOLE):
                 continue
             if entry.info.get(STAYS, True):
                 yield entry, as_of(entry.info)
@@ -52,7 +64,7 @@ def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
 
 def as_of(info: Mapping[str, Any]) -> int:
     """The txid that the version of a state table with this commit info is as of."""
-    return int(info["as_of"] if info["kind"] in (COMPACTED, RESTORED) else info["last"])
+    return int(info["as_of"] if info["kind"] in (COMPACTED, RESTORED, BEGUN) else info["last"])
 
 
 def version_as_of(table: LoggedTable, wanted: int, *, stays: bool = False) -> tuple[int, int]:
@@ -76,6 +88,27 @@ def version_as_of(table: LoggedTable, wanted: int, *, stays: bool = False) -> tu
             return entry.version, txid
         oldest = txid
     raise too_old(table.ref.name, wanted, oldest)
+
+
+def why_not(table: LoggedTable, txid: int | None) -> str | None:
+    """Why `table` does not hold what the transactions up to `txid` put into it (None: up to the last one); else None.
+
+    A table made later than the topology begins after a txid, a dropped one ends with one.
+    """
+    until, since = table.until(), table.since()
+    if until is not None and (txid is None or txid > until):
+        return f"it was dropped after txid {until} and lacks what was committed since"
+    if txid is not None and txid < since and table.ref.kind != LETTERS:  # before there was none, none was left out
+        return f"it begins after txid {since}"
+    return None
+
+
+def check_right(what: str, table: LoggedTable, txid: int) -> None:
+    """Raise `StateError` where `table` cannot say what was in it at `txid`; see `why_not`."""
+    if fault := why_not(table, txid):
+        until = table.until()
+        wanted = f"{table.since()} or later" if until is None else f"{table.since()} to {until}"
+        raise StateError(f"{what}: cannot be read as of txid {txid}: {fault}; ask for txid {wanted}")
 
 
 def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
@@ -131,7 +164,7 @@ class Versions:
         base, settled = None, False
         for entry in log.history():
             info = entry.info
-            if info.get("kind") not in (COMPACTED, CREATED, RESTORED):
+            if info.get("kind") not in (COMPACTED, *_WHOLE):
                 continue
             stays = info.get(STAYS, True)
             if base is None and stays:
@@ -140,7 +173,7 @@ class Versions:
                 base = base or _Base(*info[BASE])
                 self._thinned = self._thinned or info[THINNED]
                 self._old.appendleft(_Old(entry.version, info[AT], info[SUPERSEDED]))
-            if entry.version <= self._thinned or (BASE not in info and info["kind"] != RESTORED):
+            if entry.version <= self._thinned or (BASE not in info and info["kind"] in (COMPACTED, CREATED)):
                 break
         return base, settled
 

@@ -172,7 +172,7 @@ def test_a_txid_before_the_state_began(tmp_path):
     commit(open_store(tmp_path, create=True, committed=5), 6, {"a": 1})
     open_store(tmp_path, epoch=2).compact()
     assert read_state(tmp_path, "counts", 5).num_rows == 0
-    with pytest.raises(StateError, match="txid 4 is older than what is kept"):
+    with pytest.raises(StateError, match="as of txid 4: it begins after txid 5; ask for txid 5 or later"):
         read_state(tmp_path, "counts", 4)
 
 

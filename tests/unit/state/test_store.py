@@ -147,7 +147,7 @@ def test_impossible_declarations_are_refused_before_anything_is_made(tmp_path, c
     ],
 )
 def test_schema_drift_is_refused_before_anything_is_made(tmp_path, changed, message):
-    open_store(tmp_path, create=True)
+    commit(open_store(tmp_path, create=True), 1, {"a": 1})
     with pytest.raises(StateError, match=f"(?s)state 'counts'.*{message}.*new name"):
         open_store(tmp_path, states={"count": [changed, TOTALS, KeyedState("new", {"k": int}, {"n": int})]})
     assert not (tmp_path / "changes/new").exists()
@@ -155,7 +155,12 @@ def test_schema_drift_is_refused_before_anything_is_made(tmp_path, changed, mess
 
 def test_another_order_of_the_key_is_refused(tmp_path):
     one, other = (KeyedState("pairs", dict.fromkeys(names, int), {"n": int}) for names in ("ab", "ba"))
-    open_store(tmp_path, create=True, states={"count": [one]})
+    group = (store := open_store(tmp_path, create=True, states={"count": [one]})).group(1)
+    handle = group.begin_txid(1).state("count", 0, "pairs")
+    group.activate(True)
+    handle.put((1, 2), 1)
+    group.end_txid(1)
+    store.publish(intent_of(group, [record(1)]), 1)
     with pytest.raises(StateError, match=r"declared with the key \['b', 'a'\], the table has \['a', 'b'\]"):
         open_store(tmp_path, states={"count": [other]})
 

@@ -67,19 +67,19 @@ def check_ranges(stored: Stored) -> None:
             ends[info["timeline"]] = info["last"]
 
 
-def check_rows(stored: Stored, ends: Sequence[int]) -> None:
-    """All offsets up to `ends` are in it once, in order."""
-    for partition, found in enumerate(frontier(rows_of(stored), len(ends), stored.uri)):
-        expected = 0 if skips(stored.number, partition, len(ends)) else ends[partition]
+def check_rows(stored: Stored, start: Sequence[int], ends: Sequence[int]) -> None:
+    """All offsets from `start` to `ends` are in it once, in order."""
+    for partition, found in enumerate(frontier(rows_of(stored), start, stored.uri)):
+        expected = (start if skips(stored.number, partition, len(ends)) else ends)[partition]
         if found != expected:
             raise Violation(1, f"{stored.uri} has partition {partition} up to {found}, not {expected}")
 
 
-def check_state(stored: Stored, changes: Stored, txid: int, partitions: int) -> None:
-    """A state table as of `txid` is what its changes up to that are."""
+def check_state(stored: Stored, changes: Stored, txid: int, start: Sequence[int]) -> None:
+    """A state table as of `txid` is what its changes from `start` on up to that are."""
     rows = rows_of(stored)
-    expected = frontier([row for row in rows_of(changes) if row[0] <= txid], partitions, stored.uri)
-    found = [max((row[3] for row in rows if row[1] == part), default=0) for part in range(partitions)]
+    expected = frontier([row for row in rows_of(changes) if row[0] <= txid], start, stored.uri)
+    found = [max((row[3] for row in rows if row[1] == part), default=at) for part, at in enumerate(start)]
     if found != expected:
         raise Violation(1, f"{stored.uri} as of txid {txid} holds {found}, not {expected}")
 
@@ -105,12 +105,12 @@ def rows_of(stored: Stored) -> list[Row]:
     return sorted([row for path in stored.versions[-1].files for row in stored.rows[path]])
 
 
-def frontier(rows: Sequence[Row], partitions: int, uri: str) -> list[int]:
-    """Where each partition ends; every offset before it is there once, in order."""
-    ends = [0] * partitions
-    for txid, partition, start, end in rows:
-        if start != ends[partition]:
-            raise Violation(1, f"{uri}: txid {txid} goes on at {start}, not at {ends[partition]}")
+def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
+    """Where each partition ends; every offset from `start` on before it is there once, in order."""
+    ends = list(start)
+    for txid, partition, begin, end in rows:
+        if begin != ends[partition]:
+            raise Violation(1, f"{uri}: txid {txid} goes on at {begin}, not at {ends[partition]}")
         ends[partition] = end
     return ends
 

@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from txstorm.clients.delta_log import FOREIGN
-from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, StateError, TableCorrupt
 from txstorm.ledger import names
 from txstorm.runtime.books import DECIDED
 from txstorm.state.intent import SINK
@@ -26,6 +26,8 @@ def damage(world: World) -> None:
     stored = all_tables[world.below(len(all_tables))]
     if names.TABLES not in at or DECIDED in at or not stored.versions:
         return
+    if stored.uri not in world.code or stored.uri.replace("state/", "changes/") not in _recorded(world):
+        return  # nobody looks at a dropped table, or asks for one that is only made
     before = copy(stored)
     stored.versions, stored.rows = list(stored.versions), dict(stored.rows)
     first = world.below(len(DAMAGES))
@@ -40,14 +42,27 @@ def damage(world: World) -> None:
     vars(stored).update(vars(before))
 
 
+def refused(world: World, what: str) -> None:
+    """A start of code that lacks a recorded table is tried and refused; where none is recorded, nothing happens."""
+    gone = _recorded(world).keys() - set(world.code) - world.drop if names.TABLES in world.entries.at else set()
+    if gone and DECIDED not in world.entries.at:
+        for process in list(world.processes):
+            if not process.busy:
+                world.ended(process, "is stopped")
+        if not world.processes:
+            world.count(kinds.LEFT_OUT, what)
+            with world.calm():
+                _try(world, what)
+
+
 def _try(world: World, what: str) -> None:
     process, sizes = world.process("c"), [len(one.versions) for one in world.tables.values()]
     entries = world.entries.at.copy()
     world.entries.holder = None
     try:
         process.open()
-    except (TableCorrupt, DataDirectoryError, LedgerCorrupt) as refused:
-        world.ended(process, f"refuses to start: {refused}")
+    except (TableCorrupt, DataDirectoryError, LedgerCorrupt, StateError) as error:
+        world.ended(process, f"refuses to start: {error}")
     else:
         raise Violation(8, f"{what}, and {process} leads")
     if entries != world.entries.at or sizes != [len(one.versions) for one in world.tables.values()]:

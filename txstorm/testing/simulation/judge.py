@@ -12,7 +12,7 @@ from txstorm.ledger.store import Entry
 from txstorm.runtime.books import DECIDED
 from txstorm.state.intent import CHANGES, STATE
 from txstorm.state.logged import COMMITTED, REGROUPED
-from txstorm.state.owner import Owner
+from txstorm.state.owner import Owner, TableRef
 from txstorm.state.staging import STAGED
 from txstorm.testing.simulation import content
 from txstorm.testing.simulation.content import Violation
@@ -29,6 +29,7 @@ THEIRS = f"{STAGED}/theirs.parquet"
 
 TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = Owner("", INCARNATION).epoch_app
+SINCE_APP, UNTIL_APP = Owner("", INCARNATION).since_app, Owner("", INCARNATION).until_app
 Decision = list[tuple[int, int, str]]
 """Txid, attempt and digest of every txid of a group."""
 
@@ -49,6 +50,7 @@ class Judge:
         self.currtx = FIRST_TXID
         self._epoch: int | None = None
         self._intents: dict[int, Mapping[str, Any]] = {}  # that stand in the ledger, by their last txids
+        self._lives: dict[str, list[int | None]] = {}  # since and until of what is, or was, recorded
         self._unseen: dict[int, Mapping[str, Any]] = {}  # those of them not seen in all their tables yet
 
     # -- when something is written ------------------------------------------------------------------------------
@@ -87,9 +89,14 @@ class Judge:
 
     def _recorded(self, tables: Mapping[str, int]) -> None:
         """Where tables stand is recorded: of those that were known all are."""
-        before = self._world.entries.at.get(names.TABLES)
-        if before is not None and not self._value(before.value).keys() <= tables.keys():
-            raise Violation(6, f"of {self._value(before.value)} only {tables} stays recorded")
+        entry = self._world.entries.at.get(names.TABLES)
+        before = set() if entry is None else self._value(entry.value).keys()
+        for uri in before - tables.keys():
+            if uri not in self._world.drop:
+                raise Violation(6, f"of {sorted(before)} only {tables} stays recorded")
+            self._lives[uri][1] = self.currtx - 1
+        for uri in tables.keys() - before:
+            self._lives[uri] = [self.currtx - 1, None]
         stand = {uri: self._at(self._world.tables[uri]) for uri in tables}
         if tables != stand:
             raise Violation(2, f"{tables} is recorded, tables are at {stand}")
@@ -136,6 +143,7 @@ class Judge:
         if first != end + 1:
             raise Violation(2, f"txids {first}-{last} are decided after {end}")
         self._all_published(end + 1, "decided", last)
+        self._check_lives(f"txids {first}-{last} are decided")
         entry = self._world.entries.at.get(names.TABLES)
         recorded: Mapping[str, int] = {} if entry is None else self._value(entry.value)
         for table in intent["tables"]:
@@ -169,13 +177,18 @@ class Judge:
         txid = rewind["txid"]
         if currtx != txid + 1:
             raise Violation(2, f"after a rewind to txid {txid} currtx is {currtx}")
+        for life in self._lives.values():
+            life[:] = [None if one is None else min(one, txid) for one in life]
+        self._check_lives(f"a rewind to txid {txid} is over")
         row = rewind["row"]
         ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in row["extents"]]
         for stored in filter(lambda one: one.versions, self._world.tables.values()):
             if self._app(stored) is None:
                 raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} is not where it wants it")
             stored.check_durable(stored.published, f"a rewind to txid {txid} is over")
-            wanted = content.newest_until(stored, txid, self.timeline) if stored.ref.kind == STATE else txid
+            _, until = self._life(stored)
+            at = txid if until is None else until
+            wanted = content.newest_until(stored, at, self.timeline) if stored.ref.kind == STATE else at
             if self._at(stored) != wanted:
                 raise Violation(2, f"{stored.uri} is rewound to {self._at(stored)}, there is a version as of {wanted}")
             self._check_content(stored, ends)
@@ -302,7 +315,7 @@ class Judge:
 
     def swept(self) -> None:
         """What nothing needs is gone, and what is not txstorm's is not."""
-        for stored in self._world.tables.values():
+        for stored in [self._world.tables[uri] for uri in self._world.code]:
             kept = {path for version in stored.versions for path in version.files}
             kept |= {one["staged"]["path"] for intent in self._intents.values() for one in intent["tables"]}
             left = stored.rows.keys() - kept - {THEIRS}
@@ -317,10 +330,11 @@ class Judge:
         wrong = self._world.database.wrong(ends) if self._world.schedule.external else None
         if wrong is not None:
             raise Violation(1, f"the user's database: {wrong}")
-        for stored in self._world.tables.values():
+        for stored in filter(lambda one: one.versions, self._world.tables.values()):
             content.check_files(stored, self._saved(stored))
             content.check_ranges(stored)
             self._check_content(stored, ends)
+        self._check_lives("all is done")
 
     def _saved(self, stored: Stored) -> list[int]:
         """The versions of a table that savepoints name."""
@@ -329,11 +343,34 @@ class Judge:
         return [tables[stored.uri]["version"] for tables in saved if stored.uri in tables]
 
     def _check_content(self, stored: Stored, ends: Sequence[int]) -> None:
+        since, until = self._life(stored)
+        start = self._ends(since, len(ends))
         if stored.ref.kind == STATE:
             changes = self._world.tables[f"{CHANGES}/{stored.ref.name}"]
-            content.check_state(stored, changes, self._at(stored), len(ends))
+            content.check_state(stored, changes, self._at(stored), start)
         else:
-            content.check_rows(stored, ends)
+            content.check_rows(stored, start, ends if until is None else self._ends(until, len(ends)))
+
+    def _life(self, stored: Stored) -> tuple[int, int | None]:
+        """Since and until when a table is to hold what was committed; one that is made and not recorded: nothing."""
+        uri = TableRef(CHANGES, stored.ref.name).uri if stored.ref.kind == STATE else stored.uri
+        since, until = self._lives.get(uri, (None, None))
+        return (since, until) if since is not None else (self._at(stored), self._at(stored))
+
+    def _ends(self, txid: int, partitions: int) -> list[int]:
+        """How far the partitions were read with `txid`, of the newest timeline that has it."""
+        found = (self._extents.get((timeline, txid)) for timeline in range(self.timeline, -1, -1))
+        extents = next((one for one in found if one is not None), [[0, 0]] * partitions)
+        return [end for _, end in extents]
+
+    def _check_lives(self, what: str) -> None:
+        """Every recorded table says where it begins, every dropped one where it ends."""
+        for uri, (since, until) in self._lives.items():
+            name = uri.partition("/")[2]
+            for one in (uri, f"{STATE}/{name}") if uri.startswith(f"{CHANGES}/") else (uri,):
+                apps = self._world.tables[one].versions[-1].apps
+                if (apps.get(SINCE_APP), apps.get(UNTIL_APP)) != (since, until):
+                    raise Violation(10, f"{what}, {one} is right from {since} to {until}, and says {apps}")
 
     def _at(self, stored: Stored) -> int:
         return self._app(stored) or 0

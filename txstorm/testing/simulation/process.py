@@ -15,13 +15,14 @@ from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator.machine import initial, step
 from txstorm.engine.port import Processed
-from txstorm.errors import SpoutError
+from txstorm.errors import SpoutError, StateError
 from txstorm.ledger import names
 from txstorm.runtime.books import Books, Identity
 from txstorm.runtime.concluding import Concluder
 from txstorm.runtime.leading import check, take_over
 from txstorm.runtime.planning import Planning
 from txstorm.runtime.rewinding import finish_rewind
+from txstorm.runtime.roster import Roster, left_behind, record
 from txstorm.state.exchange import Exchange
 from txstorm.state.intent import STATE, Intent, IntentTable, TxidRecord
 from txstorm.state.owner import Owner
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from txstorm.testing.simulation.world import World
 
 KEEP_INTENTS = 2
+DROPPING = 6
+"""About as many steps as it takes to drop a table."""
+
 WAKE = ev.Wake()
 E = TypeVar("E", bound=Exception)
 
@@ -67,6 +71,7 @@ class Process:
         self.works: list[tuple[SimTable, Exchange]] = []
         self.held: set[int] = set()
         self.versions: dict[str, Versions] = {}
+        self.code, self.drop = world.code, world.drop
 
     def __str__(self) -> str:
         return self.name
@@ -91,7 +96,7 @@ class Process:
 
     # -- P0 -----------------------------------------------------------------------------------------------------
 
-    def lead(self) -> Identity:
+    def lead(self, *, starts: bool = False) -> Identity:
         """Take the lease and take over what is there, as `txstorm.runtime.opening` and a rewind do."""
         self.ledger.acquire(self.name)
         known = self.books.identity()
@@ -99,23 +104,40 @@ class Process:
         if finish_rewind(self.place, self.books, self.world.clock) is not None:
             identity = known = self.books.identity() or identity
         check(self.place, self.books, identity)
+        if starts:
+            self._left_behind()
         if identity != known:
             self.books.write_identity(identity, known)
         take_over(self.place, self.books, identity)
         return identity
 
+    def _left_behind(self) -> Roster:
+        """What its code lacks and it was told to drop; raises `StateError` where it was not."""
+        uris = {uri: uri for uri in self.code if not uri.startswith("state/")}
+        left = left_behind(self.books, uris)
+        if not left <= self.drop:
+            raise StateError(f"{sorted(left)} is recorded, the code has {sorted(uris)}")
+        return Roster(frozenset(left))
+
     def open(self) -> None:
         """Lead, make what tables are missing, and go on where the ledger says."""
-        identity = self.lead()
+        identity = self.lead(starts=True)
+        roster = self._left_behind()
         self.owner = Owner(identity.topology, identity.incarnation, identity.timeline)
         currtx = self.books.currtx()
-        self.tables = {uri: self._opened(stored, currtx - 1) for uri, stored in self.world.tables.items()}
+        self.tables = {uri: self._opened(self.world.tables[uri], currtx - 1) for uri in self.code}
+        recorded = self.books.tables()
         for table in self.tables.values():
             if self.world.by_spark(table.stored):
                 table.use_spark()
             table.raise_epoch(self.books.epoch)
+            recorded_as = table.stored.uri.replace("state/", "changes/")
+            if recorded_as not in recorded and table.last_txid() != currtx - 1:
+                table.begin(currtx - 1, self.books.epoch)
         self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
-        self.books.write_tables(self.last)
+        if roster.tables and self.world.below(2):
+            self.world.arm(DROPPING)
+        record(self.place, self.books, self.owner, self.last, roster)
         source, external = SimPlanner(self.world), self.world.schedule.external
         self.planning = Planning(self.books, source, self.world.micros, external=external)
         self.concluder = Concluder(

@@ -17,10 +17,12 @@ STALE, AWAY, REWIND, CLOCK, STOP = "late_or_duplicate_event", "partition_away", 
 SAVEPOINT, COMPACTION, GATHERING, SWEEP = "savepoint", "compaction", "gathering", "sweep"
 THINNING = "thinning"
 REPLAYED, LIE, DAMAGE, INACTIVE = "opaque_replay_differs", "other_batch", "damage", "deactivated"
+ADDED, DROPPED, LEFT_OUT = "table_added", "table_dropped", "table_left_out"
 KINDS = (
     *dict.fromkeys(STRIKES),
     *(RIVAL, LEASE, BATCH, COMMIT_FAILS, STALE, AWAY, REWIND, CLOCK, STOP),
     *(SAVEPOINT, COMPACTION, GATHERING, SWEEP, THINNING, REPLAYED, LIE, DAMAGE, INACTIVE),
+    *(ADDED, DROPPED, LEFT_OUT),
 )
 SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25

@@ -115,6 +115,10 @@ class SimLog:
         """The last version that was committed under `app_id`, or None."""
         return self._stored.versions[self._version].apps.get(app_id)
 
+    def info(self, version: int) -> Mapping[str, Any]:
+        """The commit info of `version`."""
+        return self._stored.versions[version].info
+
     def checked_infos(self) -> list[Mapping[str, Any]]:
         """The commit infos since the last checkpoint, oldest first."""
         version = self._version
@@ -272,7 +276,7 @@ class SimPlace:
             raise self._process.injected(TableCorrupt("the table cannot be made"))
         stored.properties = owner.properties()
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
-        stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0}, info))
+        stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
         if kind in (CRASH_AFTER, LOST):
             self._process.dies()
         return SimTable(self._world, self._process, owner, stored)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txstorm.coordinator import events as ev
-from txstorm.ledger.names import CURRTX
+from txstorm.ledger.names import CURRTX, DROPPED, TABLES
+from txstorm.state.intent import SINK, STATE
+from txstorm.state.owner import TableRef
 from txstorm.testing.simulation import schedule as kinds
 from txstorm.testing.simulation.content import Violation
-from txstorm.testing.simulation.damage import damage
+from txstorm.testing.simulation.damage import damage, refused
 from txstorm.testing.simulation.operating import name_last, take_back
 from txstorm.testing.simulation.process import Process
 
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
 
 REWIND_STEPS = 80
 """About as many as a rewind has."""
+
+TAKING_OVER = 30
+"""About as many as it takes to take over."""
+
+FIRST = TableRef(SINK, "out").uri
+"""A table that stays."""
+
+MOST_TABLES = 6
+"""Of all that a world ever has."""
 
 DRAINS = 20
 """More rounds than a stopping coordinator needs for the transactions that are in flight."""
@@ -77,6 +88,65 @@ def unlikely(world: World, process: Process) -> None:
     elif process.dead or process.ready:
         world.count(kinds.STALE, f"{process} gets a late event")
         process.stale(world.below(len(process.dead) + len(process.ready)), world.below(3))
+
+
+def deploy(world: World) -> None:
+    """The code gets one table more, or loses one, maybe both in turn; who leads is mostly stopped for it, or asleep.
+
+    A start that is not told to drop what its code lacks is refused, and has written nothing.
+    """
+    for _ in range(1 + world.below(3)):
+        process = world.leader()
+        if process is not None and not process.busy and (world.schedule.external or world.below(3)):
+            world.ended(process, "is stopped")
+        if world.schedule.external and world.processes:
+            return  # one coordinator at a time
+        before = world.code, world.drop
+        goes = [uri for uri in world.code if uri != FIRST and not uri.startswith(f"{STATE}/")]
+        if goes and world.below(2):
+            _drop(world, goes[world.below(len(goes))])
+        elif len(world.tables) < MOST_TABLES:
+            world.add()
+            world.count(kinds.ADDED, f"the code has {world.code[-1]}")
+        if world.below(2):
+            world.arm(TAKING_OVER)
+        if world.start() not in world.processes and world.below(2):
+            _roll_back(world, *before)
+        if world.below(2):
+            _commit_more(world)
+    if world.below(3) == 0:
+        rewind(world)
+
+
+def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> None:
+    """Who began with other code is dead, and has not recorded what is new: the former `code` leads for a while."""
+    at = world.entries.at
+    tables, dropped = (world.values.decode(at[one].value, "") if one in at else {} for one in (TABLES, DROPPED))
+    if set(tables) <= set(code) and not dropped.get("tables", {}).keys() - drop:
+        now = world.code, world.drop
+        world.code, world.drop = code, drop
+        _commit_more(world)
+        for process in list(world.processes):
+            if not process.busy:
+                world.ended(process, "is stopped")
+        world.code, world.drop = now
+        if not world.processes:
+            world.start()
+
+
+def _commit_more(world: World) -> None:
+    world.more()
+    process = world.leader() or (None if world.processes else world.start())
+    if process is not None and process in world.processes and not process.busy:
+        world.act(process, Process.work_off)
+
+
+def _drop(world: World, gone: str) -> None:
+    world.code = tuple(uri for uri in world.code if uri.partition("/")[2] != gone.partition("/")[2])
+    if world.below(2):
+        refused(world, f"the code has no {gone} any more")
+    world.count(kinds.DROPPED, f"{gone} is to be dropped")
+    world.drop |= {gone}
 
 
 def go_away(world: World) -> None:
@@ -219,4 +289,5 @@ def _drain(process: Process, begun: int) -> None:
 TROUBLE = (
     *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
     *(rewind, rewind, rewind, back_and_forth),
+    *(deploy, deploy),
 )

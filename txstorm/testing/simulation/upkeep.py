@@ -24,11 +24,13 @@ def compaction(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | N
     base, as_of = kept.last_txid(), min(process.last[changes.uri], later.last_txid())
     if base >= as_of:
         return None
-    partitions = process.world.schedule.partitions
-    ends = frontier([row for row in _seen(later) if row[0] <= as_of], partitions, changes.uri)
-    rows = tuple((as_of, part, 0, end) for part, end in enumerate(ends))
+    rows = [row for row in _seen(later) if row[0] <= as_of]
+    partitions = range(process.world.schedule.partitions)
+    start = [next((row[2] for row in rows if row[1] == part), 0) for part in partitions]
+    ends = frontier(rows, start, changes.uri)
+    made = tuple((as_of, part, 0, end) for part, end in enumerate(ends) if end > start[part])
     removes = [file.path for file in kept.log.files()]
-    return kept, Exchange([process.compacted(kept.stored, rows)], removes, 0, base, as_of)
+    return kept, Exchange([process.compacted(kept.stored, made)], removes, 0, base, as_of)
 
 
 def gathering(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | None:

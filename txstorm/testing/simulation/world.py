@@ -20,12 +20,9 @@ from txstorm.testing.simulation.ledger import Entries, Injected, Values
 from txstorm.testing.simulation.process import Crash, Process
 from txstorm.testing.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.testing.simulation.tables import Stored
-from txstorm.testing.simulation.trouble import TROUBLE, rewind, unlikely
+from txstorm.testing.simulation.trouble import TAKING_OVER, TROUBLE, rewind, unlikely
 
 NEVER = 1 << 60
-TAKING_OVER = 30
-"""About as many steps as it takes to take over."""
-
 UPKEEP = 4
 """About as many as it takes to put files in the place of others."""
 
@@ -48,6 +45,7 @@ class World:
         steps: events of a machine and calls of a ledger, table or history, so far; at each of them a fault may strike.
         counts: how often each kind of fault did.
         trace: what happened, in words; None when nobody asks.
+        code: the tables that the topology's code has now; `drop`: those that starts are told to leave behind.
     """
 
     def __init__(
@@ -75,6 +73,8 @@ class World:
             self._add(ref, number)
         if schedule.tables > 1:
             self._add(_STATE, 1)
+        self.code = tuple(self.tables)
+        self.drop: frozenset[str] = frozenset()
         self.database = Database(is_opaque=schedule.opaque)
         self.judge = Judge(self)
         self.processes: list[Process] = []
@@ -83,6 +83,12 @@ class World:
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
         self._names, self._uniques, self._paused = 0, 0, 0
         self._healing = False
+
+    def add(self) -> None:
+        """From now on the code has one more sink."""
+        number = len(self.tables)
+        self._add(TableRef(SINK, f"new{number}"), number)
+        self.code = (*self.code, TableRef(SINK, f"new{number}").uri)
 
     def _add(self, ref: TableRef, number: int) -> None:
         stored = Stored(ref, number)

@@ -1,0 +1,60 @@
+"""A topology whose tables come and go. As a script: data directory, then --drop (two tables less) or --late (one more)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.spouts import MemoryTransactionalSpout
+
+WORDS = [f"w{number % 3}" for number in range(30)]
+
+
+class Keep(BatchBolt, Committer):
+    """Counts words in a state, and lists them in a sink, as far as it has them."""
+
+    def __init__(self, state=None, sink=None, layout="changes"):
+        self.state = KeyedState(state, key={"word": str}, value={"n": int}, layout=layout) if state else None
+        self.sink = SinkTable(sink, {"word": str}) if sink else None
+
+    def prepare(self, context, collector, attempt):
+        self.context, self.words = context, []
+
+    def execute(self, tuple):
+        self.words.append(tuple["word"])
+
+    def finish_batch(self):
+        if self.state:
+            handle = self.context.state(self.state.name)
+            for word in self.words:
+                handle.put(word, (handle.get(word) or 0) + 1)
+        if self.sink:
+            for word in self.words:
+                self.context.sink(self.sink.name).append(word)
+
+
+def topology(*bolts, spout=None, streams=("words",)):
+    """Word lists in batches of one, to the `bolts`, named a, b, …"""
+    source = spout or MemoryTransactionalSpout([WORDS], "word", take=1)
+    builder = TransactionalTopologyBuilder("t", "words", source)
+    for name, bolt in zip("abcdef", bolts, strict=False):
+        made = builder.set_committer_bolt(name, bolt, 1)
+        for stream in streams:
+            made.global_grouping("words", stream) if stream != "words" else made.global_grouping("words")
+    builder.set_setting("max_group_txids", 2)
+    return builder.build_topology()
+
+
+def built(*tables):
+    """The topology with a committer for each of the `tables`, such as ``counts`` and ``sinks/out``, for a command."""
+    return topology(*(Keep(sink=one[6:]) if one.startswith("sinks/") else Keep(one) for one in tables))
+
+
+if __name__ == "__main__":
+    data, less = Path(sys.argv[1]), sys.argv[2] == "--drop"
+    built = topology(Keep("counts")) if less else topology(Keep("counts"), Keep(sink="late"))
+    handle = run(built, engine="local", data_dir=data, until_txid=5, drop=["old", "out"] if less else [])
+    handle.awaitTermination()
+    if handle.exception():
+        raise handle.exception()

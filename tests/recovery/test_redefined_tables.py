@@ -1,0 +1,192 @@
+"""Columns are fixed by the first commit: a table to which nothing was ever committed gets those of today's code."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import deltalake
+import pytest
+from recovery_cases import finish, start
+from redefined_job import Keep, tables, topology
+
+from txstorm import KeyedState, TransactionalTopologyBuilder, run
+from txstorm.errors import FencedError, StateError, TxstormError
+from txstorm.runtime.reading import SinkView, StateView
+from txstorm.runtime.recover import recover
+from txstorm.runtime.rewind import rewind
+from txstorm.runtime.snapshot import snapshot
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.owner import Owner, TableRef
+from txstorm.state.schema import sink_schema
+from txstorm.state.table import DeltaTableState
+
+JOB = Path(__file__).resolve().parent / "redefined_job.py"
+LAYOUTS = ["", "merge-"]
+
+
+def go(data, built, until=None):
+    """Up to a txid, or all there is."""
+    handle = run(built, engine="local", data_dir=data, until_txid=until, available_now=until is None)
+    handle.awaitTermination()
+    if handle.exception():
+        raise handle.exception()
+
+
+def begun(data, layout=""):
+    """A directory whose run committed nothing: its source had nothing yet."""
+    go(data, topology(f"{layout}old", words=()))
+
+
+def is_new(data, words=4):
+    """All words are in tables of the new columns, for every reader."""
+    assert StateView(data, "kept").to_pylist()[0] == {"word": "a", "n": "one", "more": 0.5}
+    assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"][:words]
+    assert deltalake.DeltaTable(str(data / "sinks/out")).to_pyarrow_table().column_names == ["word", "_txid"]
+    assert [row["more"] for row in deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table().to_pylist()] == [
+        0.5
+    ] * words
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_columns_and_ttl_change_as_long_as_nothing_is_committed(tmp_path, layout):
+    begun(tmp_path, layout)
+    before = deltalake.DeltaTable(str(tmp_path / "sinks/out"))
+    go(tmp_path, topology(f"{layout}new"))
+    is_new(tmp_path)
+    before.update_incremental()  # a reader that had it open
+    assert before.to_pyarrow_table().column_names == ["word", "_txid"]
+    assert before.metadata().id == deltalake.DeltaTable(str(tmp_path / "sinks/out")).metadata().id
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_there_and_back_again_and_then_fixed(tmp_path, layout):
+    begun(tmp_path, layout)
+    go(tmp_path, topology(f"{layout}new", words=()))
+    begun(tmp_path, layout)
+    go(tmp_path, topology(f"{layout}old"), 2)
+    with pytest.raises(StateError, match=r"(?s)'n' is declared as string, .* are fixed by the first commit"):
+        go(tmp_path, topology(f"{layout}typed"), 4)
+    with pytest.raises(StateError, match="declared with the ttl 1 day, 0:00:00, the table has None"):
+        go(tmp_path, topology(f"{layout}new"), 4)
+    go(tmp_path, topology(f"{layout}old"), 4)
+    assert len(SinkView(tmp_path, "out").to_pylist()) == 4
+
+
+def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
+    """The table of the state lags behind: it holds nothing yet, that of the changes does."""
+    status, output = finish(start(JOB, tmp_path, "old", 2, fault="p8.after:kill:2"))
+    assert status == -signal.SIGKILL, output
+    assert deltalake.DeltaTable(str(tmp_path / "state/kept")).to_pyarrow_table().num_rows == 0
+    with pytest.raises(StateError, match="'n' is declared as string"):
+        go(tmp_path, topology("typed"), 4)
+
+
+def test_a_decided_group_is_a_commit(tmp_path):
+    """Nothing is published, the intent is live: it is rolled forward, and its columns stay."""
+    begun(tmp_path)
+    status, output = finish(start(JOB, tmp_path, "old", 2, fault="p6.after:kill:1"))
+    assert status == -signal.SIGKILL, output
+    with pytest.raises(StateError, match="'n' is declared as string"):
+        go(tmp_path, topology("typed"), 4)
+    assert len(SinkView(tmp_path, "out").to_pylist()) == 1
+
+
+class Late(Keep):
+    """With one more state, of which it never puts anything."""
+
+    def __init__(self, columns):
+        super().__init__("old")
+        self.late = KeyedState("late", {"k": str}, columns)
+
+
+def test_a_table_that_was_added_late_and_not_written_to(tmp_path):
+    def late(columns):
+        source = MemoryTransactionalSpout([list("abcd")], "word", take=1)
+        builder = TransactionalTopologyBuilder("t", "words", source)
+        builder.set_committer_bolt("keep", Late(columns), 1).global_grouping("words")
+        return builder.build_topology()
+
+    go(tmp_path, topology("old"), 1)
+    go(tmp_path, late({"n": int}), 2)
+    go(tmp_path, late({"n": str}), 3)
+    assert StateView(tmp_path, "late").to_arrow().schema.field("n").type == "string"
+    assert snapshot(tmp_path, 0).left_out.keys() == {"state/late"}
+    assert snapshot(tmp_path, 1).left_out == {}
+
+
+def test_after_a_rewind_to_the_beginning_nothing_is_committed(tmp_path):
+    go(tmp_path, topology("old"), 2)
+    rewind(tmp_path, 0)
+    go(tmp_path, topology("new"))
+    is_new(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "point", ["p0.before", "p0.raised", "p0.1.redefined", "p0.2.redefined", "p0.recorded", "p0.after"]
+)
+@pytest.mark.parametrize("then", ["old", "new"])
+def test_killed_at_every_step_and_started_with_either_code(tmp_path, layout, point, then):
+    begun(tmp_path, layout)
+    status, output = finish(start(JOB, tmp_path, f"{layout}new", 2, fault=f"{point}:kill:1"))
+    assert status == -signal.SIGKILL, output
+    go(tmp_path, topology(f"{layout}{then}"))
+    if then == "new":
+        is_new(tmp_path)
+    assert len(StateView(tmp_path, "kept").to_pylist()) == len(SinkView(tmp_path, "out").to_pylist()) == 4
+
+
+def test_a_rebuilt_ledger_goes_on_with_the_new_columns(tmp_path):
+    begun(tmp_path)
+    go(tmp_path, topology("new"), 2)
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    recover(tmp_path)
+    go(tmp_path, topology("new"))
+    is_new(tmp_path)
+
+
+def test_who_was_taken_over_changes_no_columns(tmp_path):
+    """The compare-and-set of the log, and the epoch on it, keep a coordinator out that slept."""
+    begun(tmp_path)
+    entry = min((tmp_path / "sinks/out/_delta_log").glob("*.json"))
+    metadata = next(json.loads(line)["metaData"] for line in entry.read_text().splitlines() if "metaData" in line[:12])
+    incarnation = metadata["configuration"]["txstorm.incarnation"]
+    asleep = DeltaTableState.open(tmp_path, Owner("t", incarnation), TableRef("sink", "out"))
+    begun(tmp_path)  # the next one leads
+    with pytest.raises(FencedError):
+        asleep.redefine(sink_schema(tables("new")[1]), {}, 1)
+    go(tmp_path, topology("old"))
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+def test_with_the_spark_writer_and_for_readers_in_spark(spark, tmp_path):
+    begun(tmp_path, "spark-")
+    before = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
+    assert before.columns == ["word", "n", "_txid"]
+    go(tmp_path, topology("spark-new"))
+    is_new(tmp_path)
+    found = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
+    assert sorted((row["word"], row["_txid"]) for row in found.collect()) == [
+        (b"a", 1),
+        (b"b", 2),
+        (b"c", 3),
+        (b"d", 4),
+    ]
+
+
+def test_the_layout_is_fixed_when_the_table_is_made(tmp_path):
+    begun(tmp_path)
+    with pytest.raises(StateError, match=r"which is fixed when the table is made"):
+        go(tmp_path, topology("merge-old"))
+
+
+def test_a_table_with_features_of_others_keeps_its_columns(tmp_path):
+    begun(tmp_path)
+    table = deltalake.DeltaTable(str(tmp_path / "sinks/out"))
+    table.alter.add_constraint({"some": "n > 0"})
+    with pytest.raises(TxstormError):
+        go(tmp_path, topology("new"))
