@@ -250,9 +250,6 @@ class DeltaHandle:
                     self._commit_properties(commit)
                 elif not self._commit_entry(commit):
                     self._commit_through(commit)
-                elif commit.columns is not None:
-                    self.reopen()
-                    return
         except CommitFailedError as lost:
             msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
             raise ConflictError(msg) from lost
@@ -262,7 +259,7 @@ class DeltaHandle:
             raise TableCorrupt(msg) from cause
         self.version += 1
         self._apps.update(commit.transactions)
-        if commit.properties:
+        if commit.properties or commit.columns is not None:
             self._read_here()
         if self._stats is not None:
             self._stats.update((file.path, parsed(file.stats)) for file in commit.adds)
@@ -388,11 +385,7 @@ class DeltaHandle:
 
     def info(self, version: int) -> Mapping[str, Any]:
         """What txstorm wrote into the commit info of `version`; nothing where that is no longer kept."""
-        logged = self.log_entry(version)
-        for entry in (logged, self.path / ARCHIVE / logged.name):
-            if entry.exists():
-                return _checked(entry)
-        return {}
+        return self._logged(version) or {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
         # What is in the archive was the entry, whatever a stale writer has put into the log since; one that is in

@@ -76,6 +76,7 @@ def run(
         KilledError: the topology was ended with ``txstorm kill`` while this one stood by.
     """
     _check_topology(topology)
+    warn_of_random_seed()
     origin = origin_of(topology, target)
     if settings:
         topology = topology.with_settings(settings)
@@ -106,7 +107,6 @@ def _check_topology(topology: Topology) -> None:
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
-    warn_of_random_seed()
     for warning in topology.warnings:
         log.warning("topology %s: %s", topology.id, warning)
 
