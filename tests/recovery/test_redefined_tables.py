@@ -76,7 +76,7 @@ def test_there_and_back_again_and_then_fixed(tmp_path, layout):
 
 def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
     """The table of the state lags behind: it holds nothing yet, that of the changes does."""
-    status, output = finish(start(JOB, tmp_path, "old", 2, fault="p8.after:kill:2"))
+    status, output = finish(start(JOB, tmp_path, "old", 2, fault="p8.after:kill:1"))
     assert status == -signal.SIGKILL, output
     assert deltalake.DeltaTable(str(tmp_path / "state/kept")).to_pyarrow_table().num_rows == 0
     with pytest.raises(StateError, match="'n' is declared as string"):
@@ -86,7 +86,7 @@ def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
 def test_a_decided_group_is_a_commit(tmp_path):
     """Nothing is published, the intent is live: it is rolled forward, and its columns stay."""
     begun(tmp_path)
-    status, output = finish(start(JOB, tmp_path, "old", 2, fault="p6.after:kill:1"))
+    status, output = finish(start(JOB, tmp_path, "old", 1, fault="p6.after:kill:1"))
     assert status == -signal.SIGKILL, output
     with pytest.raises(StateError, match="'n' is declared as string"):
         go(tmp_path, topology("typed"), 4)

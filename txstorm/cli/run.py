@@ -41,6 +41,10 @@ MaxDeadLetters = Annotated[
 ]
 
 
+Engine = Annotated[EngineName, typer.Option(help="Where the processing phase runs; local: threads, without Java.")]
+Journal = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
+]
 Drop = Annotated[
     list[str] | None,
     typer.Option(
@@ -53,9 +57,7 @@ Drop = Annotated[
 
 def run(
     target: Target,
-    engine: Annotated[
-        EngineName, typer.Option(help="Where the processing phase runs; local: threads, without Java.")
-    ] = EngineName.spark,
+    engine: Engine = EngineName.spark,
     data_dir: Annotated[
         str | None,
         typer.Option(metavar="DIR", show_default="./txstorm-data/<topology id>", help="Where tables and ledger are."),
@@ -83,9 +85,7 @@ def run(
         ),
     ] = LogLevel.warning,
     json: Json = False,
-    journal: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
-    ] = None,
+    journal: Journal = None,
     standby: Standby = False,
     drop: Drop = None,
 ) -> int:

@@ -33,6 +33,7 @@ from txstorm.clients.delta_entry import (
     milliseconds,
     put_entry,
     put_files,
+    table_action,
 )
 from txstorm.clients.delta_features import Features, append_only_text, unsupported_text
 from txstorm.clients.delta_files import BATCH_ROWS, Bound, Selected, Wanted
@@ -276,10 +277,12 @@ class DeltaHandle:
         """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
         if not self.is_plain:
             return False
-        made = None if commit.columns is None else self._metadata(*commit.columns)
-        columns = None if made is None else [json.loads(made["schemaString"]), made["configuration"]]
-        info = _info_of(commit, columns)
-        data = entry_bytes(commit, info, milliseconds(), made)
+        made = None
+        if commit.columns is not None:
+            schema = Schema.from_arrow(stored_schema(str(self.path), commit.columns[0])).to_json()
+            made = table_action(self._read_here().metadata(), schema, commit.columns[1])
+        columns = made and [json.loads(made["schemaString"]), made["configuration"]]
+        data = entry_bytes(commit, _info_of(commit, list(columns) if columns else None), milliseconds(), made)
         try:
             if put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data):
                 self._synced = self.version + 1
@@ -290,27 +293,11 @@ class DeltaHandle:
         msg = f"{self.path}: expected version {self.version} to be the newest: there is a later one"
         raise ConflictError(msg)
 
-    def _metadata(self, schema: pa.Schema, properties: Mapping[str, str]) -> dict[str, Any]:
-        """What the log says of the table with other columns and properties; it stays the same table."""
-        known = self._read_here().metadata()
-        return {
-            "id": str(known.id),
-            "name": known.name,
-            "description": known.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": Schema.from_arrow(stored_schema(str(self.path), schema)).to_json(),
-            "partitionColumns": list(known.partition_columns),
-            "createdTime": known.created_time,
-            "configuration": dict(properties),
-        }
-
     def _commit_through(self, commit: Commit) -> None:
         if commit.columns is not None:
-            msg = (
-                f"{self.path}: has features, or is on a file system, that txstorm cannot change its columns with; give "
-                "the table a new name"
+            raise StateError(
+                f"{self.path}: its features, or its disk, do not let txstorm change its columns: rename it"
             )
-            raise StateError(msg)
         change, table = commit.data_change, self._written_to()
         adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
         removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]

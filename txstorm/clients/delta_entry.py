@@ -45,6 +45,20 @@ def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapp
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
+def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """What an entry says of the table with another schema (JSON) and properties; it stays the `known` one."""
+    return {
+        "id": str(known.id),
+        "name": known.name,
+        "description": known.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": list(known.partition_columns),
+        "createdTime": known.created_time,
+        "configuration": dict(properties),
+    }
+
+
 def put_entry(entry: Path, before: Path, data: bytes) -> bool:
     """Make the log entry `entry`, whole or not at all; False when that version, or a later one, is there already.
 

@@ -146,14 +146,7 @@ class StateStore:
         found: dict[TableRef, DeltaTableState] = {}
         missing: list[tuple[Declaration, TableRef]] = []
         for one in declared:
-            there = [ref for ref in one.refs if is_table(data_dir / ref.uri)]
-            found |= {ref: DeltaTableState.open(data_dir, owner, ref) for ref in there}
-            one.check_fit([found[ref] for ref in there])
-            if not create and recorded is not None and one.refs[0].uri not in recorded:
-                one.check_unrecorded([found[ref] for ref in there], committed)
-            for ref in there:
-                if not _is_recorded(ref, recorded or ()):
-                    found[ref].renew_directories()
+            found |= _opened(data_dir, owner, one, recorded, None if create else committed)
             missing += [(one, ref) for ref in one.refs if ref not in found]
         _check_missing(data_dir, [ref for _, ref in missing], () if create else recorded or ())
         for number, (one, ref) in enumerate(missing, start=1):
@@ -472,6 +465,21 @@ class StateStore:
 
 def _is_recorded(ref: TableRef, recorded: Collection[str]) -> bool:
     return ref.uri in recorded or (ref.kind == STATE and TableRef(CHANGES, ref.name).uri in recorded)
+
+
+def _opened(
+    data_dir: Path, owner: Owner, one: Declaration, recorded: Collection[str] | None, committed: int | None
+) -> dict[TableRef, DeltaTableState]:
+    """The tables of a declaration that are there, checked against it; `committed` is None at the first run."""
+    found = {ref: DeltaTableState.open(data_dir, owner, ref) for ref in one.refs if is_table(data_dir / ref.uri)}
+    tables = list(found.values())
+    one.check_fit(tables)
+    if committed is not None and recorded is not None and one.refs[0].uri not in recorded:
+        one.check_unrecorded(tables, committed)
+    for ref, table in found.items():
+        if not _is_recorded(ref, recorded or ()):
+            table.renew_directories()
+    return found
 
 
 def _uris(declared: Sequence[Declaration]) -> set[str]:
