@@ -163,6 +163,7 @@ def test_txstorm_finds_bounds_whatever_the_table_says(tmp_path, column):
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_spark_finds_the_rows_and_tables_that_it_wrote_are_read_by_all(places, tmp_path, spark):
     assert [one for uri in TABLES for one in spark_differences(spark, places["compacted"] / uri)] == []
     assert spark_differences(spark, places["as committed"] / "sinks/out") == []
