@@ -29,6 +29,7 @@ from txstorm.clients.delta_entry import (
     PLAIN,
     NoLinksError,
     entry_bytes,
+    has_inode,
     make_durable,
     milliseconds,
     put_entry,
@@ -47,6 +48,7 @@ from txstorm.clients.delta_log import (
     checked_paths,
     checksum,
     entry_name,
+    last_checkpoint,
     note_checkpoint,
     own_info,
     version_of,
@@ -56,7 +58,7 @@ from txstorm.clients.delta_values import Commit as Commit
 from txstorm.clients.delta_values import DataFile as DataFile
 from txstorm.clients.delta_values import LogEntry as LogEntry
 from txstorm.clients.delta_window import Window
-from txstorm.clients.local_file import checked_path, read_whole
+from txstorm.clients.local_file import checked_path
 from txstorm.errors import ConflictError, StateError, TableCorrupt, TableRefused
 
 Answer = TypeVar("Answer")
@@ -83,13 +85,14 @@ class DeltaHandle:
         self._table = table  # at `version`, or before some that this handle has made since
         self._writer: DeltaTable | None = None  # of the log itself, where delta-rs makes the commits
         self.version = int(table.version())
-        self.checkpointed = _last_checkpoint(path)
+        self.checkpointed = last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
         self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
         self._links = True
         self._synced = -1  # the newest version whose entry this handle has written by itself, and synced
-        self._features = _features_of(table)
+        self._features = Features.of(table, lambda: _has_vectors(table))
         self._unwritable = self._features.unwritable(path)
+        self._own: tuple[int, int] | None = None  # that version, and the inode of the entry, while it is not rewritten
 
     @classmethod
     def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
@@ -162,6 +165,8 @@ class DeltaHandle:
     def make_durable(self, versions: range, *, again: bool = False) -> None:
         """Make the entries of consecutive `versions` durable; see `txstorm.clients.delta_entry.make_durable`."""
         unsure = [one for one in versions if again or one != self._synced]
+        if self._own and self._own[0] in unsure:
+            self._own = None
         make_durable(self.path, map(self.log_entry, unsure), again=again)
 
     def refresh(self) -> None:
@@ -179,7 +184,7 @@ class DeltaHandle:
     def reopen(self) -> None:
         """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
         self._window, self._table = _opened(self.path, None)
-        self._writer = None
+        self._writer = self._own = None
         self.version = int(self._table.version())
         self._forget()
 
@@ -187,7 +192,7 @@ class DeltaHandle:
         """What was known of an earlier version, now that another writer has made a later one."""
         self._apps.clear()
         self._stats = None
-        self._features = _features_of(self._table)
+        self._features = Features.of(self._table, lambda: _has_vectors(self._table))
         self._unwritable = self._features.unwritable(self.path)
 
     @property
@@ -277,6 +282,10 @@ class DeltaHandle:
         """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
         if not self.is_plain:
             return False
+        if not self.still_has(self.version):
+            self.reopen()
+            msg = f"{self.path}: expected version {self.version} as it was committed: another writer has replaced it"
+            raise ConflictError(msg)
         made = None
         if commit.columns is not None:
             schema = Schema.from_arrow(stored_schema(str(self.path), commit.columns[0])).to_json()
@@ -284,14 +293,19 @@ class DeltaHandle:
         columns = made and [json.loads(made["schemaString"]), made["configuration"]]
         data = entry_bytes(commit, _info_of(commit, list(columns) if columns else None), milliseconds(), made)
         try:
-            if put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data):
-                self._synced = self.version + 1
-                return True
+            inode = put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data)
         except NoLinksError:
             self._links = False
             return False
+        if inode is not None:
+            self._synced, self._own = self.version + 1, (self.version + 1, inode)
+            return True
         msg = f"{self.path}: expected version {self.version} to be the newest: there is a later one"
         raise ConflictError(msg)
+
+    def still_has(self, version: int) -> bool:
+        """Whether the entry of `version` is the one that this handle made; True where it cannot tell."""
+        return self._own is None or self._own[0] != version or has_inode(self.log_entry(version), self._own[1])
 
     def _commit_through(self, commit: Commit) -> None:
         if commit.columns is not None:
@@ -505,19 +519,6 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         raise _corrupt(path, f"{what} cannot be read", cause) from cause
 
 
-def _features_of(table: DeltaTable) -> Features:
-    protocol = table.protocol()
-    return Features(
-        protocol.min_reader_version,
-        protocol.min_writer_version,
-        protocol.reader_features or (),
-        protocol.writer_features or (),
-        table.metadata().configuration,
-        json.loads(table.schema().to_json())["fields"],
-        lambda: _has_vectors(table),
-    )
-
-
 def _has_vectors(table: DeltaTable) -> bool:
     try:
         return any(batch.num_rows for batch in table.deletion_vectors())
@@ -534,13 +535,6 @@ def is_table(path: Path) -> bool:
         return False
     except OSError:
         return True
-
-
-def _last_checkpoint(path: Path) -> int:
-    try:
-        return int(json.loads(read_whole(path / LOG / "_last_checkpoint"))["version"])
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
-        return 0  # none; a hint for readers, not part of the log
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:

@@ -59,8 +59,10 @@ def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict
     }
 
 
-def put_entry(entry: Path, before: Path, data: bytes) -> bool:
-    """Make the log entry `entry`, whole or not at all; False when that version, or a later one, is there already.
+def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
+    """Make the log entry `entry`, whole or not at all; returns its inode number.
+
+    Returns None when that version, or a later one, is there already.
 
     Its bytes are durable when it gets its name; the name is when the directory has been synced.
 
@@ -73,13 +75,25 @@ def put_entry(entry: Path, before: Path, data: bytes) -> bool:
     """
     if not before.exists():
         before.parent.stat()  # raises where the whole log is gone
-        return False
+        return None
     made = entry.with_name(f"_commit_{uuid.uuid4()}.json.tmp")  # as delta-rs names its own; no reader looks at them
     try:
         write_synced(made, data)
-        return _linked(made, entry, before)
+        return made.stat().st_ino if _linked(made, entry, before) else None
     finally:
         made.unlink(missing_ok=True)
+
+
+def has_inode(entry: Path, inode: int) -> bool:
+    """Whether `entry` is still the file that `put_entry` made; True where it has moved to the archive.
+
+    Spark's log store for local disks looks whether an entry is there and then renames over it, so it can replace one
+    that was made between the two. Asked before P8, and before the next commit.
+    """
+    try:
+        return entry.stat().st_ino == inode
+    except FileNotFoundError:  # or the whole log is gone, which the next commit or refresh tells
+        return True
 
 
 def put_files(files: Mapping[Path, bytes]) -> None:

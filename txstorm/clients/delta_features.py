@@ -8,6 +8,7 @@ written. A feature that is listed in the protocol but that the table makes no us
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,20 @@ class Features:
     properties: Mapping[str, str]
     fields: Sequence[Mapping[str, Any]]
     has_vectors: Callable[[], bool]
+
+    @classmethod
+    def of(cls, table: Any, has_vectors: Callable[[], bool]) -> Features:
+        """Those of a table that delta-rs has opened."""
+        protocol = table.protocol()
+        return cls(
+            protocol.min_reader_version,
+            protocol.min_writer_version,
+            protocol.reader_features or (),
+            protocol.writer_features or (),
+            table.metadata().configuration,
+            json.loads(table.schema().to_json())["fields"],
+            has_vectors,
+        )
 
     @property
     def append_only(self) -> bool:

@@ -61,6 +61,14 @@ def _checked(value: Any) -> Any:
     return [_checked(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+def last_checkpoint(table: Path) -> int:
+    """The version of the last checkpoint, as the hint beside the log has it; 0 without one."""
+    try:
+        return int(json.loads(read_whole(table / LOG / "_last_checkpoint"))["version"])
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        return 0  # none; a hint for readers, not part of the log
+
+
 def check_log(table: Path) -> None:
     """Raise `OSError` unless all that libraries read as the log of `table` are files; nothing where there is no log."""
     check_files(table / LOG, (".json", ".parquet", "_last_checkpoint"))

@@ -42,6 +42,9 @@ class TableLog(Protocol):
     def reopen(self) -> None:
         """Read the log anew, after an error; raises `TableCorrupt` where it is gone."""
 
+    def still_has(self, version: int) -> bool:
+        """Whether the entry of `version`, which this made, was not replaced by another writer; True where unknown."""
+
     def app_version(self, app_id: str) -> int | None:
         """The last version that was committed under `app_id`, or None."""
 
@@ -316,8 +319,12 @@ class LoggedTable(ABC):
             if version is not None:
                 self._make_durable(version)
                 faults.point(f"p7.{number}.after")
-                return version
-            version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
+                if self._log.still_has(version):
+                    return version
+                self._log.reopen()
+                version = None
+            else:
+                version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
             if version is None:
                 self._lost = True
                 version = self._published(table, intent, epoch)

@@ -111,6 +111,10 @@ class SimLog:
 
     reopen = refresh
 
+    def still_has(self, version: int) -> bool:
+        """Always: the writers of these worlds replace no entry."""
+        return True
+
     def app_version(self, app_id: str) -> int | None:
         """The last version that was committed under `app_id`, or None."""
         return self._stored.versions[self._version].apps.get(app_id)

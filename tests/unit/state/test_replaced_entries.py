@@ -1,0 +1,68 @@
+"""Log entries that another writer replaces: Spark looks whether an entry is there, and then renames over it."""
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from store_cases import add as add_counts
+from store_cases import commit, intent_of, open_store, record
+
+from txstorm import faults
+from txstorm.errors import BlockedError, TableCorrupt
+
+
+class ForeignWriter:
+    """A writer that has seen that the next version is free, and puts its entry there by renaming it."""
+
+    def __init__(self, table, place):
+        copy = place / "copy"
+        shutil.copytree(table, copy)
+        rows = pa.table({"word": ["theirs"], "n": pa.array([1], pa.int64()), "_txid": pa.array([None], pa.int64())})
+        write_deltalake(str(copy), rows, mode="append")
+        entries = sorted((copy / "_delta_log").glob("*.json"))
+        (file,) = copy.glob("*.parquet")
+        shutil.copy(file, table)
+        self.made, self.entry = entries[-1], table / "_delta_log" / entries[-1].name
+
+    def rename(self):
+        assert self.entry.exists()
+        self.made.replace(self.entry)
+
+
+def words(table):
+    return sorted(DeltaTable(str(table)).to_pyarrow_table()["word"].to_pylist())
+
+
+def test_replaced_before_the_group_completes_it_is_published_again(tmp_path, monkeypatch):
+    store = open_store(tmp_path / "data", create=True)
+    commit(store, 1, {"a": 1})
+    foreign = ForeignWriter(tmp_path / "data/sinks/out", tmp_path)
+    point = faults.point
+
+    def renamed(name):
+        if name.endswith(".after") and foreign.entry.exists() and foreign.made.exists():
+            foreign.rename()
+        point(name)
+
+    monkeypatch.setattr(faults, "point", renamed)
+    commit(store, 2, {"b": 1})
+    assert not foreign.made.exists()
+    assert words(tmp_path / "data/sinks/out") == ["a", "b", "theirs"]
+    monkeypatch.undo()
+    commit(store, 3, {"c": 1})
+    commit(open_store(tmp_path / "data", epoch=2), 4, {"d": 1}, epoch=2)
+    assert words(tmp_path / "data/sinks/out") == ["a", "b", "c", "d", "theirs"]
+
+
+def test_replaced_later_nothing_more_is_written_to_the_table(tmp_path):
+    store = open_store(tmp_path / "data", create=True)
+    commit(store, 1, {"a": 1})
+    foreign = ForeignWriter(tmp_path / "data/sinks/out", tmp_path)
+    commit(store, 2, {"b": 1})
+    foreign.rename()
+    group = store.group(3)
+    add_counts(group, 3, {"c": 1})
+    with pytest.raises((TableCorrupt, BlockedError), match=r"sinks/out.*expected to be at txid 2"):
+        store.publish(intent_of(group, [record(3)]), 1)
+    assert words(tmp_path / "data/sinks/out") == ["a", "theirs"]
