@@ -305,7 +305,8 @@ class DeltaHandle:
 
     def still_has(self, version: int) -> bool:
         """Whether the entry of `version` is the one that this handle made; True where it cannot tell."""
-        return self._own is None or self._own[0] != version or has_inode(self.log_entry(version), self._own[1])
+        entry = f"{self.path}/{LOG}/{entry_name(version)}"
+        return self._own is None or self._own[0] != version or has_inode(entry, self._own[1])
 
     def _commit_through(self, commit: Commit) -> None:
         if commit.columns is not None:

@@ -84,14 +84,14 @@ def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
         made.unlink(missing_ok=True)
 
 
-def has_inode(entry: Path, inode: int) -> bool:
+def has_inode(entry: str, inode: int) -> bool:
     """Whether `entry` is still the file that `put_entry` made; True where it has moved to the archive.
 
     Spark's log store for local disks looks whether an entry is there and then renames over it, so it can replace one
     that was made between the two. Asked before P8, and before the next commit.
     """
     try:
-        return entry.stat().st_ino == inode
+        return os.stat(entry).st_ino == inode
     except FileNotFoundError:  # or the whole log is gone, which the next commit or refresh tells
         return True
 

@@ -47,9 +47,11 @@ class Window:
         if (self._table / LOG / SIDECARS).is_dir():
             (self.path / LOG / SIDECARS).symlink_to(self._table / LOG / SIDECARS)
         for file in self.files:
+            self._check(file)
             self._link(file)
         self.entries: list[str] = []
         for entry in entries:
+            self._check(entry)
             self._link(entry)
             self.entries.append(entry)
             self.last = version_of(Path(entry).name) or 0
@@ -75,9 +77,11 @@ class Window:
         """Go on up to `version`, or to the newest one; False where that cannot be told without listing the log."""
         while version is None or self.last < version:
             entry = f"{LOG}/{entry_name(self.last + 1)}"
-            if not (self._table / entry).exists():
+            try:
+                self._check(entry)
+            except FileNotFoundError:
                 # As long as an entry is there, none that follows it was archived.
-                return self.last >= 0 and (self._table / LOG / entry_name(self.last)).exists()
+                return self.last >= 0 and os.path.exists(f"{self._table}/{LOG}/{entry_name(self.last)}")
             self._link(entry)
             self.entries.append(entry)
             self.last += 1
@@ -88,9 +92,11 @@ class Window:
         found = [self.path / LOG / name for name in sorted(os.listdir(self.path / LOG))]
         return [file for file in found if not file.is_symlink() and file.is_file()]
 
+    def _check(self, file: str) -> None:
+        check_file(f"{self._table}/{file}", most=MOST)
+
     def _link(self, file: str) -> None:
-        check_file(self._table / file, most=MOST)
-        (self.path / LOG / Path(file).name).symlink_to(self._table / file)
+        os.symlink(f"{self._table}/{file}", f"{self.path}/{LOG}/{file.rpartition('/')[2]}")
 
 
 def _listed(table: Path, folder: str) -> list[str]:

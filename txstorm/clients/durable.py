@@ -94,6 +94,8 @@ PRIVATE = 0o700
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
     """Make `directory`, with `mode`, and the parents it lacks, durably; raises `OSError`. One that is there stays."""
+    if directory.is_dir():  # as with every commit
+        return
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode, parents=True, exist_ok=True)
     for path in missing:

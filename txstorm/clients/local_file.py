@@ -55,9 +55,9 @@ def checked_path(path: Any) -> str:
     return path
 
 
-def check_file(path: Path, size: int | None = None, most: int | None = None) -> None:
+def check_file(path: Path | str, size: int | None = None, most: int | None = None) -> None:
     """Raise `OSError` unless there is a file at `path`, of `size` bytes where that is known, and at most `most`."""
-    found = _checked(path.stat(), path).st_size
+    found = _checked(os.stat(path), path).st_size
     if size is not None and found != size:
         raise OSError(errno.EIO, f"expected {size} bytes, got {found}", str(path))
     if most is not None and found > most:
@@ -81,7 +81,7 @@ def check_files(directory: Path, suffixes: Iterable[str]) -> None:
             raise OSError(errno.EFBIG, f"expected at most {MOST} bytes, got {size}", str(path))
 
 
-def _checked(found: os.stat_result, path: Path) -> os.stat_result:
+def _checked(found: os.stat_result, path: Path | str) -> os.stat_result:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         raise OSError(errno.EINVAL, f"expected a file, got {kind}", str(path))

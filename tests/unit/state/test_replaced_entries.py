@@ -1,6 +1,7 @@
 """Log entries that another writer replaces: Spark looks whether an entry is there, and then renames over it."""
 
 import shutil
+import threading
 
 import pyarrow as pa
 import pytest
@@ -38,11 +39,12 @@ def test_replaced_before_the_group_completes_it_is_published_again(tmp_path, mon
     store = open_store(tmp_path / "data", create=True)
     commit(store, 1, {"a": 1})
     foreign = ForeignWriter(tmp_path / "data/sinks/out", tmp_path)
-    point = faults.point
+    point, lock = faults.point, threading.Lock()
 
     def renamed(name):
-        if name.endswith(".after") and foreign.entry.exists() and foreign.made.exists():
-            foreign.rename()
+        with lock:  # tables are published at once
+            if name.endswith(".after") and foreign.entry.exists() and foreign.made.exists():
+                foreign.rename()
         point(name)
 
     monkeypatch.setattr(faults, "point", renamed)
