@@ -385,8 +385,8 @@ MUTANTS = (
     Mutant(
         "a_start_does_not_compare_ledger_and_tables",
         "state/recovery.py",
-        "        table = place.table(owner, ref)\n        _check_txid(table, recorded, live)\n",
-        "        place.table(owner, ref)\n",
+        "        table.check_writable()\n        _check_txid(table, recorded, live)\n",
+        "        table.check_writable()\n",
     ),
     Mutant(
         "a_start_does_not_look_for_staged_files",
@@ -463,8 +463,8 @@ MUTANTS = (
     Mutant(
         "the_table_of_a_state_is_not_taken_over",
         "state/recovery.py",
-        "        table.raise_epoch(epoch)\n",
-        "        if ref.kind != STATE:\n            table.raise_epoch(epoch)\n",
+        "        table.raise_epoch(epoch, recorded.get(ref.uri))\n",
+        "        if ref.kind != STATE:\n            table.raise_epoch(epoch, recorded.get(ref.uri))\n",
     ),
     Mutant(
         "where_tables_stand_after_recovery_is_not_recorded",

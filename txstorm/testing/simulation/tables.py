@@ -72,11 +72,13 @@ class Stored:
         self.versions.append(Version(commit.info, {**old.apps, **commit.transactions}, files))
 
     def check_durable(self, last: int, what: str) -> None:
-        """Raise `Violation` if a power cut could take version `last`, or one before it that no checkpoint covers.
+        """Raise `Violation` if a power cut could take version `last`, or one before it, that no checkpoint covers.
 
-        `what` follows from it.
+        Checkpoints are durable in these worlds, and whoever opens a table reads, and makes durable, the entries since
+        the newest one. `what` follows from the versions.
         """
-        since = last - last % CHECKPOINTED
+        newest = len(self.versions) - 1
+        since = newest - newest % CHECKPOINTED
         if taken := [number for number in self.volatile if since <= number <= last]:
             raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
 
