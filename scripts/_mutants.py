@@ -7,15 +7,17 @@ Arguments: ``[--schedules N] [--seed S] [NAME...]``. As many are tried at once a
 """
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = """
@@ -27,617 +29,754 @@ print(report.schedules, report.found[0].what if report.found else "")
 
 
 class Mutant(NamedTuple):
-    """A defect: in `file`, `old`, which is there once, becomes `new`; `test` looks for it, or else the simulation."""
+    """A defect: an expression of a function, or statements that follow each other, become others.
+
+    It is named by what the code means, so that it survives when the code is moved or formatted anew.
+
+    Attributes:
+        function: with its class, if it has one; it may be in any module of the package.
+        old: what is in that function once, compared as a syntax tree.
+        new: what it becomes.
+        test: looks for it; else the simulation does.
+    """
 
     name: str
-    file: str
+    function: str
     old: str
     new: str
     test: str = ""
 
 
-MACHINE, PLANNING, BOOKS = "coordinator/machine.py", "runtime/planning.py", "runtime/books.py"
-CONCLUDING, LEADING, LOGGED = "runtime/concluding.py", "runtime/leading.py", "state/logged.py"
-REWINDING, EXECUTORS = "runtime/rewinding.py", "spouts/executors.py"
-STATE_CHECKS = "tests/unit/testing/test_state_checks.py"
-ROSTER, RECOVERY = "runtime/roster.py", "state/recovery.py"
-
 MUTANTS = (
     Mutant(
         "storms_literal_fail",
-        MACHINE,
-        """    if not _is_current(state, index, event.attempt_id):
-        return state, ()
-    after, discard = _cut(state, index)""",
-        """    if not _is_current(state, index, event.attempt_id):
-        if 0 <= index < len(state.entries):
-            return state._replace(entries=state.entries[:index] + state.entries[index + 1 :]), ()
-        return state, ()
-    after, discard = _cut(state, index)""",
+        "_failed",
+        "return (state, ())",
+        """
+if 0 <= index < len(state.entries):
+    return (state._replace(entries=state.entries[:index] + state.entries[index + 1:]), ())
+return (state, ())
+""",
     ),
     Mutant(
         "opaque_rule_without_going_back_to_prev",
-        "state/semantics.py",
-        "    return row.prev if is_applied(row, txid) else row.value\n",
-        "    is_applied(row, txid)\n    return row.value\n",
+        "base",
+        "return row.prev if is_applied(row, txid) else row.value",
+        """
+is_applied(row, txid)
+return row.value
+""",
     ),
     Mutant(
         "previous_is_the_nearest_committed",
-        PLANNING,
-        "        previous = self.metas.get(txid - 1)\n",
-        "        previous = self.metas.get(min([t for t in self.metas if t < txid], default=0))\n",
+        "Planning.plan",
+        "self.metas.get(txid - 1)",
+        "self.metas.get(min([t for t in self.metas if t < txid], default=0))",
     ),
     Mutant(
         "metadata_deleted_before_commit",
-        PLANNING,
-        "for txid in list(self.metas) if txid < last]",
-        "for txid in list(self.metas) if txid <= last + 1]",
+        "Planning.outlived",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid <= last + 1]",
     ),
     Mutant(
         "n_plus_1_before_n",
-        MACHINE,
-        "    size = _due(state)\n    if not size:",
-        """    for at, entry in enumerate(state.entries):
-        if not state.committing and entry.status is PROCESSED:
-            return state, (Commit((state.currtx + at,), (entry.attempt_id,)),)
-    size = _due(state)
-    if not size:""",
+        "_sync",
+        "size = _due(state)",
+        """
+for at, entry in enumerate(state.entries):
+    if not state.committing and entry.status is PROCESSED:
+        return (state, (Commit((state.currtx + at,), (entry.attempt_id,)),))
+size = _due(state)
+""",
     ),
     Mutant(
         "currtx_before_the_last_table",
-        CONCLUDING,
-        "        versions = self._decide_and_publish(intent, milliseconds)\n",
-        """        if intent.tables:
-            self._books.decide(intent)
-        self._books.complete(intent.last, {**self._tables, **{t.uri: intent.last for t in intent.tables}}, [])
-        versions = self._publish(intent)
+        "Concluder.conclude",
+        "versions = self._decide_and_publish(intent, milliseconds)",
+        """
+if intent.tables:
+    self._books.decide(intent)
+self._books.complete(intent.last, {**self._tables, **{t.uri: intent.last for t in intent.tables}}, [])
+versions = self._publish(intent)
 """,
     ),
     Mutant(
         "intent_after_the_first_table",
-        CONCLUDING,
-        """        with timed(milliseconds, "decide"):
+        "Concluder._decide_and_publish",
+        """
+with timed(milliseconds, 'decide'):
+    self._books.decide(intent)
 """,
-        """        from dataclasses import replace
-        self._store.publish(replace(intent, tables=intent.tables[:1]), self._books.epoch)
-        with timed(milliseconds, "decide"):
+        """
+from dataclasses import replace
+self._store.publish(replace(intent, tables=intent.tables[:1]), self._books.epoch)
+with timed(milliseconds, 'decide'):
+    self._books.decide(intent)
 """,
     ),
-    Mutant("no_epoch_check", LOGGED, "        if found > epoch:\n", "        if found > epoch + 1000:\n"),
+    Mutant(
+        "no_epoch_check",
+        "LoggedTable._check_epoch",
+        "found > epoch",
+        "found > epoch + 1000",
+    ),
     Mutant(
         "blind_retry_after_a_lost_answer",
-        LOGGED,
-        "                self._lost = True\n                version = self._published(table, intent, epoch)\n",
-        "",
+        "LoggedTable.publish",
+        """
+self._lost = True
+version = self._published(table, intent, epoch)
+""",
+        "pass",
     ),
     Mutant(
         "lost_race_without_reading_again",
-        LOGGED,
-        "        except ConflictError:\n            self._log.refresh()\n",
-        "        except ConflictError:\n",
+        "LoggedTable._try",
+        """
+try:
+    version = self.commit_group(commit) if written else self._made(commit)
+except ConflictError:
+    self._log.refresh()
+    return None
+except TableCorrupt as cause:
+    self._after_failure(cause)
+    return None
+""",
+        """
+try:
+    version = self.commit_group(commit) if written else self._made(commit)
+except ConflictError:
+    return None
+except TableCorrupt as cause:
+    self._after_failure(cause)
+    return None
+""",
     ),
     Mutant(
         "clean_up_before_completion",
-        BOOKS,
-        """        for ops in in_commits([done, *beside]) if beside else (done,):
-            self._commit(ops)
+        "Books.complete",
+        """
+for ops in in_commits([done, *beside]) if beside else (done,):
+    self._commit(ops)
 """,
-        """        self._commit(list(remove))
-        for ops in in_commits([done, *beside]) if beside else (done,):
-            self._commit(ops)
+        """
+self._commit(list(remove))
+for ops in in_commits([done, *beside]) if beside else (done,):
+    self._commit(ops)
 """,
     ),
     Mutant(
         "naive_group_commit",
-        LOGGED,
-        "        first, last = table.previous + 1, intent.last\n",
-        "        first = last = intent.last\n",
+        "LoggedTable._commit",
+        "first, last = (table.previous + 1, intent.last)",
+        "first = last = intent.last",
     ),
     Mutant(
         "ack_of_a_stale_attempt_counts",
-        MACHINE,
-        "    if not _is_current(state, index, event.attempt_id) or state.entries[index].status is not PROCESSING:",
-        "    if not 0 <= index < len(state.entries) or state.entries[index].status is not PROCESSING:",
+        "_processed",
+        "_is_current(state, index, event.attempt_id)",
+        "0 <= index < len(state.entries)",
     ),
     Mutant(
         "compaction_without_looking_again",
-        LOGGED,
-        "            if files.base not in (None, last) or len(leaving) < len(leaves):\n",
-        "            if False:\n",
+        "LoggedTable.exchange",
+        "files.base not in (None, last) or len(leaving) < len(leaves)",
+        "False",
     ),
     Mutant(
         "compaction_leaves_the_old_files",
-        LOGGED,
-        "return Commit(apps, info, files.adds, leaving, files.now,",
-        "return Commit(apps, info, files.adds, (), files.now,",
+        "LoggedTable._exchanging",
+        "Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)",
+        "Commit(apps, info, files.adds, (), files.now, label, data_change=change)",
     ),
     Mutant(
         "recovery_completes_without_publishing",
-        LEADING,
-        "        versions = roll_forward(where, intent, books.epoch)\n",
-        "        versions = {table.uri: 0 for table in intent.tables}\n",
+        "roll_tables_forward",
+        "roll_forward(where, intent, books.epoch)",
+        "{table.uri: 0 for table in intent.tables}",
     ),
     Mutant(
         "recovery_does_not_complete",
-        LEADING,
-        "            complete(books, intent, versions)\n",
-        "            pass\n",
+        "roll_tables_forward",
+        "complete(books, intent, versions)",
+        "pass",
     ),
     Mutant(
         "recovery_drops_what_is_decided",
-        LEADING,
-        "        versions = roll_forward(where, intent, books.epoch)\n",
-        "        books.abandon([intent])\n        continue\n",
+        "roll_tables_forward",
+        "versions = roll_forward(where, intent, books.epoch)",
+        """
+books.abandon([intent])
+continue
+""",
     ),
     Mutant(
         "nobody_raises_the_tables_epoch",
-        LOGGED,
-        "            if self._check_epoch(epoch) == epoch and not fresh:\n",
-        "            if self._check_epoch(epoch) <= epoch and not fresh:\n",
+        "LoggedTable.raise_epoch",
+        "self._check_epoch(epoch) == epoch",
+        "self._check_epoch(epoch) <= epoch",
     ),
     Mutant(
         "ledger_without_epoch_guard",
-        BOOKS,
-        "        self._guard = [Check(names.EPOCH, expect + 1)]",
-        "        self._guard = []",
+        "Books.raise_epoch",
+        "[Check(names.EPOCH, expect + 1)]",
+        "[]",
     ),
     Mutant(
         "metadata_is_not_stored_before_processing",
-        PLANNING,
-        "            self._books.write_metas(self._unsaved)\n            self._unsaved = {}\n",
-        "            self._unsaved = {}\n",
+        "Planning.save",
+        "self._books.write_metas(self._unsaved)",
+        "pass",
     ),
     Mutant(
         "transactional_replay_is_planned_anew",
-        PLANNING,
-        "        if replay and not self.planner.opaque and txid in self.metas:\n",
-        "        if False:\n",
+        "Planning.plan",
+        "replay and (not self.planner.opaque) and (txid in self.metas)",
+        "False",
     ),
     Mutant(
         "rewind_moves_the_ledger_first",
-        REWINDING,
-        "    place, now = placed(where), int(clock() * 1000)\n",
-        "    place, now = placed(where), int(clock() * 1000)\n"
-        "    books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))\n"
-        "    if books.rewind() is None and clock() * 1_000_000 % 3 == 0:\n        return\n",
+        "carry_out",
+        """
+for number, table in enumerate(rewind.tables, start=1):
+    books.check_lease()
+    restore_table(place, rewind, table, books.epoch, now)
+    faults.point(f'rewind.{number}.restored')
+""",
+        """
+books.rewound(rewind, dict.fromkeys(books.tables(), rewind.txid))
+if books.rewind() is None and clock() * 1000000 % 3 == 0:
+    return
+for number, table in enumerate(rewind.tables, start=1):
+    books.check_lease()
+    restore_table(place, rewind, table, books.epoch, now)
+    faults.point(f'rewind.{number}.restored')
+""",
     ),
     Mutant(
         "rewind_is_finished_with_an_old_epoch",
-        REWINDING,
-        "    books.raise_epoch()\n",
-        "",
+        "finish_rewind",
+        "books.raise_epoch()",
+        "pass",
     ),
     Mutant(
         "rewind_keeps_one_transaction_too_many",
-        "state/rewind.py",
-        "    removes = [path for path, (_, last) in spans.items() if last > txid]\n",
-        "    removes = [path for path, (_, last) in spans.items() if last > txid + 1]\n",
+        "planned",
+        "[path for path, (_, last) in spans.items() if last > txid]",
+        "[path for path, (_, last) in spans.items() if last > txid + 1]",
     ),
     Mutant(
         "rewind_forgets_files_that_go_on",
-        "state/rewind.py",
-        "rows.kept(cut, txid) if cut else ())",
-        "())",
+        "planned",
+        "rows.kept(cut, txid) if cut else ()",
+        "()",
     ),
     Mutant(
         "sweeper_takes_files_of_newer_coordinators",
-        "state/sweep.py",
-        "    return written is not None and written <= epoch\n",
-        "    return written is not None\n",
+        "_is_older",
+        "written is not None and written <= epoch",
+        "written is not None",
     ),
     Mutant(
         "sweeper_ignores_older_versions",
-        "state/sweep.py",
-        "        logged = log.logged_paths()\n",
-        "        logged = {file.path for file in log.files()}\n",
+        "orphans",
+        "log.logged_paths()",
+        "{file.path for file in log.files()}",
     ),
     Mutant(
         "the_guard_is_what_is_read_back",
-        BOOKS,
-        "        self._guard = [Check(names.EPOCH, expect + 1)]",
-        "        self._guard = [Check(names.EPOCH, self.ledger.get(names.EPOCH).version)]",
+        "Books.raise_epoch",
+        "Check(names.EPOCH, expect + 1)",
+        "Check(names.EPOCH, self.ledger.get(names.EPOCH).version)",
     ),
     Mutant(
         "opaque_metadata_is_kept_over_a_restart",
-        PLANNING,
-        "        if not self.planner.opaque:\n            return stored\n",
-        "        if True:\n            return stored\n",
+        "Planning.open",
+        "not self.planner.opaque",
+        "True",
     ),
     Mutant(
         "failure_keeps_later_transactions",
-        MACHINE,
-        "    after = state._replace(\n        entries=state.entries[:index], committing",
-        "    dead = dead[:1]\n    after = state._replace(\n"
-        "        entries=state.entries[:index] + state.entries[index + 1 :], committing",
+        "_cut",
+        """
+after = state._replace(
+    entries=state.entries[:index], committing=min(state.committing, index), void=state.planning is not None
+)
+""",
+        """
+dead = dead[:1]
+after = state._replace(
+    entries=state.entries[:index] + state.entries[index + 1 :],
+    committing=min(state.committing, index),
+    void=state.planning is not None,
+)
+""",
     ),
     Mutant(
         "tables_are_not_recorded",
-        CONCLUDING,
-        "        self._tables.update(dict.fromkeys(touched, last))\n",
-        "        list(touched)\n",
+        "Concluder.conclude",
+        "self._tables.update(dict.fromkeys(touched, last))",
+        "list(touched)",
     ),
     Mutant(
         "publishes_with_the_epoch_of_who_decided",
-        LOGGED,
-        "        apps = {self._txid_app: last, self._epoch_app: epoch}\n",
-        "        apps = {self._txid_app: last, self._epoch_app: intent.epoch}\n",
+        "LoggedTable._commit",
+        "{self._txid_app: last, self._epoch_app: epoch}",
+        "{self._txid_app: last, self._epoch_app: intent.epoch}",
     ),
     Mutant(
         "compaction_without_epoch_check",
-        LOGGED,
-        "            self._check_epoch(epoch)\n            last, leaves = ",
-        "            last, leaves = ",
+        "LoggedTable.exchange",
+        "self._check_epoch(epoch)",
+        "pass",
     ),
     Mutant(
         "compacted_state_is_said_to_be_newer",
-        LOGGED,
-        "            txid, label = files.as_of, ",
-        "            txid, label = files.as_of + 1, ",
+        "LoggedTable._exchanging",
+        "(files.as_of, f'txstorm state as of txid {files.as_of}')",
+        "(files.as_of + 1, f'txstorm state as of txid {files.as_of}')",
     ),
     Mutant(
         "rewind_leaves_later_metadata",
-        BOOKS,
-        "        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)\n",
-        "        old = (names.INTENTS, names.HISTORY, names.FAILURES)\n",
+        "Books.rewound",
+        "(names.META, names.INTENTS, names.HISTORY, names.FAILURES)",
+        "(names.INTENTS, names.HISTORY, names.FAILURES)",
     ),
     Mutant(
         "rewind_leaves_intents",
-        BOOKS,
-        "        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)\n",
-        "        old = (names.META, names.HISTORY, names.FAILURES)\n",
+        "Books.rewound",
+        "(names.META, names.INTENTS, names.HISTORY, names.FAILURES)",
+        "(names.META, names.HISTORY, names.FAILURES)",
     ),
     Mutant(
         "sweeper_ignores_intents",
-        "state/sweep.py",
-        "    return {staged.path for table in tables for staged in table.files}\n",
-        "    return set() & {table.uri for table in tables}\n",
+        "kept_by",
+        "{staged.path for table in tables for staged in table.files}",
+        "set() & {table.uri for table in tables}",
     ),
     Mutant(
         "what_is_processed_comes_again_and_counts",
-        MACHINE,
-        "    if not _is_current(state, index, event.attempt_id) or state.entries[index].status is not PROCESSING:",
-        "    if not _is_current(state, index, event.attempt_id):",
+        "_processed",
+        "not _is_current(state, index, event.attempt_id) or state.entries[index].status is not PROCESSING",
+        "not _is_current(state, index, event.attempt_id)",
     ),
     Mutant(
         "one_more_in_flight",
-        MACHINE,
+        "_may_plan",
         "len(state.entries) >= state.config.max_pending",
         "len(state.entries) > state.config.max_pending",
     ),
     Mutant(
         "one_more_in_a_group",
-        MACHINE,
-        "islice(state.entries, index, index + state.config.max_group)",
-        "islice(state.entries, index, index + state.config.max_group + 1)",
+        "_processed_from",
+        "index + state.config.max_group",
+        "index + state.config.max_group + 1",
     ),
     Mutant(
         "failed_transactions_do_not_wait",
-        MACHINE,
-        "    if txid in state.held or (",
-        "    if (",
+        "_may_plan",
+        "txid in state.held or (state.not_ready is not None and state.not_ready <= txid)",
+        "state.not_ready is not None and state.not_ready <= txid",
     ),
     Mutant(
         "new_transactions_though_inactive",
-        MACHINE,
-        "    return replay or state.mode is Mode.ACTIVE\n",
-        "    return True\n",
+        "_may_plan",
+        "replay or state.mode is Mode.ACTIVE",
+        "True",
     ),
     Mutant(
         "the_rest_of_a_group_begins_before_its_failure_is_told",
-        MACHINE,
-        "    elif back:\n",
-        "    elif False:\n",
+        "_committed",
+        """
+if back:
+    commands = ()
+else:
+    after, commands = _sync(after)
+""",
+        """
+if False:
+    commands = ()
+else:
+    after, commands = _sync(after)
+""",
     ),
     Mutant(
         "times_go_back_with_the_clock",
-        PLANNING,
-        "        stamp = max(self._clock(), 0 if previous is None else previous.stamp)\n",
-        "        stamp = self._clock()\n",
+        "Planning.plan",
+        "max(self._clock(), 0 if previous is None else previous.stamp)",
+        "self._clock()",
     ),
     Mutant(
         "what_was_read_is_not_kept",
-        PLANNING,
-        "                self._books.note_metas(changed)\n",
-        "                pass\n",
+        "Planning.processed",
+        "self._books.note_metas(changed)",
+        "pass",
     ),
     Mutant(
         "another_batch_than_the_first_time",
-        PLANNING,
-        "            if before != digest:\n",
-        "            if False:\n",
+        "Planning._check",
+        "before != digest",
+        "False",
     ),
     Mutant(
         "a_database_is_changed_before_it_is_known_what_was_read",
-        PLANNING,
-        "            if self.planner.task_planned or self._external:\n",
-        "            if self.planner.task_planned:\n",
+        "Planning.processed",
+        "self.planner.task_planned or self._external",
+        "self.planner.task_planned",
     ),
     Mutant(
         "metadata_stays_for_good",
-        PLANNING,
-        "        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]\n",
-        "        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last - 1]\n",
+        "Planning.outlived",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
+        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last - 1]",
     ),
     Mutant(
         "one_intent_fewer_is_kept",
-        CONCLUDING,
-        "        old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]\n",
-        "        old, self._kept = self._kept[: 1 - self._keep], self._kept[1 - self._keep :]\n",
+        "Concluder._old_intents",
+        "(self._kept[:-self._keep], self._kept[-self._keep:])",
+        "(self._kept[:1 - self._keep], self._kept[1 - self._keep:])",
     ),
     Mutant(
         "what_is_decided_is_published_only_once",
-        CONCLUDING,
-        "            if self._sleep(pause_after(attempt)):\n",
-        "            if not self._sleep(pause_after(attempt)):\n",
+        "Concluder._publish",
+        "self._sleep(pause_after(attempt))",
+        "not self._sleep(pause_after(attempt))",
     ),
     Mutant(
         "the_history_names_no_versions",
-        "runtime/outcome.py",
-        '            "versions": dict(versions),\n',
-        '            "versions": {},\n',
+        "history_rows",
+        "dict(versions)",
+        "{}",
     ),
     Mutant(
         "recovery_forgets_other_tables",
-        LEADING,
-        "    tables = {**known, **dict",
-        "    tables = {**dict",
+        "complete",
+        "{**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}",
+        "{**dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}",
     ),
     Mutant(
         "a_start_does_not_compare_ledger_and_tables",
-        "state/recovery.py",
-        "        table.check_writable()\n        _check_txid(table, recorded, live)\n",
-        "        table.check_writable()\n",
+        "check_tables",
+        "_check_txid(table, recorded, live)",
+        "pass",
     ),
     Mutant(
         "a_start_does_not_look_for_staged_files",
-        LEADING,
-        "    check_kept(where, standing.intents)\n",
-        "",
+        "check",
+        "check_kept(where, standing.intents)",
+        "pass",
     ),
     Mutant(
         "other_peoples_tables_are_taken",
-        "state/owner.py",
-        '    if properties["txstorm.incarnation"] != owner.incarnation:\n',
-        "    if False:\n",
+        "check_owner",
+        "properties['txstorm.incarnation'] != owner.incarnation",
+        "False",
     ),
     Mutant(
         "entries_that_are_lost_do_not_show",
-        "state/tiling.py",
-        "        if last is not None and expected is not None and expected != last:\n",
-        "        if False:\n",
+        "check_tiles",
+        "last is not None and expected is not None and (expected != last)",
+        "False",
     ),
     Mutant(
         "what_is_published_is_not_durable",
-        LOGGED,
-        '                self._make_durable(version)\n                faults.point(f"p7.{number}.after")\n',
-        '                faults.point(f"p7.{number}.after")\n',
+        "LoggedTable.publish",
+        "self._make_durable(version)",
+        "pass",
     ),
     Mutant(
         "what_dead_coordinators_committed_is_not_durable",
-        LOGGED,
-        "            self._durable, self._doubted = self._known_durable(completed), True\n",
-        "            pass\n",
+        "LoggedTable.raise_epoch",
+        "self._durable, self._doubted = (self._known_durable(completed), True)",
+        "pass",
     ),
     Mutant(
         "a_failed_sync_is_tried_again_and_believed",
-        LOGGED,
-        "        again, self._doubted = self._doubted, True\n",
-        "        again = False\n",
+        "LoggedTable._make_durable",
+        "again, self._doubted = (self._doubted, True)",
+        "again = False",
     ),
     Mutant(
         "a_failed_sync_of_an_earlier_coordinator_is_believed",
-        LOGGED,
-        "            self._durable, self._doubted = self._known_durable(completed), True\n",
-        "            self._durable = self._known_durable(completed)\n",
+        "LoggedTable.raise_epoch",
+        "self._durable, self._doubted = (self._known_durable(completed), True)",
+        "self._durable = self._known_durable(completed)",
     ),
     Mutant(
         "superseded_coordinators_make_savepoints",
-        BOOKS,
-        "self.ledger.commit([*self._guard, *expected, ",
-        "self.ledger.commit([*expected, ",
+        "Books.put_if",
+        "[*self._guard, *expected, *(self._put(path, one) for path, one in values.items())]",
+        "[*expected, *(self._put(path, one) for path, one in values.items())]",
     ),
     Mutant(
         "a_rewind_leaves_history_out",
-        REWINDING,
-        "    place.append_history([row for rows in books.history().values() for row in rows])\n",
-        "",
+        "carry_out",
+        "place.append_history([row for rows in books.history().values() for row in rows])",
+        "pass",
     ),
     Mutant(
         "states_that_a_rewind_made_are_passed_over",
-        "state/versions.py",
-        "not in (COMPACTED, COMMITTED, *_WHOLE)",
-        "not in (COMPACTED, COMMITTED, CREATED)",
+        "staying",
+        "(COMPACTED, COMMITTED, *_WHOLE)",
+        "(COMPACTED, COMMITTED, CREATED)",
     ),
     Mutant(
         "states_go_back_further_than_they_have_to",
-        "state/versions.py",
-        "not in (COMPACTED, COMMITTED, *_WHOLE)",
-        "not in (COMMITTED, CREATED, RESTORED)",
+        "staying",
+        "(COMPACTED, COMMITTED, *_WHOLE)",
+        "(COMMITTED, CREATED, RESTORED)",
     ),
     Mutant(
         "what_a_state_was_does_not_come_back",
-        "state/rewind.py",
-        "    adds = tuple(file for path, file in sorted(then.items()) if path not in now)\n",
-        "    adds = ()\n",
+        "_state",
+        "tuple((file for path, file in sorted(then.items()) if path not in now))",
+        "()",
     ),
     Mutant(
         "the_table_of_a_state_is_not_taken_over",
-        "state/recovery.py",
-        "        table.raise_epoch(epoch, recorded.get(ref.uri))\n",
-        "        if ref.kind != STATE:\n            table.raise_epoch(epoch, recorded.get(ref.uri))\n",
+        "raise_epochs",
+        "table.raise_epoch(epoch, recorded.get(ref.uri))",
+        """
+if ref.kind != STATE:
+    table.raise_epoch(epoch, recorded.get(ref.uri))
+""",
     ),
     Mutant(
         "where_tables_stand_after_recovery_is_not_recorded",
-        LEADING,
-        ", **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}",
-        "}",
+        "complete",
+        "{**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}",
+        "{**known}",
     ),
     Mutant(
         "metadata_stays_after_recovery",
-        LEADING,
-        "history_rows(intent, versions), old)",
-        "history_rows(intent, versions))",
+        "complete",
+        "books.complete(intent.last, tables, history_rows(intent, versions), old)",
+        "books.complete(intent.last, tables, history_rows(intent, versions))",
     ),
     Mutant(
         "that_there_is_a_table_is_not_recorded",
-        BOOKS,
-        "            ops.append(self._put(names.DROPPED, after.to_json()))\n        self._commit(ops)\n",
-        "            ops.append(self._put(names.DROPPED, after.to_json()))\n",
+        "Books.write_tables",
+        "self._commit(ops)",
+        "pass",
     ),
     Mutant(
         "epochs_are_raised_whatever_stands_there",
-        BOOKS,
+        "Books.raise_epoch",
         "self._put(names.EPOCH, epoch, expect)",
         "self._put(names.EPOCH, epoch)",
     ),
     Mutant(
         "a_compaction_gives_up_at_once",
-        LOGGED,
-        "            if files.base not in (None, last) or len(leaving) < len(leaves):\n",
-        "            if files.as_of is not None or len(leaving) < len(leaves):\n",
+        "LoggedTable.exchange",
+        "files.base not in (None, last)",
+        "files.as_of is not None",
     ),
     Mutant(
         "who_slept_through_a_rewind_goes_on_before_it",
-        LEADING,
-        "    _check_not_rewound(books, identity)\n",
-        "",
+        "take_over",
+        "_check_not_rewound(books, identity)",
+        "pass",
     ),
     Mutant(
         "recorded_tables_are_left_out_silently",
-        ROSTER,
-        "    return (books.tables().keys() | live) - declared.keys()\n",
-        "    return live - declared.keys()\n",
+        "left_behind",
+        "books.tables().keys() | live",
+        "live",
     ),
     Mutant(
         "a_dropped_table_shows_as_current",
-        RECOVERY,
-        "            place.table(owner, ref).drop(dropped[uri], epoch)\n",
-        "            place.table(owner, ref)\n",
+        "mark_dropped",
+        "place.table(owner, ref).drop(dropped[uri], epoch)",
+        "place.table(owner, ref)",
     ),
     Mutant(
         "an_interrupted_drop_is_not_finished",
-        LEADING,
-        "    mark_dropped(where, books.dropped().tables, owner, epoch)\n",
-        "",
+        "take_over",
+        "mark_dropped(where, books.dropped().tables, owner, epoch)",
+        "pass",
     ),
     Mutant(
         "the_table_of_a_dropped_state_shows_as_current",
-        RECOVERY,
-        "    recorded = {ref: uri for uri in dropped for ref in tables_of([uri])}\n",
-        "    recorded = {table_ref(uri): uri for uri in dropped}\n",
+        "mark_dropped",
+        "{ref: uri for uri in dropped for ref in tables_of([uri])}",
+        "{table_ref(uri): uri for uri in dropped}",
     ),
     Mutant(
         "dropped_tables_stay_recorded",
-        ROSTER,
-        "            {**before.tables, **dict.fromkeys(self.tables, committed)},\n",
-        "            before.tables,\n",
+        "Roster.dropped",
+        "{**before.tables, **dict.fromkeys(self.tables, committed)}",
+        "before.tables",
     ),
     Mutant(
         "a_rewind_ignores_the_beginning_of_a_table",
-        "state/rewind.py",
-        "    since, until = min(table.since(), rewind.txid), table.until()\n",
-        "    since, until = table.since(), table.until()\n",
+        "_commit",
+        "min(table.since(), rewind.txid)",
+        "table.since()",
     ),
     Mutant(
         "a_rewind_takes_dropped_tables_for_current_ones",
-        "state/rewind.py",
-        "        txid = min(txid, until)\n",
-        "        pass\n",
+        "planned",
+        "txid = min(txid, until)",
+        "pass",
     ),
     Mutant(
         "a_table_begins_where_a_killed_start_has_made_it",
-        LOGGED,
-        "self._epoch_app: epoch, self.owner.since_app: txid}, info)",
-        "self._epoch_app: epoch}, info)",
+        "LoggedTable._beginning",
+        "{self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}",
+        "{self._txid_app: txid, self._epoch_app: epoch}",
     ),
     Mutant(
         "rows_that_are_gathered_are_said_to_be_new",
-        LOGGED,
-        "        change = files.as_of is not None or files.floor is not None\n",
-        "        change = True\n",
+        "LoggedTable._exchanging",
+        "files.as_of is not None or files.floor is not None",
+        "True",
     ),
     Mutant(
         "metadata_is_handed_out_live",
-        EXECUTORS,
-        'return None if document is None else copied(document["meta"])',
-        'return None if document is None else document["meta"]',
+        "_meta",
+        "copied(document['meta'])",
+        "document['meta']",
     ),
     Mutant(
         "what_a_coordinator_returned_is_kept_itself",
-        EXECUTORS,
-        """{"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}""",
-        """{"meta": meta}""",
+        "_DriverPlanner.plan",
+        "storable(meta, f'spout {self._component!r}, txid {txid}')",
+        "meta",
     ),
     Mutant(
         "a_mark_is_compared_and_moved_in_two_steps",
-        "clients/sql.py",
-        """        same = [self._marks.c[name] == value for name, value in asdict(expected).items()]
-        found = connection.execute(
-            sa.update(self._marks).where(self._marks.c.map == self._name, *same).values(**asdict(mark))
-        )
+        "SqlAlchemyBackend._move_mark",
+        """
+same = [self._marks.c[name] == value for name, value in asdict(expected).items()]
+found = connection.execute(sa.update(self._marks).where(self._marks.c.map == self._name, *same).values(**asdict(mark)))
 """,
-        """        columns = [self._marks.c[name] for name in asdict(mark)]
-        stored = connection.execute(sa.select(*columns).where(self._marks.c.map == self._name)).one_or_none()
-        if stored is None or MapMark(*stored) != expected:
-            return False
-        connection.commit()
-        connection.begin()
-        found = connection.execute(
-            sa.update(self._marks).where(self._marks.c.map == self._name).values(**asdict(mark))
-        )
+        """
+columns = [self._marks.c[name] for name in asdict(mark)]
+stored = connection.execute(sa.select(*columns).where(self._marks.c.map == self._name)).one_or_none()
+if stored is None or MapMark(*stored) != expected:
+    return False
+connection.commit()
+connection.begin()
+found = connection.execute(sa.update(self._marks).where(self._marks.c.map == self._name).values(**asdict(mark)))
 """,
-        test=f"{STATE_CHECKS}::test_sqlite_passes",
+        "tests/unit/testing/test_state_checks.py::test_sqlite_passes",
     ),
     Mutant(
         "a_store_in_memory_moves_its_mark_outside_its_lock",
-        "state/memory.py",
-        """        with self._lock:
-            if self._mark != expected:
-                return False
-            self._put(rows)
-            self._mark = mark
-            return True
+        "MemoryBackend.put_marked",
+        """
+with self._lock:
+    if self._mark != expected:
+        return False
+    self._put(rows)
+    self._mark = mark
+    return True
 """,
-        """        if self._mark != expected:
-            return False
-        with self._lock:
-            self._put(rows)
-            self._mark = mark
-            return True
+        """
+if self._mark != expected:
+    return False
+with self._lock:
+    self._put(rows)
+    self._mark = mark
+    return True
 """,
-        test=f"{STATE_CHECKS}::test_stores_in_memory_pass",
+        "tests/unit/testing/test_state_checks.py::test_stores_in_memory_pass",
     ),
     Mutant(
         "files_of_versions_that_stay_are_superseded",
-        "state/versions.py",
-        "sorted(path for path in removes if path not in self._files)",
-        "sorted(removes)",
+        "Versions.decide",
+        "(path for path in removes if path not in self._files)",
+        "removes",
     ),
     Mutant(
         "a_rewind_takes_a_version_that_does_not_stay",
-        "state/versions.py",
-        """            if entry.info.get(STAYS, True):
-                yield entry, as_of(entry.info)
-            if BASE in entry.info:
-                below = int(entry.info[BASE][0])
-                break
+        "staying",
+        """
+if entry.info.get(STAYS, True):
+    yield (entry, as_of(entry.info))
+if BASE in entry.info:
+    below = int(entry.info[BASE][0])
+    break
 """,
-        "            yield entry, as_of(entry.info)\n",
+        "yield (entry, as_of(entry.info))",
     ),
 )
+
+
+def mutated(mutant: Mutant, package: Path) -> tuple[Path, str]:
+    """The module of `package` that `mutant` changes, and its text with the defect; raises `LookupError`."""
+    old, new = _parsed(mutant.old), _parsed(mutant.new)
+    found = []
+    for module in sorted(package.rglob("*.py")):
+        text = module.read_text(encoding="utf-8")
+        if f"def {mutant.function.rpartition('.')[2]}(" in text:
+            tree = ast.parse(text)
+            places = [place for name, one in _functions(tree) if name == mutant.function for place in _places(one, old)]
+            found += [(module, tree, place) for place in places]
+    if len(found) != 1:
+        msg = f"mutant {mutant.name}: expected its place once in a function {mutant.function}, found it {len(found)}x"
+        raise LookupError(msg)
+    ((module, tree, replace),) = found
+    replace(new)
+    return module, ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _parsed(code: str) -> list[ast.stmt]:
+    return ast.parse(code.strip()).body
+
+
+def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        inner = within
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            inner = f"{within}{child.name}."
+            yield inner[:-1], child
+        yield from _functions(child, inner)
+
+
+def _places(function: ast.AST, old: list[ast.stmt]) -> list[Callable[[list[ast.stmt]], None]]:
+    """Functions that put other code in a place of `old`, which is statements or, where it is nowhere, an expression."""
+    wanted = [ast.dump(one) for one in old]
+    places: list[Callable[[list[ast.stmt]], None]] = []
+    for node in ast.walk(function):
+        for _, body in ast.iter_fields(node):
+            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                dumped = [ast.dump(one) for one in body]
+                starts = (at for at in range(len(body)) if dumped[at : at + len(old)] == wanted)
+                places += [partial(body.__setitem__, slice(at, at + len(old))) for at in starts]
+    if places or len(old) != 1 or not isinstance(old[0], ast.Expr):
+        return places
+    wanted = [ast.dump(old[0].value)]
+    for node in ast.walk(function):
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                at = [
+                    number
+                    for number, one in enumerate(value)
+                    if isinstance(one, ast.expr) and [ast.dump(one)] == wanted
+                ]
+                places += [partial(_put_expression, value.__setitem__, number) for number in at]
+            elif isinstance(value, ast.expr) and [ast.dump(value)] == wanted:
+                places.append(partial(_put_expression, partial(setattr, node), field))
+    return places
+
+
+def _put_expression(put: Callable[[Any, ast.expr], None], where: Any, new: list[ast.stmt]) -> None:
+    (statement,) = new
+    assert isinstance(statement, ast.Expr)
+    put(where, statement.value)
 
 
 def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
     """How many schedules it took, and what was found; nothing when the mutant survives."""
     with tempfile.TemporaryDirectory(prefix="txstorm-mutant-") as place:
         shutil.copytree(ROOT / "txstorm", Path(place) / "txstorm")  # compiled files too: most stay as they are
-        file = Path(place) / "txstorm" / mutant.file
-        text = file.read_text()
-        if text.count(mutant.old) != 1:
-            sys.exit(
-                f"mutant {mutant.name}: expected its place once in {mutant.file}, found it {text.count(mutant.old)}x"
-            )
-        file.write_text(text.replace(mutant.old, mutant.new))
+        try:
+            module, text = mutated(mutant, Path(place) / "txstorm")
+        except LookupError as error:
+            sys.exit(str(error))
+        module.write_text(text, encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-c", RUN, str(schedules), str(seed)]
         if mutant.test:

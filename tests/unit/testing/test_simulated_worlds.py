@@ -4,6 +4,7 @@ TXSTORM_SIMULATION_SEED and TXSTORM_SIMULATION_SCHEDULES choose other schedules 
 many more of them beside the tests.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -127,9 +128,23 @@ def test_numbers_out_of_range_are_refused(option, capsys):
 
 
 def test_each_mutant_changes_what_is_there_once():
-    mutants = runpy.run_path(str(ROOT / "scripts/_mutants.py"))["MUTANTS"]
-    places = {one.name: (ROOT / "txstorm" / one.file).read_text().count(one.old) for one in mutants}
-    assert places == dict.fromkeys(places, 1)
+    script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
+    for mutant in script["MUTANTS"]:
+        module, text = script["mutated"](mutant, ROOT / "txstorm")
+        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(module.read_text(encoding="utf-8"))), mutant.name
+
+
+def test_a_mutant_survives_new_names_of_files_and_another_format(tmp_path):
+    script = runpy.run_path(str(ROOT / "scripts/_mutants.py"))
+    mutant = script["Mutant"]("m", "Log.commit", "self.check(epoch)", "self.check(0)")
+    (tmp_path / "moved").mkdir()
+    code = "class Log:\n    def commit(self, epoch):\n        return [self.check(  # why\n            epoch)]\n"
+    (tmp_path / "moved" / "renamed.py").write_text(code)
+    module, text = script["mutated"](mutant, tmp_path)
+    assert (module.name, "return [self.check(0)]" in text) == ("renamed.py", True)
+    (tmp_path / "copy.py").write_text(code)
+    with pytest.raises(LookupError, match="found it 2x"):
+        script["mutated"](mutant, tmp_path)
 
 
 def test_mutants_are_found_and_a_survivor_is_an_error():
