@@ -129,7 +129,7 @@ def raise_epoch(data_dir):
 DIRECTORIES = {
     "missing ledger": (lambda d: (d / "ledger.db").unlink(), 2, "DataDirectoryError", "has no ledger (ledger.db)"),
     "newer": (
-        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 2}'),
+        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 3}'),
         2,
         "DataDirectoryError",
         "update txstorm",

@@ -171,7 +171,7 @@ def test_a_ledger_that_knows_a_table_elsewhere_is_refused(directory: Path, uri: 
 )
 def test_an_intent_for_a_table_elsewhere_is_refused(changed):
     table = {"kind": "changes", "name": "counts", "uri": "changes/counts", "schema": "", "previous": 0}
-    staged = {"path": "p", "size": 1, "digest": "d", "rows": 1, "stats": "{}", "first": 1, "last": 1}
+    staged = {"path": "_txstorm/staged/p", "size": 1, "digest": "d", "rows": 1, "stats": "{}", "first": 1, "last": 1}
     txid = {"txid": 1, "attempt": 1, "digest": "d", "extents": None, "stamp": 1}
     intent = {"format": "txstorm-intent", "version": 1, "topology": "t", "incarnation": "i", "timeline": 0, "epoch": 1}
     good = {**intent, "txids": [txid], "tables": [{**table, "staged": staged}]}

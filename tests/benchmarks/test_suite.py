@@ -246,7 +246,8 @@ def test_all_sides_end_at_once_with_the_bench(tmp_path: Path):
         bench.send_signal(signal.SIGTERM)
         assert bench.wait() == 128 + signal.SIGTERM
     assert not processes.tree(side)
-    assert not [*tmp_path.iterdir()]
+    # Links to logs of a killed process are removed by the next one that makes some.
+    assert not [path for path in tmp_path.iterdir() if not path.name.startswith("txstorm-log-")]
 
 
 def test_sides_end_when_the_bench_is_killed(tmp_path: Path):

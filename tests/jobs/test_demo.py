@@ -98,7 +98,9 @@ def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str
         "engine": engine,
         "committed_txid": TXIDS,
         "txids": TXIDS,
+        "input_rows": len(BIBLE.read_text().splitlines()),
         "replays": 0,
+        "silent": [],
         "dead_letters": 0,
         "state": {"counts": str(data_dir / "state" / "counts")},
         "sinks": {},
@@ -132,7 +134,7 @@ def test_killed_it_continues_where_it_stood(engine: str, point: str, expected: C
 
 @pytest.mark.integration
 def test_killed_after_the_last_commit_it_still_shows_the_result(expected: Counter[str], tmp_path: Path):
-    first = demo("--data-dir", tmp_path / "data", "--engine", "local", fault="compact.before:kill:1")
+    first = demo("--data-dir", tmp_path / "data", "--engine", "local", fault="sweep.before:kill:1")
     assert first.returncode == -signal.SIGKILL
     assert committed_txid(tmp_path / "data") == TXIDS
     document = last_line(demo("--json", "--data-dir", tmp_path / "data", "--engine", "local"))

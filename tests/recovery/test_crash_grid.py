@@ -174,7 +174,7 @@ def test_every_point_is_passed_in_its_order_by_an_undisturbed_run(place):
     assert not list(left)
     for step in ("p1", "p2", "p3", "p4"):
         assert passed.index(f"{step}.before") < passed.index(f"{step}.after") < passed.index("p5.before")
-    lead = ["p0.before", "p0.epoch", *["p0.N.raised"] * 5, "p0.raised", *["p0.N.raised"] * 5, "p0.after"]
+    lead = ["p0.before", "p0.epoch", *["p0.N.raised"] * 5, "p0.raised", *["p0.N.raised"] * 5, "p0.recorded", "p0.after"]
     assert [name for name in passed if name.startswith("p0.")][-len(lead) :] == lead
 
 

@@ -532,7 +532,7 @@ def is_table(path: Path) -> bool:
     try:
         with os.scandir(path / LOG) as found:
             return any(one.name[0].isdigit() for one in found)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last one: no name that a file can have
         return False
     except OSError:
         return True

@@ -148,7 +148,8 @@ _PLACE = _Place()
 
 
 def _place_of_process() -> Path:
-    if _PLACE.process != os.getpid() or not _PLACE.path.is_dir():
+    # A process that has given up its rights (setuid) can no longer write to what it made before.
+    if _PLACE.process != os.getpid() or not os.access(_PLACE.path, os.W_OK | os.X_OK, effective_ids=True):
         _PLACE.begin()
     return _PLACE.path
 

@@ -54,8 +54,8 @@ class Upkeep:
         self._not_before = 0.0
         self._busy = self._tidying = False
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._shortening: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._threads: list[threading.Thread] = []
 
     def committed(self) -> None:
         """A group was committed; one log that has become long is shortened before the next one is published."""
@@ -72,8 +72,7 @@ class Upkeep:
             if (error := done.exception()) is not None:
                 self._back(lambda: self._shortened(error))
                 return
-            self._shortening = threading.Thread(target=write, args=(done.result(),), name="txstorm-log", daemon=True)
-            self._shortening.start()
+            self._start(lambda: write(done.result()), "txstorm-log")
 
         def write(work: Shortening) -> None:
             try:
@@ -155,15 +154,24 @@ class Upkeep:
             else:
                 self._back(lambda: then(found))
 
-        self._thread = threading.Thread(target=find, name="txstorm-upkeep", daemon=True)
-        self._thread.start()
+        self._start(find, "txstorm-upkeep")
+
+    def _start(self, work: Callable[[], None], name: str) -> bool:
+        """Do `work` on a thread of its own; False, and nothing, where the run ends. Called on any thread."""
+        with self._starting:
+            if self._stopping.is_set():
+                return False
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+        return True
 
     def end(self) -> None:
         """Leave off what is under way, after the file at hand; what it has written is swept."""
-        self._stopping.set()
-        for thread in (self._thread, self._shortening):
-            if thread is not None:
-                thread.join()
+        with self._starting:
+            self._stopping.set()
+        for thread in self._threads:
+            thread.join()
 
     def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Have `call` made in the committer's turn, and then `then` with its answer, here."""
@@ -179,8 +187,8 @@ class Upkeep:
             self._not_before = self._monotonic() + 1.0
             self._ended(None)
             return
-        self._thread = threading.Thread(target=self._write, args=(work,), name="txstorm-upkeep", daemon=True)
-        self._thread.start()
+        if not self._start(lambda: self._write(work), "txstorm-upkeep"):
+            work.give_up()
 
     def _write(self, work: Compaction | Gathering) -> None:
         try:

@@ -350,6 +350,7 @@ class StateStore:
         Its steps may be made on another thread, beside commits; then `upkept` is called. Both in the committer's turn.
         `now`: milliseconds since 1970. `stays`: whether the version that a state is at then is to stay.
         """
+        self.load()
         ref = table_ref(uri)
         if ref.kind == STATE:
             work: Compaction | Gathering | None = self._compaction(ref.name, now, stays=stays)

@@ -36,7 +36,7 @@ def test_in_a_pipe_a_row_is_a_line_and_nothing_is_padded():
         "b[red]  23",
         f"{'日本' * 100}   4  end",
     ]
-    assert printed(grid(None, [("a", "two\nlines")]), terminal=False) == ["a  two lines"]
+    assert printed(grid(None, [("a", "two\nlines")]), terminal=False) == ["a  two\\nlines"]
     assert max(map(len, printed(table, terminal=True))) <= 60
 
 

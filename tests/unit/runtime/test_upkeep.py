@@ -80,13 +80,14 @@ class Bench:
         """The loop of the driver, until nothing comes any more."""
         for _ in range(steps):
             self.upkeep.look(idle=False)
-            for thread in (self.upkeep._shortening, self.upkeep._thread):
-                if thread is not None:
-                    thread.join()
+            self.join()
             while self.inbox:
                 self.inbox.pop(0)()
-                if self.upkeep._thread is not None:
-                    self.upkeep._thread.join()
+                self.join()
+
+    def join(self):
+        for thread in self.upkeep._threads:
+            thread.join()
 
 
 def test_it_works_on_its_own_thread_and_ends_in_turn():
@@ -193,7 +194,7 @@ def test_retention_follows_when_all_states_are_up_to_date_a_step_a_turn():
     assert kept.done == [0, 1, 2]
     kept.due, kept.done = True, []
     bench.upkeep.end()
-    bench.upkeep._thread = None
+    bench.upkeep._threads.clear()
     bench.turn(1)
     assert (kept.done, bench.failures) == ([], [])
 

@@ -23,11 +23,14 @@ def test_round_trip():
     assert (INTENT.first, INTENT.last) == (3, 4)
 
 
+B, C = "_txstorm/staged/b", "_txstorm/staged/c"
+
+
 def test_an_intent_with_several_files_of_a_table_is_of_a_newer_version():
     """A txstorm that knows one file a table must not publish the first alone."""
-    several = replace(INTENT, tables=(replace(TABLE, more=(replace(STAGED, path="b"), replace(STAGED, path="c"))),))
+    several = replace(INTENT, tables=(replace(TABLE, more=(replace(STAGED, path=B), replace(STAGED, path=C))),))
     assert decode(encode(several)) == several
-    assert [one.path for one in several.tables[0].files] == [STAGED.path, "b", "c"]
+    assert [one.path for one in several.tables[0].files] == [STAGED.path, B, C]
     assert (INTENT.to_json()["version"], several.to_json()["version"]) == (1, 2)
 
 

@@ -153,10 +153,12 @@ def test_a_time_to_live_that_is_none_is_refused(tmp_path, ttl):
 
 @pytest.mark.parametrize("ttl", [None, TTL * 2])
 def test_another_time_to_live_than_that_of_the_table_is_refused(tmp_path, ttl):
-    opened_with(tmp_path, COUNTS).close()
+    store = opened_with(tmp_path, COUNTS)
+    committed(store, 1, 0, lambda r: r.state("count", 0, "counts").put("a", 1))
+    store.close()
     again = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=ttl)
     with pytest.raises(StateError, match=r"state 'counts': declared with the ttl .*, the table has 0:00:10"):
-        opened_with(tmp_path, again, create=False)
+        opened_with(tmp_path, again, create=False, committed=1)
 
 
 def opened_with(data_dir, state, **arguments):
