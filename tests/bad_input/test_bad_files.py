@@ -102,7 +102,7 @@ def test_nobody_waits_for_what_is_no_file(file, kind, data_dir, stopped):
 
 
 def test_an_entry_of_the_log_that_is_no_file_is_named(data_dir):
-    entry = data_dir / f"changes/counts/_delta_log/{26:020d}.json"
+    entry = max((data_dir / "changes/counts/_delta_log").glob("*.json"))
     NO_FILES["pipe"](entry)
     says = Says(TableCorrupt, str(entry), "expected a file, got a pipe", "restore the table's directory")
     with refused(says):
