@@ -31,10 +31,10 @@ def write_log(table: Path, entries: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from txstorm.clients.delta import Commit, DataFile, DeltaHandle, _info_of
-    from txstorm.clients.delta_entry import entry_bytes
-    from txstorm.clients.delta_log import LOG, entry_name
-    from txstorm.state.properties import log_properties
+    from txstorm.clients.delta.entry import entry_bytes
+    from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, _info_of
+    from txstorm.clients.delta.log import LOG, entry_name
+    from txstorm.storage.tables.properties import log_properties
 
     schema = pa.schema([("n", pa.int64()), ("_txid", pa.int64())])
     handle = DeltaHandle.create(table, schema, log_properties(), Commit({"app": 0}, {"kind": "create"}))
@@ -112,9 +112,9 @@ def spark(table: Path) -> dict[str, tuple[float, float]]:
 
 def txstorm(table: Path) -> dict[str, tuple[float, float]]:
     """What a start, a commit, upkeep and a stop do with one table."""
-    from txstorm.clients.delta import Commit, DeltaHandle
-    from txstorm.clients.delta_archive import archive_entries
-    from txstorm.state.sweep import sweep_table
+    from txstorm.clients.delta.archive import archive_entries
+    from txstorm.clients.delta.handle import Commit, DeltaHandle
+    from txstorm.storage.upkeep.sweep import sweep_table
 
     found = {"txstorm: open a table": median(lambda: DeltaHandle.open(table))}
     handle = DeltaHandle.open(table)

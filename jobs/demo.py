@@ -18,7 +18,7 @@ from jobs.word_count import topology
 from txstorm.cli.execute import Ending, Request, conclude, execute
 from txstorm.cli.output import report
 from txstorm.errors import InputError
-from txstorm.runtime.reading import StateView
+from txstorm.results.views import StateView
 
 FINISHED = "demo-finished"
 TOP = 10

@@ -16,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from txstorm.cli.replay_batch import BatchRequest, replay_batch
+from txstorm.cli.commands.replay_batch import BatchRequest, replay_batch
 
 
 def main(argv: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 RUN = """
 import sys
-from txstorm.testing.simulation import simulate
+from txstorm.simulation import simulate
 report = simulate(int(sys.argv[1]), int(sys.argv[2]), stop_at=1)
 print(report.schedules, report.found[0].what if report.found else "")
 """

@@ -35,10 +35,10 @@ LOADED = (
     "txstorm.cli.logs",
     "txstorm.cli.target",
     "txstorm.engine.local",
-    "txstorm.runtime.asking",
-    "txstorm.runtime.lifecycle",
-    "txstorm.runtime.views",
-    "txstorm.spouts.files",
+    "txstorm.operations.lifecycle",
+    "txstorm.operations.status",
+    "txstorm.results.topology_views",
+    "txstorm.spouts.files.spout",
 )
 
 

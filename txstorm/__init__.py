@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import TaskContext
-    from txstorm.api.maps import MapState
+    from txstorm.api.external import MapState
     from txstorm.api.outlets import Outlet
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from txstorm.api.state import CollectionState, KeyedState, SinkTable
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
+    from txstorm.operations.restore import restore_savepoint
+    from txstorm.operations.rewind import rewind
+    from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
     from txstorm.plan.explain import explain
-    from txstorm.runtime.restoring import restore_savepoint
-    from txstorm.runtime.rewind import rewind
+    from txstorm.results.snapshot import snapshot
+    from txstorm.results.topology_views import register_views
     from txstorm.runtime.run import run
-    from txstorm.runtime.savepoints import create_savepoint, delete_savepoint, list_savepoints
-    from txstorm.runtime.snapshot import snapshot
-    from txstorm.runtime.views import register_views
-    from txstorm.state.memory import MemoryBackend
+    from txstorm.state.external.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
 
@@ -63,7 +63,7 @@ _HOME = {
     "Committer": "txstorm.api.bolt",
     "CompositeSpout": "txstorm.api.composite",
     "TaskContext": "txstorm.api.context",
-    "MapState": "txstorm.api.maps",
+    "MapState": "txstorm.api.external",
     "Outlet": "txstorm.api.outlets",
     "Collector": "txstorm.api.output",
     "OutputFieldsDeclarer": "txstorm.api.output",
@@ -88,15 +88,15 @@ _HOME = {
     "ReportedFailedException": "txstorm.errors",
     "TxstormError": "txstorm.errors",
     "explain": "txstorm.plan.explain",
-    "restore_savepoint": "txstorm.runtime.restoring",
-    "rewind": "txstorm.runtime.rewind",
+    "restore_savepoint": "txstorm.operations.restore",
+    "rewind": "txstorm.operations.rewind",
     "run": "txstorm.runtime.run",
-    "create_savepoint": "txstorm.runtime.savepoints",
-    "delete_savepoint": "txstorm.runtime.savepoints",
-    "list_savepoints": "txstorm.runtime.savepoints",
-    "snapshot": "txstorm.runtime.snapshot",
-    "register_views": "txstorm.runtime.views",
-    "MemoryBackend": "txstorm.state.memory",
+    "create_savepoint": "txstorm.operations.savepoints",
+    "delete_savepoint": "txstorm.operations.savepoints",
+    "list_savepoints": "txstorm.operations.savepoints",
+    "snapshot": "txstorm.results.snapshot",
+    "register_views": "txstorm.results.topology_views",
+    "MemoryBackend": "txstorm.state.external.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",
 }

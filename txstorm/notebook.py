@@ -9,7 +9,7 @@ from typing import Any
 from txstorm.errors import MissingDependency
 from txstorm.monitor.live import as_html, line
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.watching import Watcher
+from txstorm.runtime.watch import Watcher
 
 
 def watch(

@@ -41,7 +41,7 @@ def _topology(job: Job) -> Any:
 def txstorm(engine: str, session: Any) -> Work:
     """The topology on Spark: exactly once, in txid order."""
     from benchmarks.peers.ours import Watch, measured
-    from txstorm.runtime.reading import StateView, read_directory_history
+    from txstorm.results.views import StateView, read_directory_history
 
     def work(job: Job) -> Outcome:
         meter = Meter(job)
@@ -188,9 +188,9 @@ def planning(options: Mapping[str, Any]) -> dict[str, list[float]]:
 
     Those of a group of txids are shared by them; with ``alone`` each is a group of its own.
     """
-    from txstorm.ledger.zookeeper import ZooKeeperLedger
+    from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
     from txstorm.runtime.run import run
-    from txstorm.spouts.kafka_plan import KafkaCoordinator
+    from txstorm.spouts.kafka.coordinator import KafkaCoordinator
 
     job = Job.of(options["job"])
     found: dict[str, list[float]] = {"plan": [], "ledger": [], "writes": []}

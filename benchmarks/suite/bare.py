@@ -11,10 +11,10 @@ from typing import Any
 
 from benchmarks.machine import cpu_seconds
 from benchmarks.suite.job import Job, Outcome
-from txstorm.engine.commit import CommitRun
 from txstorm.engine.port import Engine, Pack, Processed
 from txstorm.engine.program import Program, program_of
-from txstorm.engine.task import sweep_spilled
+from txstorm.engine.task.commit_phase import CommitRun
+from txstorm.engine.task.stage import sweep_spilled
 from txstorm.plan.stages import compile_plan
 from txstorm.topology.graph import Topology
 
@@ -130,7 +130,7 @@ class _Nothing:
 
 
 class _NoTables:
-    """`txstorm.engine.commit.Resources` without a table behind them."""
+    """`txstorm.engine.task.commit_phase.Resources` without a table behind them."""
 
     def state(self, component: str, task: int, name: str) -> Any:
         return _Nothing()

@@ -18,7 +18,7 @@ from txstorm.api.output import Collector
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 

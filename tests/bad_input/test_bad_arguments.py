@@ -5,8 +5,8 @@ from bad_input_cases import Says, builder, go, refused, run_words, topology, unc
 
 from txstorm import faults
 from txstorm.errors import InputError, SettingError, StateError, TopologyError
-from txstorm.runtime.reading import SinkView, StateView
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
+from txstorm.results.views import SinkView, StateView
 
 SETTINGS = {
     "near name": ({"max_spout_pendng": 4}, Says(SettingError, "'max_spout_pendng'", "unknown", "'max_spout_pending'")),

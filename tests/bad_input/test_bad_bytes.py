@@ -9,7 +9,7 @@ from bad_input_cases import go, topology, write_words
 
 from txstorm import faults
 from txstorm.errors import TxstormError
-from txstorm.state.read import read_sink, read_state
+from txstorm.results.read import read_sink, read_state
 
 SEEDS = range(1000)
 QUICK, USUAL = 30, 60

@@ -15,8 +15,8 @@ from programs import loaded
 import txstorm
 from txstorm.cli.main import execute
 from txstorm.ledger.open import open_ledger
-from txstorm.state.read import read_state
-from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.results.read import read_state
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
 
 PACKAGE = Path(txstorm.__file__).parent
 WORDS = "bad_jobs:words('words.txt')"

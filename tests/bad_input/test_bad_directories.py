@@ -19,12 +19,12 @@ from bad_input_cases import (
     write_words,
 )
 
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, SpoutError, TableCorrupt
-from txstorm.ledger.blobs import encode_value
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.store import Put
-from txstorm.state.read import read_sink, read_state
+from txstorm.ledger.port import Put
+from txstorm.ledger.values import encode_value
+from txstorm.results.read import read_sink, read_state
 
 FOREIGN, LEDGER, TABLE = DataDirectoryError, LedgerCorrupt, TableCorrupt
 

@@ -9,8 +9,8 @@ from bad_input_cases import Keep, Says, go, refused
 
 from txstorm import BasicBolt, BatchBolt, Committer, Emitter, TransactionalTopologyBuilder
 from txstorm.errors import EmitError
+from txstorm.results.read import read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_sink, read_state
 
 NAIVE = datetime(2024, 1, 1)  # noqa: DTZ001 - that it is naive is the case
 

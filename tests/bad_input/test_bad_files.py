@@ -10,15 +10,15 @@ from bad_input_cases import Says, go, refused, topology, unchanged, write_words
 
 from txstorm import faults
 from txstorm.cli.main import execute
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, TableCorrupt, TxstormError
-from txstorm.ledger.blobs import encode_value
 from txstorm.ledger.lease import FileLease
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.store import Put
-from txstorm.runtime.lifecycle import read_status
-from txstorm.runtime.reading import SinkView, StateView, read_directory_history
-from txstorm.runtime.snapshot import snapshot
+from txstorm.ledger.port import Put
+from txstorm.ledger.values import encode_value
+from txstorm.operations.status import read_status
+from txstorm.results.snapshot import snapshot
+from txstorm.results.views import SinkView, StateView, read_directory_history
 
 WORDS = [f"w{i % 7}" for i in range(26)]
 COUNTS = [{"word": f"w{i}", "n": 4 if i < 5 else 3} for i in range(7)]

@@ -11,10 +11,10 @@ from bad_input_cases import Keep, go, topology, unchanged, write_words
 from txstorm import KeyedState, SinkTable, TransactionalTopologyBuilder
 from txstorm.api.names import name_fault
 from txstorm.errors import InputError, TxstormError
-from txstorm.runtime.restoring import restore_savepoint
-from txstorm.runtime.savepoints import create_savepoint, delete_savepoint
+from txstorm.operations.restore import restore_savepoint
+from txstorm.operations.savepoints import create_savepoint, delete_savepoint
+from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_changes, read_sink, read_state
 
 COUNT = 100_000
 PARTS = [

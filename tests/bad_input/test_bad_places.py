@@ -18,7 +18,7 @@ from programs import loaded
 from txstorm import KeyedState, faults
 from txstorm.errors import BlockedError, DataDirectoryError, HeldError, StateError, TxstormError
 from txstorm.ledger.open import open_ledger
-from txstorm.state.read import read_sink, read_state
+from txstorm.results.read import read_sink, read_state
 
 FOREIGN = DataDirectoryError
 ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]

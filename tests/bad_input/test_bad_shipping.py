@@ -12,8 +12,8 @@ from txstorm.engine.program import program_of
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import InputError
 from txstorm.plan.stages import compile_plan
+from txstorm.results.read import read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_state
 
 MODULE = """
 from txstorm import BasicBolt

@@ -7,7 +7,7 @@ from bad_input_cases import Says, go, listing, refused, run_words, topology, unc
 
 from txstorm import faults
 from txstorm.errors import SpoutError
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
 
 
 def _gzip(path):

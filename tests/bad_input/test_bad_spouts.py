@@ -20,7 +20,7 @@ from txstorm import (
     TransactionalTopologyBuilder,
 )
 from txstorm.errors import EmitError, FailedException, InputError, MetadataError, SpoutError, TopologyFailed
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
 
 LAST = 3
 

@@ -8,8 +8,8 @@ from bad_input_cases import Keep, Says, go, refused
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder
 from txstorm.errors import StateError
+from txstorm.results.read import list_states, read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import list_states, read_sink, read_state
 
 WHERE = "keep[0], txid 1"
 NAIVE = datetime(2024, 1, 1)  # noqa: DTZ001 - that it is naive is the case

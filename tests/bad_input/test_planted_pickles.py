@@ -15,13 +15,13 @@ from kazoo.client import KazooClient
 
 import txstorm
 from txstorm import TransactionalTopologyBuilder, faults
-from txstorm.cli.replaying import replay_journal
+from txstorm.cli.commands.replaying import replay_journal
 from txstorm.errors import TxstormError
 from txstorm.ledger.sqlite_file import entry_crc
+from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import TransactionalKafkaSpout
-from txstorm.state.history import read_history
-from txstorm.state.read import read_changes, read_sink, read_state
+from txstorm.storage.tables.history import read_history
 
 PACKAGE = Path(txstorm.__file__).parent
 

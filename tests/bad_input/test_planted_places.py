@@ -18,15 +18,15 @@ from txstorm import (
     run,
 )
 from txstorm.errors import LedgerCorrupt, SpoutError, TxstormError
-from txstorm.ledger.blobs import decode_value, encode_value
-from txstorm.ledger.names import TABLES
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.store import Put
-from txstorm.runtime.replay import replay_txid
+from txstorm.ledger.paths import TABLES
+from txstorm.ledger.port import Put
+from txstorm.ledger.values import decode_value, encode_value
+from txstorm.recovery.table_checks import table_ref
+from txstorm.replay.single import replay_txid
 from txstorm.spouts import FileSpout
-from txstorm.spouts.listing import check_named
-from txstorm.state.intent import Intent
-from txstorm.state.recovery import table_ref
+from txstorm.spouts.files.listing import check_named
+from txstorm.storage.tables.intent import Intent
 
 
 class Keep(BatchBolt, Committer):

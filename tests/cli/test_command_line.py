@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from programs import Program, loaded
 
-from txstorm.runtime.reading import committed_txid
+from txstorm.results.views import committed_txid
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0

@@ -19,9 +19,9 @@ from txstorm import (
 )
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import MetadataError, TopologyFailed
+from txstorm.results.read import read_sink
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_sink
 
 
 class Told(CommitterTransactionalSpout):

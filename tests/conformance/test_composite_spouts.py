@@ -11,9 +11,9 @@ from storm_world import Keep, OpaqueLog, PartitionedLog, PlainLog, Watch, World
 from txstorm import CompositeSpout, Emitter, SpoutCoordinator, TransactionalSpout, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import DataDirectoryError, MetadataError, SpoutError, StateError
+from txstorm.results.read import read_sink
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_sink
 
 Starts = Callable[..., RunHandle]
 

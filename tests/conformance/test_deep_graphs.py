@@ -11,8 +11,8 @@ from txstorm import BatchBolt, Committer, KeyedState, Topology, TransactionalTop
 from txstorm.bolts import CountBy, Identity, SumByKey
 from txstorm.engine.spark import SparkEngine
 from txstorm.plan.stages import compile_plan
+from txstorm.results.read import read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_state
 
 WORDS = [["a", "b", "c", "a"] * 6, ["b", "c", "d", "a"] * 6]
 PACKS = {"max_spout_pending": 4, "max_pack_txids": 2}

@@ -15,7 +15,7 @@ from storm_world import Keep, PlainLog, Watch, World
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import StateError, TopologyFailed
-from txstorm.state.read import read_sink, read_state
+from txstorm.results.read import read_sink, read_state
 
 
 @pytest.fixture

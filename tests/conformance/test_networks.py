@@ -10,8 +10,8 @@ from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.plan.stages import compile_plan
 from txstorm.testing import check_engine
-from txstorm.testing.engine_checks import check_network
-from txstorm.testing.networks import NETWORKS, build, random_network
+from txstorm.testing.checks.engines import check_network
+from txstorm.testing.checks.networks import NETWORKS, build, random_network
 
 Factory = Callable[[], Engine]
 

@@ -10,14 +10,14 @@ import pytest
 from storm_world import Keep, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, Watch, World
 
 from txstorm import TransactionalTopologyBuilder, run
+from txstorm.books.books import Books
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import MetadataError
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime.books import Books
+from txstorm.results.read import read_sink
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
-from txstorm.state.read import read_sink
 
 Factory = Callable[[], Engine]
 PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}

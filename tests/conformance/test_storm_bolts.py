@@ -13,7 +13,7 @@ from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import TopologyError, TopologyFailed
-from txstorm.state.read import read_sink, read_state
+from txstorm.results.read import read_sink, read_state
 
 Factory = Callable[[], Engine]
 

@@ -15,7 +15,7 @@ from storm_world import World, fail_on
 
 from txstorm import BatchBolt, SinkTable, run
 from txstorm.engine.port import Engine
-from txstorm.state.read import read_sink
+from txstorm.results.read import read_sink
 from txstorm.testing.transcript import Step, Transcript
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "storm_transactional_topology.json"

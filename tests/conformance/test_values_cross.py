@@ -25,8 +25,8 @@ from txstorm import (
 )
 from txstorm.api.spout import Emitter, SpoutCoordinator
 from txstorm.engine.port import Engine
+from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json
 
 Factory = Callable[[], Engine]
 NOON = dt.datetime(2026, 2, 28, 12, 0, 0, 1, tzinfo=dt.UTC)

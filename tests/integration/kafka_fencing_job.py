@@ -11,10 +11,10 @@ from pathlib import Path
 
 from txstorm.errors import TxstormError
 from txstorm.sinks.kafka import KafkaSink
-from txstorm.state.group import CommitGroup, Tables
-from txstorm.state.intent import Intent, TxidRecord, encode
-from txstorm.state.outside import OutsideStore
-from txstorm.state.table import Owner
+from txstorm.state.commit_group import CommitGroup, Tables
+from txstorm.state.external.registry import OutsideStore
+from txstorm.storage.tables.intent import Intent, TxidRecord, encode
+from txstorm.storage.tables.table import Owner
 
 OWNER = Owner("fencing", "incarnation")
 TXIDS = (1, 2, 3)

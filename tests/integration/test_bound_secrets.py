@@ -21,9 +21,9 @@ from txstorm.cli.main import execute
 from txstorm.errors import InputError
 from txstorm.ledger import credentials
 from txstorm.ledger.credentials import AUTH, AUTH_HOSTS, CA, SecretRefused, check_named, named_ledger, over_tls
-from txstorm.ledger.specs import parse_ledger
-from txstorm.runtime.lifecycle import read_status
-from txstorm.runtime.reading import StateView
+from txstorm.ledger.location import parse_ledger
+from txstorm.operations.status import read_status
+from txstorm.results.views import StateView
 from txstorm.topology.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,13 +22,13 @@ from servers.process import free_ports
 from txstorm import TransactionalTopologyBuilder, faults, run
 from txstorm.api.marks import Mark
 from txstorm.api.state import SinkTable
-from txstorm.clients.kafka_producer import KafkaWriter
+from txstorm.clients.kafka.producer import KafkaWriter
 from txstorm.errors import AwayError, BlockedError, FencedError, InputError
-from txstorm.runtime.concluding import Concluder
+from txstorm.runtime.commit.publisher import Concluder
 from txstorm.sinks.kafka import COLUMNS, KafkaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.intent import Intent, decode
-from txstorm.state.schema import sink_schema
+from txstorm.storage.rows.schema import sink_schema
+from txstorm.storage.tables.intent import Intent, decode
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from txstorm import TransactionalTopologyBuilder, run
-from txstorm.clients.delta import DeltaHandle
-from txstorm.clients.delta_log import ARCHIVE, LOG, entry_name
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import ARCHIVE, LOG, entry_name
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 

@@ -17,13 +17,13 @@ from servers.proxy import LossyProxy
 from servers.running import ZooKeeper, start_zookeeper
 from servers.zookeeper import is_write
 
-from txstorm.clients.zookeeper import ZooKeeperSession
-from txstorm.clients.zookeeper_values import Unreachable, ZooKeeperOptions
+from txstorm.clients.zookeeper.session import ZooKeeperSession
+from txstorm.clients.zookeeper.values import Unreachable, ZooKeeperOptions
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputError, LedgerCorrupt
-from txstorm.ledger import zookeeper_lease
-from txstorm.ledger.store import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put, in_commits
-from txstorm.ledger.zookeeper import ZooKeeperLedger
-from txstorm.ledger.zookeeper_open import ACL, AUTH, open_zookeeper
+from txstorm.ledger.port import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put, in_commits
+from txstorm.ledger.zookeeper import lease as zookeeper_lease
+from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
+from txstorm.ledger.zookeeper.open import ACL, AUTH, open_zookeeper
 from txstorm.topology.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -259,8 +259,8 @@ def test_a_holder_whose_session_has_ended_writes_nothing_more(place: Place) -> N
 FROZEN = """
 import sys
 from txstorm.errors import FencedError
-from txstorm.ledger.store import Put
-from txstorm.ledger.zookeeper_open import open_zookeeper
+from txstorm.ledger.port import Put
+from txstorm.ledger.zookeeper.open import open_zookeeper
 from txstorm.topology.settings import Settings
 settings = Settings(zookeeper_session_timeout=1, zookeeper_connect_timeout=60)
 ledger = open_zookeeper(sys.argv[1], sys.argv[2], settings, create=False)

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from programs import loaded
 
-from txstorm.runtime.directory import ledger_exists
-from txstorm.runtime.reading import StateView, committed_txid
+from txstorm.books.data_directory import ledger_exists
+from txstorm.results.views import StateView, committed_txid
 
 ROOT = Path(__file__).resolve().parents[2]
 BIBLE = ROOT / "jobs" / "data" / "bible.txt"

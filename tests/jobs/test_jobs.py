@@ -18,8 +18,8 @@ from programs import loaded
 from txstorm import Topology, TransactionalTopologyBuilder, run
 from txstorm.bolts import SumByKey
 from txstorm.engine.port import Engine
+from txstorm.results.views import committed_txid
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.reading import committed_txid
 from txstorm.spouts import MemoryTransactionalSpout
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,8 @@ from programs import loaded
 
 from jobs.replay import main, parser
 from txstorm import run
+from txstorm.results.views import StateView, committed_txid, origin_recorded, read_directory_history
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.reading import StateView, committed_txid, origin_recorded, read_directory_history
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeJson = Callable[..., tuple[int, dict[str, Any], str]]

@@ -14,9 +14,9 @@ from servers.kafka_reading import until_decided
 from servers.running import Kafka
 
 from txstorm import TransactionalTopologyBuilder
-from txstorm.runtime.reading import read_directory_history
+from txstorm.results.read import read_sink
+from txstorm.results.views import read_directory_history
 from txstorm.sinks import DeltaSink
-from txstorm.state.read import read_sink
 from txstorm.topology.graph import Topology
 
 COLUMNS = {"value": str, "topic": str, "partition": int, "offset": int}

@@ -9,7 +9,7 @@ import pytest
 from map_nets import Plain, Source, Sums, topology
 
 from txstorm import BatchBolt, KeyedState, MapState, MemoryBackend, TransactionalTopologyBuilder, explain
-from txstorm.api.maps import MarkedMapBackend
+from txstorm.api.external import MarkedMapBackend
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import TopologyError
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout

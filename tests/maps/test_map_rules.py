@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from txstorm import MapState, MemoryBackend, ReportedFailedException
-from txstorm.api.maps import MapRow
+from txstorm.api.external import MapRow
 from txstorm.errors import StateError
-from txstorm.state.maprows import staged_rows, staged_table
-from txstorm.state.maps import MapGroup, TaskMap
-from txstorm.state.staging import encoded
+from txstorm.state.external.map_rows import staged_rows, staged_table
+from txstorm.state.external.maps import MapGroup, TaskMap
+from txstorm.storage.tables.staging import encoded
 
 
 class Commit:

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from map_nets import TROUBLE, Plain, Source, Sums, topology, values
 
 from txstorm import FailedException, MapState, MemoryBackend, TransactionalTopologyBuilder, run
+from txstorm.books.books import Books
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime.books import Books
-from txstorm.state.read import read_state
-from txstorm.state.staging import STAGED
+from txstorm.results.read import read_state
+from txstorm.storage.tables.staging import STAGED
 
 ROWS = [[("a", 1), ("b", 1)], [("a", 2), ("c", 5)], [("b", 0), ("d", 1)], [("a", 3), ("b", 4)]]
 CHANGED = {2: [("a", 3), ("d", 7)]}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from txstorm.api.maps import MapMark, MapRow
+from txstorm.api.external import MapMark, MapRow
 from txstorm.clients.sql import CHUNK, SqlAlchemyBackend
 from txstorm.errors import InputError, MissingDependency, StateError
 
@@ -123,7 +123,7 @@ def test_without_sqlalchemy_the_install_line_is_given_and_the_rest_works(tmp_pat
     code = """
 import json, sys
 sys.modules["sqlalchemy"] = None
-import txstorm, txstorm.state.mapstore
+import txstorm, txstorm.state.external.targets
 from txstorm import *
 try:
     import txstorm.clients.sql

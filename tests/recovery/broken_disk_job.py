@@ -21,7 +21,7 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults, run
-from txstorm.runtime.concluding import Concluder
+from txstorm.runtime.commit.publisher import Concluder
 
 NUMBERS = list(range(40))
 FROM = 4

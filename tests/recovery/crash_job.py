@@ -24,7 +24,7 @@ from txstorm import (
     TransactionalTopologyBuilder,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
-from txstorm.runtime.rewind import rewind
+from txstorm.operations.rewind import rewind
 from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 

@@ -10,12 +10,12 @@ from typing import Any
 from life_job import expected, life
 from programs import Program, loaded
 from recovery_cases import check, environment, eventually
+from table_ranges import table_ranges
 from watched import Diary
 
 from txstorm.errors import DataDirectoryError
-from txstorm.runtime.lifecycle import read_status
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import read_state
+from txstorm.operations.status import read_status
+from txstorm.results.read import read_state
 
 
 def topology(diary: str, seconds: float = 0.01) -> Any:

@@ -18,8 +18,8 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import run
-from txstorm.runtime.concluding import Concluder
-from txstorm.state import table as tables
+from txstorm.runtime.commit.publisher import Concluder
+from txstorm.storage.tables import table as tables
 
 NUMBERS = list(range(8))
 STARTS = 3

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from txstorm import faults
+from txstorm.books.books import Books, Meta
+from txstorm.ledger.location import parse_ledger
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.specs import parse_ledger
-from txstorm.ledger.store import MAX_VALUE
-from txstorm.runtime.books import Books, Meta
+from txstorm.ledger.port import MAX_VALUE
 from txstorm.topology.settings import Settings
 
 LONG = Meta({"lines": ["x" * MAX_VALUE]}, 1)

@@ -16,8 +16,8 @@ from watched import PartitionedShelfSpout, Shelf, ShelfSpout
 
 from txstorm import BasicBolt, BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, run
 from txstorm.api.state import SinkTable
-from txstorm.state.history import read_history
-from txstorm.state.read import read_sink
+from txstorm.results.read import read_sink
+from txstorm.storage.tables.history import read_history
 
 KINDS = {"planned": ShelfSpout, "partitioned": PartitionedShelfSpout}
 TTL = timedelta(milliseconds=60)
@@ -101,7 +101,7 @@ def rows(found: Mapping[int, list[tuple[int, int]]]) -> list[dict[str, int]]:
 
 def made(data_dir: Path, txid: int | None = None) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
     """What is in a directory as of a txid, as `expected` gives it."""
-    from txstorm.runtime.snapshot import snapshot
+    from txstorm.results.snapshot import snapshot
 
     cut = snapshot(data_dir, txid)
     states = {name: cut.state(name).to_pylist() for name in ("events", "lately", "recent")}

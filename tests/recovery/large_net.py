@@ -14,9 +14,9 @@ from watched import Diary, Trouble
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.api.state import SinkTable
-from txstorm.clients.delta import DeltaHandle
-from txstorm.state.expiry import moment
-from txstorm.state.read import read_changes, read_sink, read_state, rows_json
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.results.read import read_changes, read_sink, read_state, rows_json
+from txstorm.storage.rows.ttl import moment
 
 TTL = timedelta(milliseconds=40)
 STATES = ("seen", "lately", "exact")

@@ -13,10 +13,10 @@ from pathlib import Path
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import TxstormError
-from txstorm.state.group import CommitGroup, Tables
-from txstorm.state.intent import Intent, TxidRecord, encode
-from txstorm.state.outside import OutsideStore
-from txstorm.state.table import Owner
+from txstorm.state.commit_group import CommitGroup, Tables
+from txstorm.state.external.registry import OutsideStore
+from txstorm.storage.tables.intent import Intent, TxidRecord, encode
+from txstorm.storage.tables.table import Owner
 
 OWNER = Owner("late", "incarnation")
 VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from programs import Program, loaded
+from table_ranges import table_ranges
 
-from txstorm.clients.delta import DeltaHandle
+from txstorm.books.books import Books
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.store import Ledger
-from txstorm.runtime.books import Books
-from txstorm.state.history import read_history
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
-from txstorm.state.staging import STAGED
-from txstorm.state.sweep import kept_by
+from txstorm.ledger.port import Ledger
+from txstorm.results.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
+from txstorm.storage.tables.history import read_history
+from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.upkeep.sweep import kept_by
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -39,7 +39,7 @@ from txstorm import (
 )
 from txstorm.errors import StateError
 from txstorm.faults import InjectedFault
-from txstorm.runtime.lifecycle import read_status
+from txstorm.operations.status import read_status
 
 POINTS = (
     *("p0.after", "p1.after", "p2.after", "p4.before", "p4.after", "p5.before", "p5.after", "p5.staged.after"),

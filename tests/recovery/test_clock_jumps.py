@@ -10,7 +10,7 @@ from recovery_cases import check, content
 from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 from txstorm import run
-from txstorm.state.history import read_history
+from txstorm.storage.tables.history import read_history
 
 NUMBERS = list(range(24))
 TXIDS = len(NUMBERS) // 2

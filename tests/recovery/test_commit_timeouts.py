@@ -14,7 +14,7 @@ from watched import SETTINGS, Diary, Keep, watched_topology
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import StateError, TopologyFailed
-from txstorm.runtime import commit_line
+from txstorm.runtime.commit import thread as commit_line
 from txstorm.spouts import MemoryTransactionalSpout
 
 NUMBERS = list(range(1, 21))
@@ -138,7 +138,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from txstorm import run
-from txstorm.runtime import commit_line
+from txstorm.runtime.commit import thread as commit_line
 from txstorm.spouts import MemoryTransactionalSpout
 from watched import Diary, watched_topology
 

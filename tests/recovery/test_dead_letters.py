@@ -18,9 +18,9 @@ from txstorm import FailedException, TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import TopologyFailed
-from txstorm.runtime.replay import replay_txid
+from txstorm.replay.single import replay_txid
+from txstorm.results.read import read_letters, read_sink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_letters, read_sink
 
 LAST = 14
 POISON = {
@@ -136,7 +136,7 @@ def test_every_letter_says_what_went_wrong_and_where(place, marks):
 
 
 def run_history(data: Path) -> list[dict[str, Any]]:
-    from txstorm.runtime.reading import read_directory_history
+    from txstorm.results.views import read_directory_history
 
     return list(read_directory_history(data).to_pylist())
 

@@ -11,14 +11,14 @@ from crash_job import SPOUTS, TXIDS
 from recovery_cases import KILLED, Forks, check, content, open_books
 
 from txstorm.errors import DataDirectoryError, HeldError, InputError
-from txstorm.ledger.delta import DeltaLedger
+from txstorm.ledger.delta.ledger import DeltaLedger
+from txstorm.ledger.location import parse_ledger
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.place import record_ledger
-from txstorm.ledger.specs import parse_ledger
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.runtime.lifecycle import read_status
-from txstorm.runtime.moving import copy_ledger
-from txstorm.runtime.recover import recover
+from txstorm.operations.move_ledger import copy_ledger
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.operations.status import read_status
 
 pytestmark = pytest.mark.integration
 

@@ -11,17 +11,17 @@ from dropped_job import WORDS, Keep, topology
 from recovery_cases import finish, start
 
 from txstorm import CompositeSpout, TransactionalTopologyBuilder, run
-from txstorm.cli.replay_batch import BatchRequest, replay_batch
+from txstorm.books.books import Books
+from txstorm.cli.commands.replay_batch import BatchRequest, replay_batch
 from txstorm.errors import DataDirectoryError, InputError, StateError, TxstormError
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime.books import Books
-from txstorm.runtime.reading import SinkView, StateView
-from txstorm.runtime.recover import recover
-from txstorm.runtime.restoring import restore_savepoint
-from txstorm.runtime.rewind import rewind
-from txstorm.runtime.savepoints import create_savepoint
-from txstorm.runtime.snapshot import snapshot
-from txstorm.runtime.views import sql_views
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.operations.restore import restore_savepoint
+from txstorm.operations.rewind import rewind
+from txstorm.operations.savepoints import create_savepoint
+from txstorm.results.snapshot import snapshot
+from txstorm.results.topology_views import sql_views
+from txstorm.results.views import SinkView, StateView
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 HERE = Path(__file__).resolve().parent

@@ -12,7 +12,7 @@ from recovery_cases import check, sums
 
 from txstorm import run
 from txstorm.errors import TopologyFailed
-from txstorm.state.read import read_sink
+from txstorm.results.read import read_sink
 
 LAST = len(PLACES) + 2
 ROWS = [(txid, n) for txid in range(1, LAST + 1) for n in (2 * txid - 1, 2 * txid)]

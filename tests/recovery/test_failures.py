@@ -13,9 +13,9 @@ from watched import SETTINGS, Diary, Keep, Watched, watched_topology
 from txstorm import FailedException, ReportedFailedException, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import TopologyFailed
+from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_sink
 
 TXIDS = 10
 NUMBERS = list(range(1, 2 * TXIDS + 1))

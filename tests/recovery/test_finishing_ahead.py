@@ -13,8 +13,8 @@ from watched import Diary, Keep, Shelf, ShelfSpout, Watched, watched_topology
 
 from txstorm import FailedException, TransactionalTopologyBuilder, faults, run
 from txstorm.errors import TopologyFailed
+from txstorm.results.read import read_changes
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_changes
 
 NUMBERS = list(range(1, 21))
 ALONE = {"finish_ahead": True, "max_group_txids": 1, "max_spout_pending": 8, "max_pack_txids": 2}

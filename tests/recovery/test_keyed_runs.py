@@ -7,12 +7,12 @@ from watched import Shelf
 
 import txstorm
 from txstorm import rewind, run
+from txstorm.books.origin import Origin
 from txstorm.engine.local import LocalEngine
-from txstorm.runtime.origin import Origin
-from txstorm.runtime.replay_audit import audit
-from txstorm.runtime.replay_backfill import backfill
-from txstorm.runtime.replay_range import Span
-from txstorm.runtime.replay_records import Recording
+from txstorm.replay.audit import audit
+from txstorm.replay.backfill import backfill
+from txstorm.replay.ranges import Span
+from txstorm.replay.recording import Recording
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 from txstorm.testing import TopologyTestDriver
 

@@ -14,6 +14,7 @@ import pytest
 from crash_job import SPOUTS, TXIDS
 from large_net import Keep, Key, Merged, SparkWritten, Telling, over, tables, topology
 from recovery_cases import KILLED, check, check_tiling, content, eventually
+from table_ranges import table_ranges
 from test_lost_ledger import lose, one_published
 from watched import Diary, Shelf, ShelfSpout
 
@@ -21,14 +22,13 @@ from txstorm import FailedException, faults, run
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import StateError, TxstormError
-from txstorm.runtime.recover import recover
-from txstorm.runtime.replay_audit import audit
-from txstorm.runtime.replay_range import Span
-from txstorm.runtime.replay_records import Recording
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.replay.audit import audit
+from txstorm.replay.ranges import Span
+from txstorm.replay.recording import Recording
+from txstorm.results.read import read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import read_sink, read_state
-from txstorm.state.staging import STAGED
+from txstorm.storage.tables.staging import STAGED
 
 LARGE = {"large_commit_rows": 8}
 DRIVER = {"large_commit_rows": None, "large_commit_bytes": None}

@@ -12,10 +12,10 @@ import pytest
 
 from txstorm import BasicBolt, FailedException, TransactionalTopologyBuilder, run
 from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters
-from txstorm.runtime.retry import LetterLimit
+from txstorm.results.read import read_letters, read_sink
+from txstorm.runtime.failures import LetterLimit
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
-from txstorm.state.read import read_letters, read_sink
 
 
 class Shaky(BasicBolt):

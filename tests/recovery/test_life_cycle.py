@@ -21,16 +21,16 @@ from recovery_cases import HERE, check, environment, eventually, finish, open_bo
 from watched import Diary
 
 from txstorm import run
+from txstorm.books.requests import Request, put_request, read_request
 from txstorm.errors import BusyError, DataDirectoryError, HeldError, InputError, NotRunningError
-from txstorm.ledger import names
+from txstorm.ledger import paths as names
 from txstorm.ledger.lease import utc_now
+from txstorm.ledger.port import Put
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.ledger.store import Put
-from txstorm.runtime.asking import Waiting, activate, deactivate, kill, rebalance
+from txstorm.operations.lifecycle import Waiting, activate, deactivate, kill, rebalance
+from txstorm.operations.status import list_topologies, read_inspection, read_status
+from txstorm.results.read import read_state
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.lifecycle import list_topologies, read_inspection, read_status
-from txstorm.runtime.requests import Request, put_request, read_request
-from txstorm.state.read import read_state
 
 JOB = HERE / "life_job.py"
 SHORT = Waiting(patience=0.5)

@@ -15,9 +15,9 @@ from recovery_cases import KILLED, Forks, check, content, open_books
 from servers.kafka_reading import committed_records
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
-from txstorm.runtime.recover import recover
-from txstorm.runtime.savepoints import create_savepoint, delete_savepoint, list_savepoints
-from txstorm.state.staging import STAGED
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
+from txstorm.storage.tables.staging import STAGED
 
 pytestmark = pytest.mark.integration
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from crash_job import TXIDS, lines
 from recovery_cases import KILLED, check, content, open_books
+from table_ranges import table_ranges
 
 from txstorm import snapshot
-from txstorm.state.ranges import table_ranges
 
 pytestmark = pytest.mark.integration
 

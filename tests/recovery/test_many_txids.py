@@ -11,8 +11,8 @@ import pytest
 
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
+from txstorm.results.read import read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import read_state
 
 STEP = 100_000
 """Transactions between two starts."""

@@ -12,10 +12,10 @@ from recovery_cases import HERE, KILLED, Content, check, content, eventually, fi
 
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
-from txstorm.state.intent import decode
-from txstorm.state.outside import OutsideStore
-from txstorm.state.staging import STAGED
-from txstorm.state.table import Owner
+from txstorm.state.external.registry import OutsideStore
+from txstorm.storage.tables.intent import decode
+from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.table import Owner
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ from recovery_cases import KILLED, check, content
 import txstorm
 from txstorm import run
 from txstorm.cli.main import execute
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
-from txstorm.runtime.recover import recover
-from txstorm.runtime.replay import replay_txid
-from txstorm.state.read import read_state
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.replay.single import replay_txid
+from txstorm.results.read import read_state
 
 MERGE = ("--layout", "merge")
 POINTS = ("p5.staged.after", "p6.after", "p7.1.before", "merge.staged", "p7.1.written", "p7.1.after", "p8.before")

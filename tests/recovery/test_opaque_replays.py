@@ -11,8 +11,8 @@ from shelf_job import KINDS
 from watched import Diary, Shelf, watched_topology
 
 from txstorm import FailedException, run
-from txstorm.state.read import read_changes, read_sink, read_state
-from txstorm.state.staging import STAGED
+from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.storage.tables.staging import STAGED
 
 JOB = HERE / "shelf_job.py"
 both_kinds = pytest.mark.parametrize("kind", KINDS)

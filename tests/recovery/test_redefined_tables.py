@@ -13,14 +13,14 @@ from redefined_job import Keep, tables, topology
 
 from txstorm import KeyedState, TransactionalTopologyBuilder, run
 from txstorm.errors import FencedError, StateError, TxstormError
-from txstorm.runtime.reading import SinkView, StateView
-from txstorm.runtime.recover import recover
-from txstorm.runtime.rewind import rewind
-from txstorm.runtime.snapshot import snapshot
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.operations.rewind import rewind
+from txstorm.results.snapshot import snapshot
+from txstorm.results.views import SinkView, StateView
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.owner import Owner, TableRef
-from txstorm.state.schema import sink_schema
-from txstorm.state.table import DeltaTableState
+from txstorm.storage.rows.schema import sink_schema
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 
 JOB = Path(__file__).resolve().parent / "redefined_job.py"
 LAYOUTS = ["", "merge-"]

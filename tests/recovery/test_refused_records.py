@@ -20,8 +20,8 @@ from txstorm.engine.local import LocalEngine
 from txstorm.errors import EmitError, SpoutError
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
-from txstorm.spouts.delimited import CsvFormat
-from txstorm.spouts.lines import JsonLinesFormat, TextFormat
+from txstorm.spouts.files.csv_records import CsvFormat
+from txstorm.spouts.files.lines import JsonLinesFormat, TextFormat
 
 BAD_TEXT = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 1, 2, 3], np.int32)), pa.py_buffer(b"a\xffc"))
 
@@ -178,8 +178,8 @@ class Pieces:
 
 def test_records_are_found_and_refused_the_same_however_they_are_cut(tmp_path, monkeypatch):
     """Random bytes of the kind that breaks CSV readers: each record is emitted or refused, once, at any batch size."""
-    from txstorm.spouts import lines
-    from txstorm.spouts.extents import Position, segments
+    from txstorm.spouts.files import lines
+    from txstorm.spouts.files.ranges import Position, segments
 
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

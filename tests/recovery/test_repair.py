@@ -12,10 +12,10 @@ from watched import Diary
 from txstorm import faults, run
 from txstorm.errors import BlockedError, HeldError, InputError, TableCorrupt
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime.asking import kill
-from txstorm.runtime.lifecycle import read_inspection, read_status
-from txstorm.runtime.repair import abandon
-from txstorm.state.read import read_state
+from txstorm.operations.lifecycle import kill
+from txstorm.operations.repair import abandon
+from txstorm.operations.status import read_inspection, read_status
+from txstorm.results.read import read_state
 
 
 @pytest.fixture

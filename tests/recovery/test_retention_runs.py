@@ -9,9 +9,9 @@ from recovery_cases import KILLED, content, eventually, open_books
 import txstorm
 from txstorm import run
 from txstorm.errors import InputError, StateError
-from txstorm.ledger.names import KEPT
+from txstorm.ledger.paths import KEPT
 from txstorm.runtime import retention, session
-from txstorm.state.history import read_history
+from txstorm.storage.tables.history import read_history
 
 SHORT = ("--set", "history_retention=0.001")
 SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 1}

@@ -14,10 +14,10 @@ import txstorm
 from txstorm import faults, rewind, run
 from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, HeldError, InputError, StateError
-from txstorm.ledger.names import REWIND
-from txstorm.runtime.lifecycle import read_status
-from txstorm.runtime.recover import recover
-from txstorm.state.rewind import Rewind
+from txstorm.ledger.paths import REWIND
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.operations.status import read_status
+from txstorm.recovery.rewind import Rewind
 
 TABLES = 5
 

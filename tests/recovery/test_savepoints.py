@@ -9,12 +9,12 @@ from recovery_cases import content, open_books
 
 import txstorm
 from txstorm import run
+from txstorm.books.savepoint import Savepoint, kept_versions
 from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, InputError, LedgerCorrupt, StateError, TableCorrupt
-from txstorm.ledger.names import savepoint_path
-from txstorm.runtime.moving import copy_ledger
-from txstorm.runtime.recover import recover
-from txstorm.state.savepoint import Savepoint, kept_versions
+from txstorm.ledger.paths import savepoint_path
+from txstorm.operations.move_ledger import copy_ledger
+from txstorm.operations.rebuild_ledger import recover
 
 SETTINGS = {"max_spout_pending": 4, "max_pack_txids": 2, "max_group_txids": 2}
 

@@ -17,7 +17,7 @@ from servers.family import end_session, members
 from servers.spark import cluster, home, hosts, is_executor
 from watched import Diary
 
-from txstorm.state.read import read_sink, read_state
+from txstorm.results.read import read_sink, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -7,9 +7,9 @@ import pytest
 from recovery_cases import HERE, KILLED, check_tiling, finish, start
 from spark_writer_job import main
 
-from txstorm.clients.delta import DeltaHandle
-from txstorm.runtime.rewind import rewind
-from txstorm.state.read import read_sink, read_state
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.operations.rewind import rewind
+from txstorm.results.read import read_sink, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 JOB = HERE / "spark_writer_job.py"

@@ -14,15 +14,15 @@ from recovery_cases import eventually, open_books
 from watched import Diary
 
 from txstorm import run
+from txstorm.books.books import Books, Identity
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, TxstormError
 from txstorm.ledger.lease import FileLease
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.runtime.asking import deactivate, kill
-from txstorm.runtime.books import Books, Identity
+from txstorm.operations.lifecycle import deactivate, kill
+from txstorm.operations.status import read_status
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.lifecycle import read_status
 from txstorm.runtime.standby import real_end
 from txstorm.state.store import StateStore
 

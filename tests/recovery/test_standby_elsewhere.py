@@ -19,12 +19,12 @@ from servers.running import ZooKeeper
 from watched import Diary
 
 from txstorm import run
+from txstorm.books.books import Books
 from txstorm.errors import FencedError
-from txstorm.ledger.zookeeper import ZooKeeperLedger
-from txstorm.runtime.asking import kill
-from txstorm.runtime.books import Books
+from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
+from txstorm.operations.lifecycle import kill
 from txstorm.runtime.handle import RunHandle
-from txstorm.state.history import read_history
+from txstorm.storage.tables.history import read_history
 
 pytestmark = pytest.mark.integration
 

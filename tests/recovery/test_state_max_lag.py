@@ -10,9 +10,9 @@ from recovery_cases import HERE, KILLED, eventually, start
 
 import txstorm
 from txstorm import run
-from txstorm.clients.delta import DeltaHandle
-from txstorm.state import versions
-from txstorm.state.read import read_state
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.results.read import read_state
+from txstorm.storage.tables import as_of as versions
 
 JOB = HERE / "lag_job.py"
 SOON = {"state_max_lag": 0.2}

@@ -13,9 +13,9 @@ from watched import Diary, Endless, watched_topology
 
 from txstorm import run
 from txstorm.errors import FencedError, HeldError, StoppedError
+from txstorm.results.read import open_table, read_sink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.read import open_table, read_sink
-from txstorm.state.table import TableRef
+from txstorm.storage.tables.table import TableRef
 
 JOB = HERE / "endless_job.py"
 

@@ -22,8 +22,8 @@ from txstorm import (
 )
 from txstorm.api.state import SinkTable
 from txstorm.faults import InjectedFault
+from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from txstorm.state.read import read_changes, read_sink, read_state
 
 # What committers did around a crash is counted: it is to find one group in their hands, not two.
 ONE_GROUP = {"max_group_txids": 1, "finish_ahead": False}

@@ -21,13 +21,13 @@ from txstorm import (
     PartitionedTransactionalSpout,
     run,
 )
-from txstorm.clients.zookeeper import ZooKeeperSession
-from txstorm.clients.zookeeper_values import Verify
+from txstorm.clients.zookeeper.session import ZooKeeperSession
+from txstorm.clients.zookeeper.values import Verify
 from txstorm.errors import FencedError
-from txstorm.ledger.blobs import decode_value
 from txstorm.ledger.open import open_ledger
+from txstorm.ledger.values import decode_value
+from txstorm.operations.status import read_inspection, read_status
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.lifecycle import read_inspection, read_status
 from txstorm.spouts import MemoryTransactionalSpout
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.names import near
-from txstorm.cli.frames import is_internal
 from txstorm.cli.output import escaped
+from txstorm.cli.tracebacks import is_internal
 from txstorm.errors import InputError, StoppedError
 from txstorm.topology.graph import Topology
 

@@ -17,11 +17,11 @@ from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, st
 from txstorm.cli.screen import Screen, screen_for
 from txstorm.cli.tables import PlainTable
 from txstorm.monitor.progress import Snapshot
+from txstorm.results.views import committed_txid
 from txstorm.runtime.failure import letters_command
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.reading import committed_txid
 from txstorm.runtime.run import run
-from txstorm.runtime.watching import Watcher
+from txstorm.runtime.watch import Watcher
 from txstorm.topology.graph import Topology
 
 POLL = 0.2

@@ -20,8 +20,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from txstorm.cli.frames import without_internals
 from txstorm.cli.tables import PlainTable
+from txstorm.cli.tracebacks import without_internals
 from txstorm.errors import KilledError, TopologyError, TxstormError
 
 WIDE = 1 << 20

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from txstorm.api.names import near
-from txstorm.cli.frames import place, trace
+from txstorm.cli.tracebacks import place, trace
 from txstorm.errors import InputError, TxstormError
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology

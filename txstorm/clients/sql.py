@@ -11,7 +11,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any
 
-from txstorm.api.maps import MapMark, MapRow
+from txstorm.api.external import MapMark, MapRow
 from txstorm.errors import InputError, MissingDependency, StateError
 
 try:
@@ -27,7 +27,7 @@ _ID_BYTES = 20
 
 
 class SqlAlchemyBackend:
-    """A `txstorm.api.maps.MarkedMapBackend` in one table of a database; rows and mark change in one transaction.
+    """A `txstorm.api.external.MarkedMapBackend` in one table of a database; rows and mark change in one transaction.
 
     The table and ``txstorm_marks`` are made when they are first needed. Statements take at most `CHUNK` keys.
 
@@ -63,7 +63,7 @@ class SqlAlchemyBackend:
         return cls(make, table)
 
     def multi_get(self, keys: Sequence[str]) -> list[MapRow | None]:
-        """See `txstorm.api.maps.MapBackend`."""
+        """See `txstorm.api.external.MapBackend`."""
         found: dict[str, MapRow] = {}
         rows = self._rows.c
         columns = [rows.id, rows.value, rows.txid, rows.timeline, rows.prev]
@@ -75,12 +75,12 @@ class SqlAlchemyBackend:
         return [found.get(one) for one in ids]
 
     def multi_put(self, rows: Mapping[str, MapRow | None]) -> None:
-        """See `txstorm.api.maps.MapBackend`."""
+        """See `txstorm.api.external.MapBackend`."""
         with self._transaction() as connection:
             self._put(connection, rows)
 
     def mark(self) -> MapMark | None:
-        """See `txstorm.api.maps.MarkedMapBackend`."""
+        """See `txstorm.api.external.MarkedMapBackend`."""
         marks = self._marks.c
         columns = [marks[name] for name in MapMark.__slots__]
         with self._transaction() as connection:
@@ -88,7 +88,7 @@ class SqlAlchemyBackend:
         return None if found is None else MapMark(*found)
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
-        """See `txstorm.api.maps.MarkedMapBackend`. The mark comes first: its row is locked until the end."""
+        """See `txstorm.api.external.MarkedMapBackend`. The mark comes first: its row is locked until the end."""
         with self._transaction() as connection:
             if not self._move_mark(connection, expected, mark):
                 connection.rollback()

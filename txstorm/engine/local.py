@@ -10,12 +10,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from txstorm.engine.cargo import Cargo
-from txstorm.engine.collector import Observe
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
 from txstorm.engine.program import Program
-from txstorm.engine.share import run_share
-from txstorm.engine.task import StageTask
+from txstorm.engine.task.collector import Observe
+from txstorm.engine.task.commit_job import run_share
+from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError
 
 A = TypeVar("A")

@@ -10,10 +10,10 @@ from typing import Any
 import cloudpickle
 
 from txstorm.api.context import TaskContext
-from txstorm.api.copies import copied
 from txstorm.api.output import StreamDeclaration
+from txstorm.copies import copied
 from txstorm.errors import InputError
-from txstorm.plan.large import Tables, spread_tables
+from txstorm.plan.commit_jobs import Tables, spread_tables
 from txstorm.plan.stages import Edge, Plan, Stage
 from txstorm.topology.graph import Component, Kind
 

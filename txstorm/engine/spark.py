@@ -17,8 +17,8 @@ from txstorm.engine.cargo import Cargo, decode, encode
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
 from txstorm.engine.program import Program, digest_of
-from txstorm.engine.share import as_cargo, of_cargo, run_share
-from txstorm.engine.task import StageTask
+from txstorm.engine.task.commit_job import as_cargo, of_cargo, run_share
+from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError, InputError, SessionLost, TxstormError
 
 log = logging.getLogger("txstorm.spark")

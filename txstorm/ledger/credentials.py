@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txstorm.errors import InputError
-from txstorm.ledger.specs import DELTA, ZOOKEEPER, LedgerSpec, parse_ledger
+from txstorm.ledger.location import DELTA, ZOOKEEPER, LedgerSpec, parse_ledger
 
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
@@ -95,7 +95,7 @@ def _hosts(spec: LedgerSpec) -> list[str]:
 
 
 def _with_ports(spec: LedgerSpec, settings: Settings | None) -> list[str]:
-    from txstorm.ledger.zookeeper_place import checked_hosts  # loads what looking at other ledgers need not wait for
+    from txstorm.ledger.zookeeper.location import checked_hosts  # loads what looking at other ledgers need not wait for
     from txstorm.topology.settings import Settings
 
     return checked_hosts(spec.hosts, (settings or Settings()).zookeeper_port).split(",")

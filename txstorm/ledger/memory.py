@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from txstorm.errors import TxstormError
 from txstorm.ledger.lease import Clock, Holder, held_error, lost_error, this_process, utc_now
-from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome
+from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names, outcome
 
 _NAME = "the ledger in memory"
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from txstorm.clients.durable import PRIVATE, make_directories
+from txstorm.clients.files import PRIVATE, make_directories
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
-from txstorm.ledger import names
-from txstorm.ledger.blobs import decode_value
+from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import SecretRefused, check_named, over_tls
+from txstorm.ledger.location import DELTA, MEMORY, SQLITE, ZOOKEEPER, LedgerSpec, parse_ledger, without_credentials
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
 from txstorm.ledger.place import default_ledger, recorded_ledger, recorded_settings
-from txstorm.ledger.specs import DELTA, MEMORY, SQLITE, ZOOKEEPER, LedgerSpec, parse_ledger, without_credentials
+from txstorm.ledger.port import Ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.ledger.sqlite_file import BUSY
-from txstorm.ledger.store import Ledger
+from txstorm.ledger.values import decode_value
 
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
@@ -97,12 +97,12 @@ def open_spec(
                 make_durable_directory(path.parent)
         return SqliteLedger(path, create=create, read_only=read_only, busy=busy)
     if ledger.kind == DELTA:
-        from txstorm.ledger.delta import DeltaLedger
+        from txstorm.ledger.delta.ledger import DeltaLedger
 
         return DeltaLedger(ledger.place, create=create, read_only=read_only)
     if ledger.kind == MEMORY:
         return _in_memory(directory, create=create)
-    from txstorm.ledger.zookeeper_open import open_zookeeper
+    from txstorm.ledger.zookeeper.open import open_zookeeper
 
     return open_zookeeper(ledger.hosts, ledger.chroot, settings, create=create, read_only=read_only)
 
@@ -132,12 +132,12 @@ def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | Non
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
     if ledger.kind == DELTA:
-        from txstorm.ledger.delta import DeltaLedger
+        from txstorm.ledger.delta.ledger import DeltaLedger
 
         return DeltaLedger.is_there(ledger.place)
     if ledger.kind == MEMORY:
         return data_dir.absolute() in _memory
-    from txstorm.ledger.zookeeper_open import zookeeper_is_there
+    from txstorm.ledger.zookeeper.open import zookeeper_is_there
 
     return zookeeper_is_there(ledger.hosts, ledger.chroot, settings)
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txstorm.clients.durable import write_durably
+from txstorm.clients.files import write_durably
 from txstorm.clients.local_file import read_whole
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.ledger.specs import SQLITE, LedgerSpec, parse_ledger
+from txstorm.ledger.location import SQLITE, LedgerSpec, parse_ledger
 
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings

@@ -10,8 +10,8 @@ from typing import Any
 
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.errors import LedgerCorrupt, OrderError
-from txstorm.ledger.blobs import decode_value, encode_value
-from txstorm.ledger.store import Check, Delete, Ledger, Op, Put
+from txstorm.ledger.port import Check, Delete, Ledger, Op, Put
+from txstorm.ledger.values import decode_value, encode_value
 
 Init = Callable[[int, Any], Any]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.lease import Clock, FileLease, poll_free, utc_now
+from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names, outcome, pass_deleted
 from txstorm.ledger.sqlite_file import BUSY, Guard, connect, create_file, entry_crc, translated
-from txstorm.ledger.store import Entry, Op, check_ops, checked_path, child_names, outcome, pass_deleted
 
 _PATHS = "SELECT path FROM kv"
 _ENTRIES = "SELECT path, value, version FROM kv"

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from txstorm.clients.durable import sync_file, sync_names
+from txstorm.clients.files import sync_file, sync_names
 from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, TxstormError
 from txstorm.ledger.lease import LINUX, lock_bytes
 

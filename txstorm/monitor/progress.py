@@ -13,8 +13,8 @@ from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import counted
-from txstorm.api.shown import facts, time_of
 from txstorm.coordinator.machine import State
+from txstorm.display import facts, time_of
 
 log = logging.getLogger("txstorm.monitor")
 RECENT = 100

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from txstorm.api.maps import MapState
+from txstorm.api.external import MapState
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
-from txstorm.plan.large import obstacles
+from txstorm.plan.commit_jobs import obstacles
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.view import kind_word, plural, printable
+from txstorm.topology.pictures.model import kind_word, plural, printable
 
 
 @dataclass(frozen=True)

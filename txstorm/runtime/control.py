@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from txstorm.coordinator import events as ev
-from txstorm.coordinator.machine import State
-from txstorm.errors import FencedError, InputError, TxstormError
-from txstorm.ledger import names
-from txstorm.ledger.lease import utc_now
-from txstorm.ledger.store import Op
-from txstorm.monitor.progress import Monitor
-from txstorm.runtime.requests import (
+from txstorm.books.requests import (
     ACTIVATE,
     DEACTIVATE,
     KILL,
@@ -29,6 +22,13 @@ from txstorm.runtime.requests import (
     no_request,
     read_request,
 )
+from txstorm.coordinator import events as ev
+from txstorm.coordinator.machine import State
+from txstorm.errors import FencedError, InputError, TxstormError
+from txstorm.ledger import paths as names
+from txstorm.ledger.lease import utc_now
+from txstorm.ledger.port import Op
+from txstorm.monitor.progress import Monitor
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced

@@ -17,21 +17,21 @@ from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
 from txstorm.coordinator.machine import State, initial, step
-from txstorm.engine.commit import CommitFailed, input_bytes
-from txstorm.engine.failures import RAISED
 from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
-from txstorm.engine.task import sweep_spilled
+from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
+from txstorm.engine.task.error_rows import RAISED
+from txstorm.engine.task.stage import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.commit_line import CommitLine
+from txstorm.runtime.batches.packs import Job, Jobs
+from txstorm.runtime.commit.outcome import Outcome, Ready, batch_digest, progress_list
+from txstorm.runtime.commit.thread import CommitLine
 from txstorm.runtime.control import Control
+from txstorm.runtime.event_queue import Waiters
 from txstorm.runtime.failure import batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.inbox import Inbox
-from txstorm.runtime.jobs import Job, Jobs
-from txstorm.runtime.outcome import Outcome, Ready, batch_digest, progress_list
+from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
-from txstorm.runtime.upkeep import Upkeep
-from txstorm.runtime.waiters import Waiters
 
 log = logging.getLogger("txstorm.driver")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import txstorm.errors
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.engine.failures import error_row
 from txstorm.engine.port import LIMIT, ErrorRow
+from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import InputError, TooManyDeadLetters, TopologyError, TopologyFailed, TxstormError
 
 

@@ -14,20 +14,20 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
-from txstorm.api.shown import Facts
-from txstorm.engine.collecting import BETWEEN, seldom_collected
+from txstorm.books.savepoint import Savepoint
+from txstorm.display import Facts
+from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
+from txstorm.operations.savepoints import create_savepoint
 from txstorm.plan.explain import explain
+from txstorm.results.snapshot import TopologySnapshot, snapshot
+from txstorm.results.topology_views import register_views
+from txstorm.results.views import DeadLettersView, SinkView, StateView, read_directory_history
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failure import letters_command, system_failure
-from txstorm.runtime.reading import DeadLettersView, SinkView, StateView, read_directory_history
-from txstorm.runtime.savepoints import create_savepoint
 from txstorm.runtime.session import Session
-from txstorm.runtime.snapshot import TopologySnapshot, snapshot
 from txstorm.runtime.standby import real_end
-from txstorm.runtime.views import register_views
-from txstorm.state.savepoint import Savepoint
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")

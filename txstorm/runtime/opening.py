@@ -12,38 +12,38 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
-from txstorm.engine.collector import Observe
-from txstorm.engine.letters import TABLE_SCHEMA
+from txstorm.books.books import Books, Identity
+from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
+from txstorm.books.origin import Origin
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
+from txstorm.engine.task.collector import Observe
+from txstorm.engine.task.letters import TABLE_SCHEMA
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.credentials import named_ledger
+from txstorm.ledger.location import ZOOKEEPER, LedgerSpec
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
 from txstorm.ledger.place import record_ledger
-from txstorm.ledger.specs import ZOOKEEPER, LedgerSpec
-from txstorm.ledger.zookeeper_place import zookeeper_spec
+from txstorm.ledger.zookeeper.location import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
-from txstorm.runtime.books import Books, Identity
-from txstorm.runtime.commits import Committer
-from txstorm.runtime.directory import VERSION, check_directory, make_directory, was_run, write_format
-from txstorm.runtime.gate import Gate, Window
-from txstorm.runtime.large import LargeCommits
-from txstorm.runtime.leading import Decided, check, complete, take_over
-from txstorm.runtime.origin import Origin
+from txstorm.recovery.rewinding import finish_rewind
+from txstorm.recovery.roster import check_roster, record, sources_of
+from txstorm.recovery.take_over import Decided, check, complete, take_over
+from txstorm.runtime.batches.admission import Gate, Window
+from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.commit.finisher import Committer
+from txstorm.runtime.commit.job import LargeCommits
+from txstorm.runtime.failures import Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.patience import Patience
-from txstorm.runtime.planning import Planning
 from txstorm.runtime.retention import Retention
-from txstorm.runtime.retry import Failure, LetterLimit, RetryPolicy
-from txstorm.runtime.rewinding import finish_rewind
-from txstorm.runtime.roster import check_roster, record, sources_of
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
-from txstorm.runtime.writers import let_go, spark_writer
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
-from txstorm.state.declared import LETTERS_REF
-from txstorm.state.spark_writer import SparkWriter
 from txstorm.state.store import StateStore
+from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.spark_writer import SparkWriter
+from txstorm.storage.tables.writers import let_go, spark_writer
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from txstorm.books.books import Books
 from txstorm.errors import AwayError, BlockedError
-from txstorm.runtime.books import Books
-from txstorm.runtime.concluding import Concluder, pause_after
+from txstorm.runtime.commit.publisher import Concluder, pause_after
 
 log = logging.getLogger("txstorm.open")
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import partial
 
 from txstorm import faults
-from txstorm.runtime.books import Books
-from txstorm.state.history import HISTORY
-from txstorm.state.horizon import find_horizon, prune_history
-from txstorm.state.intent import CHANGES, STATE
-from txstorm.state.retention import Steps, keep_only, prune_changes, retain_table
-from txstorm.state.savepoint import kept_versions
+from txstorm.books.books import Books
+from txstorm.books.savepoint import kept_versions
 from txstorm.state.store import StateStore
-from txstorm.state.table import TableRef
+from txstorm.storage.tables.history import HISTORY
+from txstorm.storage.tables.intent import CHANGES, STATE
+from txstorm.storage.tables.table import TableRef
+from txstorm.storage.upkeep.horizon import find_horizon, prune_history
+from txstorm.storage.upkeep.retention import Steps, keep_only, prune_changes, retain_table
 
 log = logging.getLogger("txstorm.retention")
 

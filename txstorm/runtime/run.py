@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from txstorm.books.data_directory import default_directory
+from txstorm.books.origin import origin_of, warn_of_random_seed
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Listener, Monitor
-from txstorm.runtime.directory import default_directory
 from txstorm.runtime.failure import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
-from txstorm.runtime.origin import origin_of, warn_of_random_seed
 from txstorm.runtime.standby import Tell, closed_on_error, teller
 from txstorm.topology.graph import Topology
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
+from txstorm.books.books import Books, Identity
 from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
-from txstorm.ledger import names
-from txstorm.ledger.store import Delete, Op
+from txstorm.ledger import paths as names
+from txstorm.ledger.port import Delete, Op
 from txstorm.plan.stages import compile_plan
-from txstorm.runtime.books import Books, Identity
-from txstorm.runtime.commits import Committer
-from txstorm.runtime.gate import Gate, Window
-from txstorm.runtime.planning import Planning
+from txstorm.runtime.batches.admission import Gate, Window
+from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.commit.finisher import Committer
+from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.retention import Retention
-from txstorm.runtime.retry import RetryPolicy
 from txstorm.runtime.standby import real_end
-from txstorm.state.history import append_history
 from txstorm.state.store import StateStore
+from txstorm.storage.tables.history import append_history
 from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 

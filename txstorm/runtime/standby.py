@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from txstorm.books.books import Books
 from txstorm.engine.port import Engine
 from txstorm.errors import FencedError, HeldError, InputError, KilledError, TxstormError
-from txstorm.runtime.books import Books
 
 log = logging.getLogger("txstorm.standby")
 Tell = Callable[[str], None]

@@ -20,7 +20,7 @@ from txstorm.api.tuples import Tuple
 from txstorm.errors import SettingError, StateError
 
 if TYPE_CHECKING:
-    from txstorm.clients.kafka_producer import KafkaWriter, Settings
+    from txstorm.clients.kafka.producer import KafkaWriter, Settings
 
 COLUMNS = {"key": bytes, "value": bytes, "timestamp": int}
 _SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.int64())])
@@ -49,7 +49,7 @@ class KafkaSink(BatchBolt, Committer):
         value: all fields of the tuple, as a JSON object, when it is not given.
         timestamp: a field with a datetime, or with milliseconds since 1970; without it, the transaction's time.
         settings: more client settings of librdkafka, or a function that gives them. They stay in the driver.
-        options: see `txstorm.clients.kafka_producer.KafkaWriter`.
+        options: see `txstorm.clients.kafka.producer.KafkaWriter`.
 
     Raises:
         SettingError: an argument is impossible.
@@ -128,7 +128,7 @@ class KafkaSink(BatchBolt, Committer):
 
 def _writer(topic: str, servers: str, options: Mapping[str, Any]) -> KafkaWriter:
     # Where a copy of the sink is unpickled, such as in Spark's workers, confluent-kafka need not be there.
-    from txstorm.clients.kafka_producer import KafkaWriter
+    from txstorm.clients.kafka.producer import KafkaWriter
 
     try:
         return KafkaWriter(topic, servers, **options)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from txstorm.spouts.files import FileSpout
+from txstorm.spouts.files.spout import FileSpout
 from txstorm.spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 if TYPE_CHECKING:
-    from txstorm.spouts.kafka import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
-    from txstorm.spouts.kafka_decode import Avro
+    from txstorm.spouts.kafka.decode import Avro
+    from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 
 __all__ = [
     "Avro",
@@ -23,9 +23,9 @@ __all__ = [
 
 # Their client is an extra: they are loaded when they are first used.
 _HOME = {
-    "Avro": "txstorm.spouts.kafka_decode",
-    "OpaqueTransactionalKafkaSpout": "txstorm.spouts.kafka",
-    "TransactionalKafkaSpout": "txstorm.spouts.kafka",
+    "Avro": "txstorm.spouts.kafka.decode",
+    "OpaqueTransactionalKafkaSpout": "txstorm.spouts.kafka.spout",
+    "TransactionalKafkaSpout": "txstorm.spouts.kafka.spout",
 }
 
 

@@ -20,9 +20,7 @@ from typing import Any, TypeVar
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.composite import AnySpout, CompositeSpout
 from txstorm.api.context import TaskContext
-from txstorm.api.copies import copied
 from txstorm.api.output import Collector
-from txstorm.api.signatures import misfits
 from txstorm.api.spout import (
     NOT_READY,
     CommitterEmitter,
@@ -37,14 +35,16 @@ from txstorm.api.spout import (
     SpoutCoordinator,
     TransactionalSpout,
 )
+from txstorm.copies import copied
 from txstorm.errors import MetadataError, SpoutError
+from txstorm.signatures import misfits
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
 from txstorm.spouts.notices import Notices
 from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter
 from txstorm.spouts.port import SpoutPlanner as SpoutPlanner
 from txstorm.spouts.port import SpoutTask as SpoutTask
-from txstorm.spouts.returned import WatchedCollector, calling, partition_count
-from txstorm.spouts.returned import storable as storable
+from txstorm.spouts.user_calls import WatchedCollector, calling, partition_count
+from txstorm.spouts.user_calls import storable as storable
 
 log = logging.getLogger("txstorm.spout")
 

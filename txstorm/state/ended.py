@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import cast
 
-from txstorm.state.cache import Gone, Stored
-from txstorm.state.form import Arrays, Key, Value
+from txstorm.state.index.row_cache import Gone, Stored
+from txstorm.storage.rows.forms import Arrays, Key, Value
 
 
 @dataclass(frozen=True)

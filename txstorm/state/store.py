@@ -13,38 +13,38 @@ from pathlib import Path
 import pyarrow as pa
 
 from txstorm import faults
-from txstorm.api.maps import MapState
+from txstorm.api.external import MapState
 from txstorm.api.outlets import Outlet
 from txstorm.api.state import SPARK, KeyedState, SinkTable
-from txstorm.clients.delta import DeltaHandle, is_table
+from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
-from txstorm.state.collection import state_group
-from txstorm.state.compact import Compaction, Growth, Recent
-from txstorm.state.declared import Declaration, declarations, letters_declaration
-from txstorm.state.expiring import Expiring
-from txstorm.state.gathering import Gathering, are_many, small_files
-from txstorm.state.group import CommitGroup as CommitGroup
-from txstorm.state.group import Member, States, Tables
-from txstorm.state.history import HISTORY, describe_history
-from txstorm.state.index import Bounds, StateIndex
-from txstorm.state.indexing import opened_index
-from txstorm.state.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
-from txstorm.state.maps import MapGroup
-from txstorm.state.outside import OutsideStore
-from txstorm.state.properties import DEFAULT_SECONDS, log_properties
-from txstorm.state.properties import recorded as recorded_properties
-from txstorm.state.readers import removing
-from txstorm.state.recovery import check_tables as check_tables
-from txstorm.state.recovery import raise_epochs as raise_epochs
-from txstorm.state.recovery import roll_forward as roll_forward
-from txstorm.state.recovery import table_ref
-from txstorm.state.retention import Steps
-from txstorm.state.schema import TXID
-from txstorm.state.sink import SinkGroup
-from txstorm.state.spark_writer import SparkWriter
-from txstorm.state.sweep import kept_by, remove_own, sweep_table
-from txstorm.state.table import DeltaTableState, Owner, TableRef
-from txstorm.state.together import together
+from txstorm.recovery.table_checks import check_tables as check_tables
+from txstorm.recovery.table_checks import raise_epochs as raise_epochs
+from txstorm.recovery.table_checks import roll_forward as roll_forward
+from txstorm.recovery.table_checks import table_ref
+from txstorm.state.collections import state_group
+from txstorm.state.commit_group import CommitGroup as CommitGroup
+from txstorm.state.commit_group import Member, States, Tables
+from txstorm.state.external.maps import MapGroup
+from txstorm.state.external.registry import OutsideStore
+from txstorm.state.index.index import Bounds, StateIndex
+from txstorm.state.index.open import opened_index
+from txstorm.state.parallel import together
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.declared import Declaration, declarations, letters_declaration
+from txstorm.storage.tables.expiring import Expiring
+from txstorm.storage.tables.history import HISTORY, describe_history
+from txstorm.storage.tables.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
+from txstorm.storage.tables.properties import DEFAULT_SECONDS, log_properties
+from txstorm.storage.tables.properties import recorded as recorded_properties
+from txstorm.storage.tables.spark_writer import SparkWriter
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.upkeep.compaction import Compaction, Growth, Recent
+from txstorm.storage.upkeep.read_guard import removing
+from txstorm.storage.upkeep.retention import Steps
+from txstorm.storage.upkeep.small_files import Gathering, are_many, small_files
+from txstorm.storage.upkeep.sweep import kept_by, remove_own, sweep_table
 
 
 class StateStore:

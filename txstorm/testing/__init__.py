@@ -2,7 +2,7 @@
 
 `TopologyTestDriver` puts a topology into the hands of a test; `run_transcript` plays a file of steps against it; the
 ``check_…`` functions try a spout, state backend, ledger or engine of one's own. The pytest plugin
-`txstorm.testing.plugin` offers fixtures. `txstorm.testing.simulation` tries out txstorm itself in simulated worlds.
+`txstorm.testing.plugin` offers fixtures. `txstorm.simulation` tries out txstorm itself in simulated worlds.
 
 The names are loaded when they are first used: pytest imports the plugin in every project it is installed for.
 """
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
+    from txstorm.testing.checks.engines import check_engine
+    from txstorm.testing.checks.ledger_checks import check_ledger
+    from txstorm.testing.checks.rules import CheckFailed
+    from txstorm.testing.checks.spouts import check_opaque_spout, check_transactional_spout
+    from txstorm.testing.checks.state_checks import check_state
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
-    from txstorm.testing.engine_checks import check_engine
-    from txstorm.testing.ledger_checks import check_ledger
-    from txstorm.testing.rules import CheckFailed
-    from txstorm.testing.spout_checks import check_opaque_spout, check_transactional_spout
-    from txstorm.testing.state_checks import check_state
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
@@ -29,12 +29,12 @@ _HOME = {
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
-    "check_engine": "txstorm.testing.engine_checks",
-    "check_ledger": "txstorm.testing.ledger_checks",
-    "CheckFailed": "txstorm.testing.rules",
-    "check_opaque_spout": "txstorm.testing.spout_checks",
-    "check_transactional_spout": "txstorm.testing.spout_checks",
-    "check_state": "txstorm.testing.state_checks",
+    "check_engine": "txstorm.testing.checks.engines",
+    "check_ledger": "txstorm.testing.checks.ledger_checks",
+    "CheckFailed": "txstorm.testing.checks.rules",
+    "check_opaque_spout": "txstorm.testing.checks.spouts",
+    "check_transactional_spout": "txstorm.testing.checks.spouts",
+    "check_state": "txstorm.testing.checks.state_checks",
     "run_transcript": "txstorm.testing.transcript",
 }
 

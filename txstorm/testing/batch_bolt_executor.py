@@ -13,8 +13,8 @@ from txstorm.api.context import CommitResources, TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.engine.arrow import batch_of_rows, rows_of_batch
-from txstorm.engine.bolts import Arrival, BoltRun
-from txstorm.engine.collector import OutputCollector
+from txstorm.engine.task.bolt_run import Arrival, BoltRun
+from txstorm.engine.task.collector import OutputCollector
 from txstorm.errors import InputError
 
 

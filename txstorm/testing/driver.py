@@ -14,8 +14,8 @@ from txstorm.engine.port import ErrorRow
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Monitor
+from txstorm.results.views import SinkView, StateView, read_directory_history
 from txstorm.runtime.opening import Clock, RunOptions, open_session
-from txstorm.runtime.reading import SinkView, StateView, read_directory_history
 from txstorm.runtime.session import Session
 from txstorm.testing.clock import ManualClock
 from txstorm.testing.emissions import Emission, Emissions

@@ -8,7 +8,7 @@ from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
-from txstorm.engine.collector import Emitted
+from txstorm.engine.task.collector import Emitted
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Emissions:
         self.partial: set[TransactionAttempt] = set()
 
     def observe(self, component: str, task: int, attempt: TransactionAttempt, emitted: Sequence[Emitted]) -> None:
-        """Take down what a task emitted; see `txstorm.engine.collector.Observe`."""
+        """Take down what a task emitted; see `txstorm.engine.task.collector.Observe`."""
         for one in emitted:
             rows = rows_of_batch(one.batch)
             self.log += [Emission(component, one.stream, task, attempt, values) for values in rows]

@@ -15,10 +15,10 @@ from txstorm.coordinator.status import AttemptStatus
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.monitor.progress import Monitor
+from txstorm.runtime.commit.outcome import Outcome
+from txstorm.runtime.commit.turn import Turn
 from txstorm.runtime.driver import Driver
-from txstorm.runtime.outcome import Outcome
 from txstorm.runtime.session import Session
-from txstorm.runtime.turn import Turn
 from txstorm.testing.emissions import Emissions
 
 T = TypeVar("T")

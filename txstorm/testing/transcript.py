@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.errors import InputError
+from txstorm.testing.checks.rules import CheckFailed
 from txstorm.testing.clock import ManualClock
 from txstorm.testing.driver import TopologyTestDriver
-from txstorm.testing.rules import CheckFailed
 from txstorm.topology.graph import Topology
 
 FORMAT, VERSION = "txstorm-transcript", 1

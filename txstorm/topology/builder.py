@@ -8,13 +8,13 @@ from typing import Any
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
+from txstorm.topology.checks.validate import Report, validate
+from txstorm.topology.components import Inspected, inspect
 from txstorm.topology.declaration import Declaration, Role
 from txstorm.topology.declarers import BoltDeclarer, SpoutDeclarer
 from txstorm.topology.graph import Topology
-from txstorm.topology.inspected import Inspected, inspect
 from txstorm.topology.order import topological
 from txstorm.topology.settings import Settings
-from txstorm.topology.validate import Report, validate
 
 
 class TransactionalTopologyBuilder:

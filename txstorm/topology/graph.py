@@ -9,8 +9,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
+from txstorm.api.external import MapState
 from txstorm.api.grouping import Grouping
-from txstorm.api.maps import MapState
 from txstorm.api.names import near
 from txstorm.api.outlets import Outlet
 from txstorm.api.output import StreamDeclaration
@@ -140,15 +140,15 @@ class Topology:
 
     def describe(self, format: str = "text") -> str:  # noqa: A002 - the public word
         """The topology as ``text``, ``mermaid``, ``dot``, ``json`` or ``svg``; raises `InputError` on another."""
-        from txstorm.topology.describe import describe
+        from txstorm.topology.pictures.describe import describe
 
         return describe(self, format)
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        """What a notebook shows; see `txstorm.topology.describe.mimebundle`."""
-        from txstorm.topology.describe import mimebundle
+        """What a notebook shows; see `txstorm.topology.pictures.describe.mimebundle`."""
+        from txstorm.topology.pictures.describe import mimebundle
 
         return mimebundle(self)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from txstorm.errors import InputError
+from txstorm.topology.checks.declared_tables import one_task_per_key
+from txstorm.topology.checks.validate import MAX_PARALLELISM
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.table_checks import one_task_per_key
-from txstorm.topology.validate import MAX_PARALLELISM
 
 SPREADING = ("shuffle", "local_or_shuffle", "all", "none")
 log = logging.getLogger("txstorm.topology")

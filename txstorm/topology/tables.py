@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
-from txstorm.api.maps import MapState
+from txstorm.api.external import MapState
 from txstorm.api.outlets import Outlet
 from txstorm.api.state import KeyedState, SinkTable
 

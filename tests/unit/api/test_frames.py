@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from txstorm import BasicBolt, BatchBolt, TransactionalTopologyBuilder, run
-from txstorm.api.frames import calling_line, is_own, line_of
 from txstorm.errors import EmitError, SpoutError, TopologyFailed
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
+from txstorm.user_code import calling_line, is_own, line_of
 
 
 def line_number(marker: str) -> int:
@@ -108,8 +108,8 @@ def test_code_that_is_installed_itself_is_named_where_txstorm_called_it(tmp_path
         "    def execute(self, tuple, collector):\n        json.loads('{')\n"
     )
     program = (
-        "from installed_job import Mine\nfrom txstorm.engine.bolts import BoltRun\nfrom txstorm.api.frames import line_of\n"
-        "from txstorm.engine.salvage import Salvage\nimport txstorm.engine.bolts as b\n"
+        "from installed_job import Mine\nfrom txstorm.engine.task.bolt_run import BoltRun\nfrom txstorm.user_code import line_of\n"
+        "from txstorm.engine.task.dead_letters import Salvage\nimport txstorm.engine.task.bolt_run as b\n"
         "try:\n    b.BoltRun.execute_tuple(type('R', (), {'bolt': Mine(), 'collector': None})(), None)\n"
         "except ValueError as error:\n    trace = error.__traceback__.tb_next\n    print(line_of(trace))\n"
     )

@@ -12,8 +12,8 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.engine.arrow import batch_of_rows, rows_of_batch
-from txstorm.engine.bolts import Arrival, BoltRun
-from txstorm.engine.collector import OutputCollector
+from txstorm.engine.task.bolt_run import Arrival, BoltRun
+from txstorm.engine.task.collector import OutputCollector
 
 
 def fields_of(bolt: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from txstorm import __version__
-from txstorm.cli.run import settings_of
+from txstorm.cli.commands.run import settings_of
 from txstorm.errors import SettingError
 
 RUN = ("run", "words", "--engine", "local", "--available-now")

@@ -1,7 +1,7 @@
 import pytest
 
 from txstorm.cli import target
-from txstorm.cli.frames import is_internal, place, without_internals
+from txstorm.cli.tracebacks import is_internal, place, without_internals
 from txstorm.errors import InputError
 
 HEAD = "Traceback (most recent call last):"

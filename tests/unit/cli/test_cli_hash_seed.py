@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from txstorm import run
+from txstorm.books import origin
+from txstorm.books.origin import HashSeed, HashSeedWarning
 from txstorm.cli import hash_seed
-from txstorm.runtime import origin
-from txstorm.runtime.lifecycle import read_status
-from txstorm.runtime.origin import HashSeed, HashSeedWarning
-from txstorm.runtime.reading import origin_recorded
-from txstorm.runtime.replay import replay_txid
+from txstorm.operations.status import read_status
+from txstorm.replay.single import replay_txid
+from txstorm.results.views import origin_recorded
 
 ROOT = Path(__file__).resolve().parents[3]
 SETS = """

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from txstorm.cli.life import numbers_of
+from txstorm.cli.commands.lifecycle import numbers_of
 from txstorm.errors import InputError
-from txstorm.runtime.asking import kill
-from txstorm.runtime.lifecycle import read_status
+from txstorm.operations.lifecycle import kill
+from txstorm.operations.status import read_status
 from txstorm.runtime.run import run
 
 RUN = ("run", "words", "--engine", "local", "--available-now")

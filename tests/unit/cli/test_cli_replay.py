@@ -13,9 +13,9 @@ import pytest
 from programs import loaded
 
 from txstorm import run
+from txstorm.books.origin import NOTEBOOK, Origin, origin_of
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime.origin import NOTEBOOK, Origin, origin_of
-from txstorm.runtime.reading import origin_recorded
+from txstorm.results.views import origin_recorded
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ("run", "words", "--engine", "local", "--available-now")
@@ -158,7 +158,7 @@ def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Pat
     change(
         words,
         "from txstorm.spouts",
-        "from txstorm import MapState\nfrom txstorm.state.memory import MemoryBackend\nfrom txstorm.spouts",
+        "from txstorm import MapState\nfrom txstorm.state.external.memory import MemoryBackend\nfrom txstorm.spouts",
     )
     code, _, err = txstorm(*REPLAY, "--txid", "2")
     assert (code, "map 'mine' of keep is in a store of its own" in err) == (2, True)
@@ -312,9 +312,9 @@ def test_an_origin_of_a_newer_format_is_refused(txstorm, words: Path):
 
 def with_ledger(data_dir: Path, origin: object) -> None:
     """Rewrite the ledger's origin; None removes it."""
-    from txstorm.ledger.blobs import encode_value
-    from txstorm.ledger.names import ORIGIN
-    from txstorm.ledger.store import Delete, Put
+    from txstorm.ledger.paths import ORIGIN
+    from txstorm.ledger.port import Delete, Put
+    from txstorm.ledger.values import encode_value
 
     ledger = open_ledger(data_dir, create=False)
     try:

@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
-from txstorm.api.shown import Facts, facts
+from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.cli.execute import Request, execute, summarise
 from txstorm.cli.output import WIDE, grid
+from txstorm.display import Facts, facts
 from txstorm.monitor.progress import Snapshot, TransactionProgress
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.savepoint import SavedTable, Savepoint
 
 ROOT = Path(__file__).resolve().parents[3]
 

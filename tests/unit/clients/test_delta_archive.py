@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txstorm.clients import delta_archive as archive
-from txstorm.clients.delta import Commit, DataFile, DeltaHandle
-from txstorm.clients.delta_log import ARCHIVE, LOG
+from txstorm.clients.delta import archive
+from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta.log import ARCHIVE, LOG
 from txstorm.errors import TableCorrupt
 
 LAST = 60

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from txstorm.clients.delta import Commit, DataFile, DeltaHandle
-from txstorm.clients.delta_archive import archive_entries
+from txstorm.clients.delta.archive import archive_entries
+from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
 from txstorm.errors import ConflictError, TableCorrupt
 
 SCHEMA = pa.schema([("k", pa.string()), ("_txid", pa.int64())])

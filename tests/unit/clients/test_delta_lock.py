@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from txstorm.clients import delta
-from txstorm.clients.delta import Commit, DeltaHandle
-from txstorm.clients.delta_lock import LOCK, is_held, is_shared, locked, one_thread, share, wait_for
+from txstorm.clients.delta import handle as delta
+from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.writer_lock import LOCK, is_held, is_shared, locked, one_thread, share, wait_for
 from txstorm.errors import BlockedError
 
 HOLD = (
-    "import sys; from pathlib import Path; from txstorm.clients.delta_lock import locked\n"
+    "import sys; from pathlib import Path; from txstorm.clients.delta.writer_lock import locked\n"
     "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
 )
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from txstorm.clients.delta import Commit, DeltaHandle
-from txstorm.clients.delta_entry import make_durable
-from txstorm.clients.delta_lock import share
-from txstorm.clients.durable import make_directories, rewrite, sync_file, sync_names, write_durably
+from txstorm.clients.delta.entry import make_durable
+from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.writer_lock import share
+from txstorm.clients.files import make_directories, rewrite, sync_file, sync_names, write_durably
 from txstorm.errors import TableCorrupt
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from txstorm.clients.kafka_reader import _runs, _Span
+from txstorm.clients.kafka.reader import _runs, _Span
 
 
 @dataclass(frozen=True)

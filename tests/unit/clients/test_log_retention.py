@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from txstorm.clients import delta_window
-from txstorm.clients.delta import Commit, DataFile, DeltaHandle
-from txstorm.clients.delta_archive import archive_entries, log_retention
-from txstorm.clients.delta_log import ARCHIVE, LOG, newest_complete
-from txstorm.clients.delta_window import Window
-from txstorm.state.table import Archiving
+from txstorm.clients.delta import window as delta_window
+from txstorm.clients.delta.archive import archive_entries, log_retention
+from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta.log import ARCHIVE, LOG, newest_complete
+from txstorm.clients.delta.window import Window
+from txstorm.storage.tables.table import Archiving
 
 DAY, HOUR = 86_400.0, 3600.0
 LAST = 60
@@ -172,7 +172,7 @@ def test_killed_while_entries_move(table, nth):
     age(table, 2 * DAY)
     code = (
         "import pathlib, sys, time\n"
-        "from txstorm.clients.delta_archive import archive_entries\n"
+        "from txstorm.clients.delta.archive import archive_entries\n"
         "list(archive_entries(pathlib.Path(sys.argv[1]), 86400, time.time(), 10))\n"
     )
     environment = {**os.environ, "TXSTORM_FAULT": f"archive.moved:kill:{nth}"}
@@ -265,7 +265,7 @@ def test_a_window_goes_with_its_handle_and_with_its_process(table, tmp_path, mon
     assert not place.exists()
     code = (
         "import os, pathlib, signal, sys\n"
-        "from txstorm.clients.delta import DeltaHandle\n"
+        "from txstorm.clients.delta.handle import DeltaHandle\n"
         "handle = DeltaHandle.open(pathlib.Path(sys.argv[1]))\n"
         "if sys.argv[2] == 'kill': os.kill(os.getpid(), signal.SIGKILL)\n"
     )

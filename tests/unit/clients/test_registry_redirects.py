@@ -11,7 +11,7 @@ import pytest
 from txstorm.errors import SpoutError
 
 pytest.importorskip("fastavro")
-from txstorm.clients.kafka_registry import SchemaRegistry
+from txstorm.clients.kafka.schema_registry import SchemaRegistry
 
 
 class Server(HTTPServer):

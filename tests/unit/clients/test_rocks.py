@@ -4,7 +4,7 @@ from threading import Event, Thread
 
 import pytest
 
-from txstorm.clients.rocks import KeyStore, KeyStoreError
+from txstorm.clients.rocksdb import KeyStore, KeyStoreError
 
 KEYS = [b"%06d" % i for i in range(5_000)]
 CALLS = {

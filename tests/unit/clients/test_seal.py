@@ -5,9 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from txstorm.clients.delta_files import Selected, Wanted
-from txstorm.clients.seal import check_seal
-from txstorm.state.staging import StagedName, stage
+from txstorm.clients.delta.data_files import Selected, Wanted
+from txstorm.clients.delta.footer_digest import check_seal
+from txstorm.storage.tables.staging import StagedName, stage
 
 ROWS = pa.table({"word": ["cat", "dog", None], "n": [8, 7, 2], "_txid": [1, 1, 2], "_op": ["u", "u", "d"]})
 NAME = StagedName(3, 7, 12345, "my.count", "all")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from txstorm.engine.collecting import BETWEEN, SELDOM, seldom_collected
+from txstorm.engine.gc_pause import BETWEEN, SELDOM, seldom_collected
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from txstorm.api.output import StreamDeclaration
-from txstorm.engine import collector as module
 from txstorm.engine.arrow import rows_of_batch
-from txstorm.engine.collector import OutputCollector
+from txstorm.engine.task import collector as module
+from txstorm.engine.task.collector import OutputCollector
 from txstorm.errors import EmitError
 
 STREAMS = {

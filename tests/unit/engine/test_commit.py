@@ -10,7 +10,7 @@ import pytest
 from engine_samples import Collect, Rows, Step, pack, processed, program
 
 from txstorm import BatchBolt, Committer, Topology, TransactionalTopologyBuilder
-from txstorm.engine.commit import CommitFailed, CommitRun, input_bytes
+from txstorm.engine.task.commit_phase import CommitFailed, CommitRun, input_bytes
 from txstorm.errors import StateError
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from txstorm.engine.arrow import batch_of_rows
-from txstorm.engine.collector import Emitted
-from txstorm.engine.digest import digest_of_rows
+from txstorm.engine.task.collector import Emitted
+from txstorm.engine.task.digest import digest_of_rows
 
 ROWS = [("a", 1, True, None), (None, 2, False, 0.5), ("c", None, None, 0.25), ("d", 4, True, 1.5)]
 NAMES = ["s", "i", "t", "f"]

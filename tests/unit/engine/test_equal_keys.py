@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstorm.api import keys
+from txstorm import keys
 from txstorm.engine.arrow import batch_of_rows, text_of
-from txstorm.engine.hashing import row_hashes
+from txstorm.engine.task.hashing import row_hashes
 from txstorm.errors import StateError
-from txstorm.state.maprows import key_text
+from txstorm.state.external.map_rows import key_text
 
 SAFE_TIMES = {"min_value": datetime(1800, 1, 1), "max_value": datetime(2200, 1, 1)}  # noqa: DTZ001 - zones are drawn
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))

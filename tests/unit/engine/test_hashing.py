@@ -8,9 +8,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from txstorm.api import keys
+from txstorm import keys
 from txstorm.engine.arrow import batch_of_rows
-from txstorm.engine.hashing import row_hashes
+from txstorm.engine.task.hashing import row_hashes
 
 
 def test_hashes_are_those_of_keys() -> None:

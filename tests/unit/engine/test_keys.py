@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstorm.api import keys
+from txstorm import keys
 from txstorm.errors import StateError
 
 GOLDEN = [

@@ -14,7 +14,7 @@ import pytest
 
 from txstorm.api.grouping import Grouping
 from txstorm.engine.arrow import batch_of_rows, rows_of_batch
-from txstorm.engine.routing import Router, check_target
+from txstorm.engine.task.routing import Router, check_target
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 

@@ -16,7 +16,7 @@ from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import Pack, Processed
 from txstorm.engine.program import Program
-from txstorm.engine.task import StageTask, sweep_spilled, unspill
+from txstorm.engine.task.stage import StageTask, sweep_spilled, unspill
 from txstorm.errors import EngineError
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import txstorm.errors
-from txstorm.clients.zookeeper import ZooKeeperSession
-from txstorm.clients.zookeeper_values import ZooKeeperOptions
-from txstorm.ledger.delta import DeltaLedger
+from txstorm.clients.zookeeper.session import ZooKeeperSession
+from txstorm.clients.zookeeper.values import ZooKeeperOptions
+from txstorm.ledger.delta.ledger import DeltaLedger
 from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.port import Ledger
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.ledger.store import Ledger
-from txstorm.ledger.zookeeper import ZooKeeperLedger
+from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
 
 ROOT = Path(txstorm.errors.__file__).parents[1]
 SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,10 +27,10 @@ PRELUDE = """
 import sys
 from pathlib import Path
 from txstorm.errors import *
-from txstorm.ledger import delta
-from txstorm.ledger.delta import DeltaLedger
+from txstorm.ledger.delta import ledger as delta
+from txstorm.ledger.delta.ledger import DeltaLedger
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.ledger.store import *
+from txstorm.ledger.port import *
 path = Path(sys.argv[1])
 """
 

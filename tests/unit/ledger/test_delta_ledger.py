@@ -15,13 +15,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from txstorm.clients.delta_control import ControlTable
+from txstorm.clients.delta.control_log import ControlTable
 from txstorm.errors import ConflictError, DataDirectoryError, FencedError, HeldError, LedgerCorrupt, TxstormError
-from txstorm.ledger.delta import DeltaLedger
-from txstorm.ledger.delta_content import SNAPSHOT_EVERY
-from txstorm.ledger.delta_lease import steady
+from txstorm.ledger.delta.content import SNAPSHOT_EVERY
+from txstorm.ledger.delta.lease import steady
+from txstorm.ledger.delta.ledger import DeltaLedger
+from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Put
 from txstorm.ledger.process import is_gone, process_mark
-from txstorm.ledger.store import ABSENT, Check, Delete, Entry, Put
 
 integration = pytest.mark.integration
 SHORT = 0.6

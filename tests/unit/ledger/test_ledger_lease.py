@@ -15,8 +15,8 @@ import pytest
 from txstorm.errors import DataDirectoryError, FencedError, HeldError
 from txstorm.ledger.lease import POLL, FileLease, poll_free
 from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.port import Put
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.ledger.store import Put
 
 integration = pytest.mark.integration
 FORK = """

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.ledger.location import LedgerSpec, parse_ledger
 from txstorm.ledger.open import chosen_ledger, local_directory, open_ledger
 from txstorm.ledger.place import PLACE_FILE, record_ledger, recorded_ledger
-from txstorm.ledger.specs import LedgerSpec, parse_ledger
-from txstorm.ledger.zookeeper_place import checked_hosts
+from txstorm.ledger.zookeeper.location import checked_hosts
 
 BASE = Path("/data/words")
 

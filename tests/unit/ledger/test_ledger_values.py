@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
-from txstorm.ledger.blobs import decode_value, encode_value, sweep_blobs
-from txstorm.ledger.store import MAX_VALUE
+from txstorm.ledger.port import MAX_VALUE
+from txstorm.ledger.values import decode_value, encode_value, sweep_blobs
 
 LONG = {"rows": ["x" * 100] * 3000}
 

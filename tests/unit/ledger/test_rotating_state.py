@@ -9,8 +9,8 @@ import pytest
 
 from txstorm.errors import ConflictError, LedgerCorrupt, MetadataError, OrderError
 from txstorm.ledger.memory import MemoryLedger
+from txstorm.ledger.port import Check, Ledger, Put
 from txstorm.ledger.rotating import RotatingState
-from txstorm.ledger.store import Check, Ledger, Put
 
 PATH = "coordinator/meta"
 

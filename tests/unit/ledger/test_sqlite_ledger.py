@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from txstorm.errors import ConflictError, DataDirectoryError, HeldError, InputError, LedgerCorrupt, TxstormError
+from txstorm.ledger.location import parse_ledger
 from txstorm.ledger.open import local_directory, open_ledger
-from txstorm.ledger.specs import parse_ledger
+from txstorm.ledger.port import ABSENT, Entry, Put
 from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.ledger.store import ABSENT, Entry, Put
 
 integration = pytest.mark.integration
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstorm.clients.zookeeper_values import Change, Create, Node, Remove, Verify, ZooKeeperOptions
+from txstorm.clients.zookeeper.values import Change, Create, Node, Remove, Verify, ZooKeeperOptions
 from txstorm.errors import ConflictError, InputError, MissingDependency
-from txstorm.ledger.store import ABSENT, Check, Delete, Entry, Put
-from txstorm.ledger.zookeeper_nodes import (
+from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Put
+from txstorm.ledger.zookeeper.location import zookeeper_spec
+from txstorm.ledger.zookeeper.nodes import (
     DIRECTORY,
     EPOCH,
     LEASE,
@@ -27,8 +28,7 @@ from txstorm.ledger.zookeeper_nodes import (
     node_name,
     node_path,
 )
-from txstorm.ledger.zookeeper_open import AUTH, KEY_PASSWORD, zookeeper_options
-from txstorm.ledger.zookeeper_place import zookeeper_spec
+from txstorm.ledger.zookeeper.open import AUTH, KEY_PASSWORD, zookeeper_options
 from txstorm.topology.settings import Settings
 
 names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1)
@@ -147,6 +147,6 @@ def test_storms_settings_say_where_the_ledger_is() -> None:
 
 def test_without_kazoo_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo", None)
-    monkeypatch.delitem(sys.modules, "txstorm.clients.zookeeper")
+    monkeypatch.delitem(sys.modules, "txstorm.clients.zookeeper.session")
     with pytest.raises(MissingDependency, match=r"kazoo is not installed; run: pip install 'txstorm\[zookeeper\]'"):
-        importlib.import_module("txstorm.clients.zookeeper")
+        importlib.import_module("txstorm.clients.zookeeper.session")

@@ -7,10 +7,10 @@ import pytest
 from plan_samples import Batch, Each, Keep, builder, source_diagram, word_count
 
 from txstorm import MemoryBackend
-from txstorm.api.maps import MapState
+from txstorm.api.external import MapState
 from txstorm.api.outlets import OUTLET_METHODS, Outlet
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
-from txstorm.plan.large import obstacles, spread_tables
+from txstorm.plan.commit_jobs import obstacles, spread_tables
 from txstorm.plan.stages import compile_plan
 
 COUNTS, LOG = Keep.tables

@@ -8,9 +8,9 @@ import pytest
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
-from txstorm.runtime.ahead import Ahead
-from txstorm.runtime.outcome import CommittedTxid, Outcome, Ready
-from txstorm.runtime.turn import Turn
+from txstorm.runtime.commit.ahead import Ahead
+from txstorm.runtime.commit.outcome import CommittedTxid, Outcome, Ready
+from txstorm.runtime.commit.turn import Turn
 
 ROW = ErrorRow("commit", 0, "failed", "FailedException", "", "", "")
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from txstorm.books.books import Books, Identity, Meta
+from txstorm.books.standing import with_digests
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
-from txstorm.ledger import names
-from txstorm.ledger.blobs import decode_value
+from txstorm.ledger import paths as names
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.store import MAX_COMMIT, MAX_VALUE, Check, Delete, Op, Put
-from txstorm.runtime.books import Books, Identity, Meta
-from txstorm.runtime.standing import with_digests
-from txstorm.state.intent import Intent, TxidRecord
+from txstorm.ledger.port import MAX_COMMIT, MAX_VALUE, Check, Delete, Op, Put
+from txstorm.ledger.values import decode_value
+from txstorm.storage.tables.intent import Intent, TxidRecord
 
 
 def row(txid):

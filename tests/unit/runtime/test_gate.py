@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from runtime_samples import Clock, Source
 
-from txstorm.runtime.gate import Gate, Window
+from txstorm.runtime.batches.admission import Gate, Window
 
 
 def opens(gate: Gate, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:

@@ -7,8 +7,8 @@ from runtime_samples import Clock, PaperEngine
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import Pack, TxidInput
-from txstorm.runtime.gate import Window
-from txstorm.runtime.jobs import Job, Jobs
+from txstorm.runtime.batches.admission import Window
+from txstorm.runtime.batches.packs import Job, Jobs
 
 
 class Office:

@@ -10,13 +10,13 @@ import pytest
 
 from txstorm import TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
+from txstorm.books.books import Books
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime import leading
-from txstorm.runtime import rewind as rewind_module
-from txstorm.runtime.books import Books
-from txstorm.runtime.rewind import rewind
-from txstorm.runtime.rewinding import finish_rewind
+from txstorm.operations import rewind as rewind_module
+from txstorm.operations.rewind import rewind
+from txstorm.recovery import take_over as leading
+from txstorm.recovery.rewinding import finish_rewind
 from txstorm.spouts import MemoryTransactionalSpout
 
 

@@ -9,11 +9,11 @@ import pytest
 from runtime_samples import Source
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.books.books import Books
 from txstorm.engine.port import ErrorRow, Processed
 from txstorm.errors import SpoutError
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.runtime.books import Books
-from txstorm.runtime.planning import Planning
+from txstorm.runtime.batches.planning import Planning
 
 
 class Desk:

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
+from txstorm.books.books import Books
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency, StateError
-from txstorm.runtime import reading
-from txstorm.runtime.books import Books
-from txstorm.runtime.reading import (
+from txstorm.results import views as reading
+from txstorm.results.views import (
     SinkView,
     StateView,
     check_readable,
@@ -17,7 +17,7 @@ from txstorm.runtime.reading import (
     tables_of,
 )
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.history import append_history
+from txstorm.storage.tables.history import append_history
 
 
 class Keep(BatchBolt, Committer):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from txstorm.engine.port import SOURCE, ErrorRow
-from txstorm.runtime.retry import LOST_RETRIES, Failure, RetryPolicy
+from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy
 from txstorm.topology.settings import Settings
 
 

@@ -9,20 +9,20 @@ import pytest
 from runtime_samples import Clock, Source
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.clients.durable import write_durably
+from txstorm.books.books import Books
+from txstorm.books.data_directory import FORMAT_FILE, check_directory
+from txstorm.clients.files import write_durably
 from txstorm.coordinator.events import Opened, Planned, Wake
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.place import PLACE_FILE
-from txstorm.runtime.books import Books
-from txstorm.runtime.directory import FORMAT_FILE, check_directory
+from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.event_queue import Waiters
 from txstorm.runtime.failure import batch_failure, spout_failure
-from txstorm.runtime.planning import Planning
-from txstorm.runtime.retry import LOST_RETRIES, Failure, RetryPolicy
+from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy
 from txstorm.runtime.timers import Timers
-from txstorm.runtime.waiters import Waiters
 from txstorm.topology.settings import Settings
 
 # --- retry ------------------------------------------------------------------------------------------------------------

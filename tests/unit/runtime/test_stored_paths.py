@@ -8,11 +8,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from txstorm.clients.delta import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
 from txstorm.errors import LedgerCorrupt, TableCorrupt
-from txstorm.state.intent import Intent, IntentTable, TxidRecord, encode_schema
-from txstorm.state.rewind import Rewind, RewoundTable
-from txstorm.state.staging import StagedName, check_digest, stage
+from txstorm.recovery.rewind import Rewind, RewoundTable
+from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord, encode_schema
+from txstorm.storage.tables.staging import StagedName, check_digest, stage
 
 ROWS = pa.table({"n": [1], "_txid": pa.array([1], pa.int64())})
 PATHS = [

@@ -8,12 +8,13 @@ import pytest
 
 from txstorm import TransactionalTopologyBuilder, faults, run
 from txstorm.bolts import CountByKey
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.runtime import upkeep
+from txstorm.results.read import read_state
+from txstorm.runtime import maintenance as upkeep
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state import compact, gathering
-from txstorm.state.read import read_state
+from txstorm.storage.upkeep import compaction as compact
+from txstorm.storage.upkeep import small_files as gathering
 
 
 class Work:

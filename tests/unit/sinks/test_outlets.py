@@ -11,13 +11,13 @@ from outlet_nets import MemoryWriter, Send, Target, topology
 
 from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
 from txstorm.api.outlets import Outlet, OutletWriter
+from txstorm.books.books import Books
 from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
 from txstorm.ledger.open import open_ledger
-from txstorm.runtime.books import Books
-from txstorm.runtime.repair import abandon
+from txstorm.operations.repair import abandon
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.staging import STAGED
+from txstorm.storage.tables.staging import STAGED
 
 
 def ends(target, data_dir, **options):

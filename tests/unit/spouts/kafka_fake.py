@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from txstorm.clients.kafka import EARLIEST, LATEST, Topic, Unavailable
-from txstorm.spouts.kafka_decode import decoder
-from txstorm.spouts.kafka_source import FIELDS, KafkaSource, listed
+from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Topic, Unavailable
+from txstorm.spouts.kafka.decode import decoder
+from txstorm.spouts.kafka.options import FIELDS, KafkaSource, listed
 
 
 class Brokers:

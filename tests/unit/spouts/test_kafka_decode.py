@@ -15,8 +15,8 @@ import pytest
 
 from txstorm.errors import FailedException, SettingError, SpoutError
 from txstorm.spouts import Avro
-from txstorm.spouts.kafka_decode import decoder
-from txstorm.spouts.kafka_records import PartitionDigest
+from txstorm.spouts.kafka.decode import decoder
+from txstorm.spouts.kafka.records import PartitionDigest
 
 
 def column(kind, raw):

@@ -9,9 +9,9 @@ from kafka_fake import Brokers, source
 
 from txstorm import NOT_READY
 from txstorm.errors import SpoutError
-from txstorm.spouts.kafka_offsets import Offsets
-from txstorm.spouts.kafka_plan import KafkaCoordinator
-from txstorm.spouts.kafka_ranges import ranges_of
+from txstorm.spouts.kafka.coordinator import KafkaCoordinator
+from txstorm.spouts.kafka.kafka_offsets import Offsets
+from txstorm.spouts.kafka.ranges import ranges_of
 
 
 class Clock:

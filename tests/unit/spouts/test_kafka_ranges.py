@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txstorm.errors import SpoutError
-from txstorm.spouts.kafka_ranges import Batch, Lost, Positions, plan_ranges, ranges_of, shares
-from txstorm.spouts.kafka_sizes import Sizes
+from txstorm.spouts.kafka.ranges import Batch, Lost, Positions, plan_ranges, ranges_of, shares
+from txstorm.spouts.kafka.sizes import Sizes
 
 waiting = st.dictionaries(st.tuples(st.just("t"), st.integers(0, 20)), st.integers(1, 1000))
 

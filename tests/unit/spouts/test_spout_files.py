@@ -18,8 +18,9 @@ from spouts_recording import Bench, flat
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY
 from txstorm.errors import SettingError, SpoutError
-from txstorm.spouts import FileSpout, lines
+from txstorm.spouts import FileSpout
 from txstorm.spouts.executors import check_spout
+from txstorm.spouts.files import lines
 
 
 def declared(spout: FileSpout) -> tuple[str, ...]:

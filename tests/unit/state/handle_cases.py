@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstorm.api.state import KeyedState
-from txstorm.state.handle import StateGroup, TaskState
-from txstorm.state.index import StateIndex
+from txstorm.state.index.index import StateIndex
+from txstorm.state.keyed import StateGroup, TaskState
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 

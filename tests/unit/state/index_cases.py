@@ -9,8 +9,8 @@ from typing import Any
 from store_cases import COUNTS, INCARNATION, commit, open_store
 
 from txstorm.api.state import KeyedState
-from txstorm.state.index import Bounds, StateIndex
-from txstorm.state.rowstore import RowStores, belonging
+from txstorm.state.index.disk import RowStores, belonging
+from txstorm.state.index.index import Bounds, StateIndex
 
 TINY = Bounds(memory=2_000, kept_from=4, behind=6, seconds=1e9)
 

@@ -12,11 +12,11 @@ from typing import Any
 from store_cases import intent_of, open_store, record
 
 from txstorm.api.state import CollectionState, KeyedState
-from txstorm.state.group import CommitGroup
-from txstorm.state.index import Bounds
-from txstorm.state.intent import TxidRecord
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
+from txstorm.state.commit_group import CommitGroup
+from txstorm.state.index.index import Bounds
 from txstorm.state.store import StateStore
+from txstorm.storage.tables.intent import TxidRecord
 
 SECOND = 1_000_000
 TTL = timedelta(seconds=10)

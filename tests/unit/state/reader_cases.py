@@ -24,9 +24,9 @@ from deltalake import DeltaTable
 from store_cases import intent_of, open_store, record, tidy
 
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
-from txstorm.engine.letters import TABLE_SCHEMA
-from txstorm.state.history import append_history
+from txstorm.engine.task.letters import TABLE_SCHEMA
 from txstorm.state.store import StateStore
+from txstorm.storage.tables.history import append_history
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int, "at": datetime})
 KEPT = KeyedState("kept", key={"word": str, "part": int}, value={"n": int, "of": pa.struct([("x", pa.int64())])},

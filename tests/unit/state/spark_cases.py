@@ -8,9 +8,9 @@ from typing import Any
 
 from store_cases import COUNTS, OUT, TOTALS, open_store
 
-from txstorm.clients.delta_spark import SparkDelta
-from txstorm.state.spark_writer import SparkWriter
+from txstorm.clients.delta.spark_delta import SparkDelta
 from txstorm.state.store import StateStore
+from txstorm.storage.tables.spark_writer import SparkWriter
 
 SPARK_COUNTS, SPARK_OUT = replace(COUNTS, writer="spark"), replace(OUT, writer="spark")
 

@@ -13,11 +13,11 @@ import pytest
 
 from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.state.group import CommitGroup
-from txstorm.state.intent import Intent, TxidRecord
-from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
+from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
+from txstorm.state.commit_group import CommitGroup
 from txstorm.state.store import StateStore
-from txstorm.state.table import Owner
+from txstorm.storage.tables.intent import Intent, TxidRecord
+from txstorm.storage.tables.table import Owner
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 TOTALS = KeyedState("totals", key={}, value={"n": int, "mean": float})

@@ -8,8 +8,8 @@ from deltalake.schema import PrimitiveType
 from store_cases import COUNTS, TOTALS, add, commit, intent_of, open_store, record
 
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.state.read import read_state
-from txstorm.state.recovery import roll_forward
+from txstorm.recovery.table_checks import roll_forward
+from txstorm.results.read import read_state
 from txstorm.state.store import StateStore
 
 TABLES = {"changes": "changes/counts", "merge": "state/counts"}

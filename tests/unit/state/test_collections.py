@@ -15,15 +15,15 @@ from keyed_cases import EVENTS, FEW, begun, committed, opened
 from store_cases import INCARNATION
 
 from txstorm.api.state import CollectionState
-from txstorm.clients.rocks import KeyStore
+from txstorm.clients.rocksdb import KeyStore
 from txstorm.errors import StateError
-from txstorm.state.collection import CollectionGroup
-from txstorm.state.index import Bounds
-from txstorm.state.ordered import Span
-from txstorm.state.placed import CollectionIndex
-from txstorm.state.rowcodec import RowCodec
-from txstorm.state.rowstore import RowStores, belonging
-from txstorm.state.schema import changes_schema
+from txstorm.state.collections import CollectionGroup
+from txstorm.state.index.disk import RowStores, belonging
+from txstorm.state.index.index import Bounds
+from txstorm.state.index.ordered_index import CollectionIndex
+from txstorm.state.index.ordered_rows import Span
+from txstorm.state.index.row_codec import RowCodec
+from txstorm.storage.rows.schema import changes_schema
 
 VISITS = CollectionState("visits", key={"user": str, "shop": int}, order={"at": datetime}, value={"n": int})
 LISTS = CollectionState("lists", key={"k": int}, order={"at": int}, value={"v": pa.list_(pa.int64())})
@@ -437,7 +437,7 @@ def test_two_tasks_that_change_one_collection_fail_the_batch():
 
 
 def test_more_rows_of_one_collection_than_a_txid_can_number(monkeypatch):
-    monkeypatch.setattr("txstorm.state.collection.COUNT_BITS", 1)
+    monkeypatch.setattr("txstorm.state.collections.COUNT_BITS", 1)
     handle = Bench(EVENTS).open(1)
     with pytest.raises(StateError, match=r"key .*gets more than 2 rows in one txid"):
         handle.append_many([("a", 1, "k", 1)] * 3)

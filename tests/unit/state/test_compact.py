@@ -16,11 +16,11 @@ from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_stor
 from upkeep_cases import LAST, counts, expected, keep_up, small
 
 from txstorm import faults
-from txstorm.clients.delta import DataFile, DeltaHandle
+from txstorm.clients.delta.handle import DataFile, DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.state.exchange import Exchange
-from txstorm.state.read import read_state
-from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.results.read import read_state
+from txstorm.storage.tables.exchange import Exchange
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_what_is_not_decided_is_not_in_it(tmp_path):
 
 
 def test_several_files_and_the_old_ones_leave(tmp_path, monkeypatch):
-    monkeypatch.setattr("txstorm.state.rewriting.FILE_ROWS", 2)
+    monkeypatch.setattr("txstorm.storage.tables.rewrite.FILE_ROWS", 2)
     store = open_store(tmp_path, create=True)
     commit(store, 1, dict.fromkeys("abcde", 1))
     store.compact()

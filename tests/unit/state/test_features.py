@@ -9,14 +9,14 @@ from deltalake import DeltaTable, TableFeatures
 from store_cases import COUNTS, TOTALS, add, commit, intent_of, open_store, record
 from upkeep_cases import keep_up, small
 
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, TableRefused
-from txstorm.state.history import append_history, read_history
-from txstorm.state.owner import Owner
-from txstorm.state.read import read_changes, read_sink, read_state
-from txstorm.state.recovery import check_tables, raise_epochs, roll_forward
-from txstorm.state.rewind import plan_table
-from txstorm.state.table import TableRef
+from txstorm.recovery.rewind import plan_table
+from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
+from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.storage.tables.history import append_history, read_history
+from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.table import TableRef
 
 MERGED = {"count": [type(COUNTS)("counts", COUNTS.key, COUNTS.value, layout="merge"), TOTALS]}
 OWNER = Owner("words", "0a1b2c")
@@ -226,7 +226,7 @@ def test_an_append_only_table_gets_rows_and_loses_none(tmp_path, monkeypatch):
 
 
 def test_the_history_is_looked_at_too(tmp_path):
-    from txstorm.state.history import check_history
+    from txstorm.storage.tables.history import check_history
 
     row = {"timeline": 0, "txid": 1, "attempt": 1, "stamp": 1, "first": 1, "last": 1, "digest": "d"}
     append_history(tmp_path, [{**row, "extents": {}, "versions": {}, "tuples": 1}])

@@ -8,10 +8,10 @@ from store_cases import commit, open_store
 from upkeep_cases import LAST, counts, expected, keep_up, plain, small
 
 from txstorm import faults
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
-from txstorm.state.read import read_changes, read_sink, read_state
-from txstorm.state.recovery import table_ref
+from txstorm.recovery.table_checks import table_ref
+from txstorm.results.read import read_changes, read_sink, read_state
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,11 @@ import pyarrow as pa
 import pytest
 from handle_cases import COUNTS, Bench, add, apply, in_memory
 
-from txstorm.api.keys import key_group
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
-from txstorm.state.schema import changes_schema
-from txstorm.state.semantics import Row
+from txstorm.keys import key_group
+from txstorm.storage.rows.schema import changes_schema
+from txstorm.storage.rows.semantics import Row
 
 
 def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid():

@@ -5,7 +5,7 @@ import random
 from handle_cases import Bench
 
 from txstorm.api.state import KeyedState
-from txstorm.state.index import StateIndex
+from txstorm.state.index.index import StateIndex
 
 STATE = KeyedState("s", key={"site": str, "n": int}, value={"v": int})
 KEYS = [(site, n) for site in ("a", "b", None) for n in (0, 1, None)]

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from txstorm import faults
-from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.clients.delta.handle import Commit, DeltaHandle
 from txstorm.errors import DataDirectoryError
-from txstorm.state.history import append_history, check_history, read_history
-from txstorm.state.table import CHECKPOINT_EVERY, CHECKPOINT_MOST
+from txstorm.storage.tables.history import append_history, check_history, read_history
+from txstorm.storage.tables.table import CHECKPOINT_EVERY, CHECKPOINT_MOST
 
 
 def row(txid, timeline=0, **changes):

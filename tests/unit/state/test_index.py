@@ -11,9 +11,9 @@ from wide_cases import WIDE, wide_rows
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
-from txstorm.state.index import Bounds, StateIndex
-from txstorm.state.schema import changes_schema, state_schema
-from txstorm.state.semantics import Row
+from txstorm.state.index.index import Bounds, StateIndex
+from txstorm.storage.rows.schema import changes_schema, state_schema
+from txstorm.storage.rows.semantics import Row
 
 
 @pytest.fixture(params=["memory", "disk"])

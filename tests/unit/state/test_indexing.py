@@ -11,10 +11,10 @@ import pytest
 from index_cases import TINY, stores, words
 from store_cases import commit, open_store
 
-from txstorm.clients.delta import DeltaHandle
-from txstorm.clients.rocks import KeyStore
-from txstorm.state.read import read_state
-from txstorm.state.rowstore import FORMAT
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.rocksdb import KeyStore
+from txstorm.results.read import read_state
+from txstorm.state.index.disk import FORMAT
 
 
 @pytest.fixture

@@ -19,18 +19,18 @@ from store_cases import (
     record,
     staged_files,
 )
+from table_ranges import table_ranges
 
 from txstorm import faults
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
-from txstorm.state.index import Bounds
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import read_changes, read_state
-from txstorm.state.rebuilt import unfinished_group
-from txstorm.state.recovery import raise_epochs, roll_forward
-from txstorm.state.salvage import find_tables
-from txstorm.state.sql import views
-from txstorm.state.table import Owner, TableRef
+from txstorm.recovery.lost_ledger import find_tables
+from txstorm.recovery.rebuilt import unfinished_group
+from txstorm.recovery.table_checks import raise_epochs, roll_forward
+from txstorm.results.read import read_changes, read_state
+from txstorm.results.spark_views import views
+from txstorm.state.index.index import Bounds
+from txstorm.storage.tables.table import Owner, TableRef
 
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
 
@@ -72,7 +72,7 @@ def counted(*plan):
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
     """With files so small that the table has many, of which a commit writes some again."""
-    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 8)
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     seed = random.randrange(1 << 30)
     print("seed", seed)
     rng = random.Random(seed)
@@ -94,7 +94,7 @@ def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkey
 
 
 def test_only_files_with_changed_keys_are_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 8)
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     store = opened(tmp_path, create=True)
     commit(store, 1, {f"w{i}": 1 for i in range(60)})
     before = paths(tmp_path)

@@ -10,13 +10,13 @@ from store_cases import crash_and_roll_forward, intent_of, open_store
 
 from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.clients.delta import DeltaHandle
-from txstorm.state.read import read_sink
-from txstorm.state.rebuilt import unfinished_group
-from txstorm.state.recovery import roll_forward
-from txstorm.state.salvage import find_tables
-from txstorm.state.sql import views
-from txstorm.state.table import TableRef
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.recovery.lost_ledger import find_tables
+from txstorm.recovery.rebuilt import unfinished_group
+from txstorm.recovery.table_checks import roll_forward
+from txstorm.results.read import read_sink
+from txstorm.results.spark_views import views
+from txstorm.storage.tables.table import TableRef
 
 TTL = 10 * SECOND
 LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")
@@ -69,7 +69,7 @@ def committed(store, stamps, *plan, epoch=1):
 
 def test_every_version_has_the_keys_that_are_there_at_its_stamp(tmp_path, monkeypatch):
     """With many small files, groups of several txids, removals, txids that write nothing, and restarts."""
-    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 6)
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
     seed = random.randrange(1 << 30)
     print("seed", seed)
     draw = random.Random(seed)
@@ -118,7 +118,7 @@ def test_a_txid_makes_a_version_if_it_writes_or_keys_go_in_it(tmp_path):
 
 
 def test_only_files_with_keys_that_go_or_change_are_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("txstorm.state.merged.FILE_ROWS", 8)
+    monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     store = opened(tmp_path, create=True)
     committed(store, {1: 0}, {"u7": 1})
     committed(store, {2: SECOND}, {f"u{i}": 1 for i in range(60) if i != 7})

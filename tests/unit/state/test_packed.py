@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txstorm.api.state import KeyedState
-from txstorm.state import keybytes
-from txstorm.state.packed import PackedRows
-from txstorm.state.packedcache import PackedCache
-from txstorm.state.rowcodec import RowCodec
+from txstorm.state.index import key_codec as keybytes
+from txstorm.state.index.packed_cache import PackedRows
+from txstorm.state.index.packedcache import PackedCache
+from txstorm.state.index.row_codec import RowCodec
 
 WORDS = KeyedState("words", key={"word": str}, value={"n": int})
 FIXED = KeyedState(

@@ -13,14 +13,14 @@ from store_cases import COUNTS, OUT, commit, intent_of, open_store, record, stag
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.state import parts
-from txstorm.state.given import GivenRows, given_rows, input_keys, write_given
-from txstorm.state.handle import StateGroup
-from txstorm.state.intent import decode, encode
-from txstorm.state.read import read_changes, read_sink, read_state
-from txstorm.state.recovery import roll_forward
-from txstorm.state.sink import SinkGroup
-from txstorm.state.staging import StagedName, stage
+from txstorm.recovery.table_checks import roll_forward
+from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.state import pending_table as parts
+from txstorm.state.commit_job import GivenRows, given_rows, input_keys, write_given
+from txstorm.state.keyed import StateGroup
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.tables.intent import decode, encode
+from txstorm.storage.tables.staging import StagedName, stage
 
 WORDS = [f"w{i}" for i in range(40)]
 

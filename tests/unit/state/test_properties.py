@@ -6,13 +6,13 @@ import pytest
 from deltalake import DeltaTable
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
-from txstorm.state import properties
-from txstorm.state.declared import Declaration
-from txstorm.state.history import append_history
-from txstorm.state.read import read_state
-from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.results.read import read_state
+from txstorm.storage.tables import properties
+from txstorm.storage.tables.declared import Declaration
+from txstorm.storage.tables.history import append_history
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
 
 RETENTION, CLEANUP = "delta.logRetentionDuration", "delta.enableExpiredLogCleanup"
 TABLES = ["changes/counts", "state/counts", "changes/totals", "state/totals", "sinks/out"]
@@ -39,7 +39,7 @@ def old(tmp_path, monkeypatch):
         patch.setattr(Declaration, "promised", lambda *_: {})
         patch.setattr("txstorm.state.store.log_properties", lambda *_: {})
         patch.setattr("txstorm.state.store.recorded_properties", dict)
-        patch.setattr("txstorm.state.history.recorded", lambda _: {})
+        patch.setattr("txstorm.storage.tables.history.recorded", lambda _: {})
         store = open_store(tmp_path, create=True)
         commit(store, 1, {"a": 1})
         append_history(tmp_path, [_row(1)])

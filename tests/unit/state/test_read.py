@@ -8,11 +8,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from store_cases import INCARNATION, TOPOLOGY, commit, intent_of, open_store, record
+from table_ranges import TableRange, check_tiling, table_ranges
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.state.ranges import TableRange, check_tiling, table_ranges
-from txstorm.state.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
+from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
 from txstorm.state.store import StateStore
 
 KINDS = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal}

@@ -18,9 +18,9 @@ from reader_cases import (
 )
 from upkeep_cases import small
 
-from txstorm.clients.delta import DeltaHandle
-from txstorm.clients.delta_spark import SparkDelta
-from txstorm.state.spark_writer import SparkWriter
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.spark_delta import SparkDelta
+from txstorm.storage.tables.spark_writer import SparkWriter
 
 STATS = "delta.dataSkippingStatsColumns"
 LAST = 26  # with a checkpoint in between
@@ -77,8 +77,8 @@ def test_plain_python_reads_what_was_written(places):
 def open_old(data_dir, **changes):
     """As before readers were told of which column there are statistics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txstorm.state.table.STATS_COLUMNS", "theirs")
-        patch.setattr("txstorm.state.table.DeltaTableState.due_properties", lambda _: {})
+        patch.setattr("txstorm.storage.tables.table.STATS_COLUMNS", "theirs")
+        patch.setattr("txstorm.storage.tables.table.DeltaTableState.due_properties", lambda _: {})
         return opened(data_dir, **changes)
 
 

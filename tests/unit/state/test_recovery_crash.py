@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from programs import loaded
 from store_cases import OUT, JsonLedger, run, staged_files
+from table_ranges import table_ranges
 
-from txstorm.clients.delta import DeltaHandle
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import list_states, read_sink, read_state, rows_json
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.results.read import list_states, read_sink, read_state, rows_json
 
 POINTS = [
     *(f"p5.staged.{when}:kill:{nth}" for when in ("before", "after") for nth in (1, 3, 4)),

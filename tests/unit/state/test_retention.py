@@ -9,17 +9,18 @@ import pytest
 from store_cases import COUNTS, INCARNATION, intent_of, open_store, record, tidy
 
 from txstorm import faults
-from txstorm.clients import delta_archive
-from txstorm.clients.delta import DeltaHandle
+from txstorm.books.savepoint import SavedTable
+from txstorm.clients.delta import archive as delta_archive
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, StateError
+from txstorm.recovery.table_checks import roll_forward
+from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.runtime.retention import Retention
-from txstorm.state import horizon, table
-from txstorm.state.history import append_history, read_history
-from txstorm.state.index import Bounds
-from txstorm.state.read import read_changes, read_sink, read_state
-from txstorm.state.readers import reading
-from txstorm.state.recovery import roll_forward
-from txstorm.state.savepoint import SavedTable
+from txstorm.state.index.index import Bounds
+from txstorm.storage.tables import table
+from txstorm.storage.tables.history import append_history, read_history
+from txstorm.storage.upkeep import horizon
+from txstorm.storage.upkeep.read_guard import reading
 
 KEPT = 4
 """Seconds, and so txids: the stamp of txid N is N seconds."""

@@ -6,7 +6,7 @@ import pytest
 
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.errors import StateError
-from txstorm.state.schema import (
+from txstorm.storage.rows.schema import (
     changes_schema,
     check_schema,
     in_order,

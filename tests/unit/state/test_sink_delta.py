@@ -8,7 +8,7 @@ from txstorm.api.bolt import Committer, takes_batches
 from txstorm.api.context import TaskContext
 from txstorm.errors import StateError
 from txstorm.sinks import DeltaSink
-from txstorm.state.sink import SinkGroup
+from txstorm.state.sinks import SinkGroup
 
 
 class Resources:

@@ -5,8 +5,8 @@ import pytest
 
 from txstorm.api.state import SinkTable
 from txstorm.errors import StateError
-from txstorm.state.schema import sink_schema
-from txstorm.state.sink import SinkGroup
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.rows.schema import sink_schema
 
 SINK = SinkTable("out", {"word": str, "n": int})
 

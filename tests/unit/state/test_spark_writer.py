@@ -16,21 +16,21 @@ from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_stor
 from wide_cases import WIDE, wide_rows
 
 from txstorm import faults
-from txstorm.clients import delta as delta_client
-from txstorm.clients.delta import DeltaHandle
-from txstorm.clients.delta_archive import archive_entries
-from txstorm.clients.delta_lock import is_shared
-from txstorm.clients.delta_log import ARCHIVE, LOG
-from txstorm.clients.delta_spark import SparkDelta
+from txstorm.clients.delta import handle as delta_client
+from txstorm.clients.delta.archive import archive_entries
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import ARCHIVE, LOG
+from txstorm.clients.delta.spark_delta import SparkDelta
+from txstorm.clients.delta.writer_lock import is_shared
 from txstorm.errors import ConflictError, FencedError, InputError, TableCorrupt
-from txstorm.state.spark_writer import SparkWriter
-from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.spark_writer import SparkWriter
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
 
 pytestmark = pytest.mark.spark
 OWNER = Owner(TOPOLOGY, INCARNATION)
 REF = TableRef("changes", "counts")
 COMMIT = (
-    "import sys; from pathlib import Path; from txstorm.clients.delta_lock import locked\n"
+    "import sys; from pathlib import Path; from txstorm.clients.delta.writer_lock import locked\n"
     "with locked(Path(sys.argv[1]), 0.1): print('free')"
 )
 

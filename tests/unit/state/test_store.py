@@ -7,7 +7,7 @@ from store_cases import COUNTS, OUT, TOTALS, add, commit, intent_of, open_store,
 
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.errors import DataDirectoryError, StateError, TableCorrupt
-from txstorm.state.read import read_changes, read_sink, read_state
+from txstorm.results.read import read_changes, read_sink, read_state
 
 EVERYTHING = ["changes/counts", "changes/totals", "sinks/out"]
 

@@ -2,10 +2,10 @@
 
 import pytest
 from store_cases import commit, open_store
+from table_ranges import table_ranges
 from test_read import KINDS, ROW, WIDE, put, wide
 
-from txstorm.state.ranges import table_ranges
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
 
 pytestmark = pytest.mark.spark
 

@@ -4,8 +4,8 @@ import os
 
 from store_cases import add, commit, intent_of, open_store, record, staged_files
 
-from txstorm.state.history import append_history
-from txstorm.state.read import read_state
+from txstorm.results.read import read_state
+from txstorm.storage.tables.history import append_history
 
 
 def test_what_is_published_or_decided_stays_and_orphans_go(tmp_path):

@@ -10,10 +10,10 @@ import pytest
 from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 
 from txstorm import faults
-from txstorm.clients.delta import Commit, DeltaHandle
+from txstorm.clients.delta.handle import Commit, DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
-from txstorm.state import table
-from txstorm.state.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables import table
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
 
 OWNER = Owner(TOPOLOGY, INCARNATION)
 REF = TableRef("changes", "counts")
@@ -275,7 +275,7 @@ def test_another_incarnation_is_refused(tmp_path, store):
 
 
 def test_a_newer_format_is_refused(tmp_path, store):
-    from txstorm.state.schema import changes_schema
+    from txstorm.storage.rows.schema import changes_schema
 
     properties = {**OWNER.properties(), "txstorm.format": "2"}
     DeltaHandle.create(tmp_path / "changes/new", changes_schema(COUNTS), properties, Commit({}, {}))

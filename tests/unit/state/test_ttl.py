@@ -10,11 +10,11 @@ from keyed_cases import RECENT, SECOND, SEEN, TTL, begun, committed, opened, pub
 from store_cases import open_store
 
 from txstorm.api.state import KeyedState
-from txstorm.clients.delta import DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
-from txstorm.state.expiry import moment
-from txstorm.state.index import Bounds, StateIndex
-from txstorm.state.read import read_changes, read_state
+from txstorm.results.read import read_changes, read_state
+from txstorm.state.index.index import Bounds, StateIndex
+from txstorm.storage.rows.ttl import moment
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=TTL)
 LATE = 10 * SECOND

@@ -9,9 +9,9 @@ import pytest
 from store_cases import COUNTS, TOTALS, add, intent_of, open_store, record
 from upkeep_cases import small
 
-from txstorm.clients.delta import DeltaHandle
-from txstorm.clients.delta_log import LOG
-from txstorm.state.read import read_state
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import LOG
+from txstorm.results.read import read_state
 
 
 @contextmanager

@@ -11,16 +11,17 @@ from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from upkeep_cases import plain
 
 from txstorm import faults
-from txstorm.clients.delta import DeltaHandle
+from txstorm.books.savepoint import SavedTable, Savepoint
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import TableCorrupt
-from txstorm.state import read, versions
-from txstorm.state.clone import saved_rows
-from txstorm.state.owner import TableRef
-from txstorm.state.read import read_state, state_parts
-from txstorm.state.readers import reading
-from txstorm.state.rewind import Rewind, plan_table, restore_table
-from txstorm.state.savepoint import SavedTable, Savepoint
-from txstorm.state.sweep import remove_own
+from txstorm.recovery.clone import saved_rows
+from txstorm.recovery.rewind import Rewind, plan_table, restore_table
+from txstorm.results import read
+from txstorm.results.read import read_state, state_parts
+from txstorm.storage.tables import as_of as versions
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.upkeep.read_guard import reading
+from txstorm.storage.upkeep.sweep import remove_own
 
 MINUTE = 60_000
 STATE = TableRef("state", "counts")

@@ -7,9 +7,9 @@ from keyed_cases import SECOND, committed, opened
 from store_cases import commit, open_store
 from test_read import KINDS, ROW, WIDE, put, wide
 
-from txstorm.runtime.views import register_views
-from txstorm.state.read import read_changes, read_sink, read_state
-from txstorm.state.sql import views
+from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.results.spark_views import views
+from txstorm.results.topology_views import register_views
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from store_cases import JsonLedger, commit, open_store
 
-from txstorm.clients.delta import DeltaHandle
-from txstorm.state import compact, gathering, rewriting
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.storage.tables import rewrite as rewriting
+from txstorm.storage.upkeep import compaction as compact
+from txstorm.storage.upkeep import small_files as gathering
 
 LAST = 8
 

@@ -8,7 +8,7 @@ import pytest
 
 from txstorm.errors import ConflictError, FencedError, HeldError, InputError
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.store import Check, Delete, Entry, Op, Put
+from txstorm.ledger.port import Check, Delete, Entry, Op, Put
 from txstorm.testing import CheckFailed, check_ledger
 
 

@@ -18,17 +18,17 @@ import pytest
 
 from txstorm.cli.main import execute
 from txstorm.errors import FencedError
-from txstorm.state.logged import LoggedTable
-from txstorm.testing.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
-from txstorm.testing.simulation.schedule import STRIKES
-from txstorm.testing.simulation.world import World
+from txstorm.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
+from txstorm.simulation.schedule import STRIKES
+from txstorm.simulation.world import World
+from txstorm.storage.tables.table_log import LoggedTable
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = int(os.environ.get("TXSTORM_SIMULATION_SEED", "0"))
 SCHEDULES = int(os.environ.get("TXSTORM_SIMULATION_SCHEDULES", "700"))
 DIGEST = """
 import hashlib
-from txstorm.testing.simulation import drawn, trace
+from txstorm.simulation import drawn, trace
 lines = [line for index in range(60) for line in trace(drawn(7, index))]
 print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 """

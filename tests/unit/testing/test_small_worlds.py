@@ -10,9 +10,9 @@ import pytest
 
 from txstorm.cli.main import execute
 from txstorm.errors import InputError
-from txstorm.state.logged import LoggedTable
-from txstorm.testing.simulation import Scope, searched, story
-from txstorm.testing.simulation.small import SCOPES, SHARPEST
+from txstorm.simulation import Scope, searched, story
+from txstorm.simulation.exhaustive import SCOPES, SHARPEST
+from txstorm.storage.tables.table_log import LoggedTable
 
 STRIKES = int(os.environ.get("TXSTORM_STRIKES", "2"))
 CHANGED = {

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from txstorm import MemoryBackend
-from txstorm.api.maps import MapBackend, MapMark, MapRow
+from txstorm.api.external import MapBackend, MapMark, MapRow
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
-from txstorm.testing.threads import at_once
+from txstorm.testing.checks.threads import at_once
 
 
 def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:

@@ -7,7 +7,7 @@ from topology_samples import Lines, Plain, builder, rich, source_diagram, word_c
 from txstorm.api.bolt import BatchBolt
 from txstorm.errors import InputError
 from txstorm.topology.builder import TransactionalTopologyBuilder
-from txstorm.topology.describe import FORMATS
+from txstorm.topology.pictures.describe import FORMATS
 
 TEXT = """\
 word-count: 4 components, 8 tasks

@@ -6,9 +6,9 @@ from itertools import combinations, pairwise
 import pytest
 from topology_samples import Keep, Plain, builder, rich, source_diagram, word_count
 
-from txstorm.topology.layout import GAP, lay_out
-from txstorm.topology.paint import PALETTE
-from txstorm.topology.view import printable, view
+from txstorm.topology.pictures.layout import GAP, lay_out
+from txstorm.topology.pictures.model import printable, view
+from txstorm.topology.pictures.paint import PALETTE
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,0 +1,404 @@
+"""The books of one topology: what stands in its ledger, typed; P0, P1, P4, P6 and P8 are written here.
+
+It is one module, so that every write of a coordinator passes the same guard of its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from txstorm import faults
+from txstorm.api.attempt import FIRST_TXID
+from txstorm.books.records import checked, txid_of
+from txstorm.books.savepoint import Savepoint
+from txstorm.books.standing import Dropped as Dropped
+from txstorm.books.standing import Identity as Identity
+from txstorm.books.standing import Meta as Meta
+from txstorm.books.standing import Standing as Standing
+from txstorm.books.storm_paths import PartitionEntries
+from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
+from txstorm.ledger import paths as names
+from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Ledger, Op, Put, in_commits
+from txstorm.ledger.values import BlobValues, Values
+from txstorm.storage.tables.intent import Intent
+
+if TYPE_CHECKING:
+    from txstorm.recovery.rewind import Rewind
+
+BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOINTS, names.REWIND)
+DECIDED = f"{names.REWIND}/decided"
+CAUSE = 4000
+"""Characters that are kept of the cause of a failure."""
+
+
+class Books:
+    """Reads and writes one topology's ledger.
+
+    Every write checks the epoch this coordinator raised; when another one has raised it since, `FencedError`.
+
+    Args:
+        values: how values are kept; or where the files of long ones are.
+    """
+
+    def __init__(self, ledger: Ledger, values: Path | Values) -> None:
+        self.ledger = ledger
+        self._values = BlobValues(values) if isinstance(values, Path) else values
+        self._guard: list[Check] = []  # the epoch we raised, once we have
+        self._partitions: PartitionEntries | None = None
+        self._late: dict[int, Meta] = {}
+        self._late_lock = Lock()
+        self.epoch = 0
+
+    def check(self) -> Standing:
+        """Read all that stands here, so that what is damaged shows before anything is written.
+
+        Returns what of it is to be compared with the tables.
+
+        Raises:
+            LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
+            DataDirectoryError: one is in a newer format.
+        """
+        for read in (self.metas, self.failures, self.history, self.rewind, self.dropped):
+            read()
+        return self.standing()
+
+    def standing(self) -> Standing:
+        """How far the topology has come; raises as `check`."""
+        return Standing(self.currtx(), self.tables(), self.intents())
+
+    def check_lease(self) -> None:
+        """Go on only while this coordinator has its lease; a connection that is suspended is waited for.
+
+        Called before every plan (P1), decision (P6) and publishing (P7).
+
+        Raises:
+            FencedError: the lease is lost; nothing more may be written.
+        """
+        self.ledger.check_lease()
+
+    # -- identity and epoch (P0) --------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        """Whose ledger this is; None when it is new."""
+        value = self._read(names.IDENTITY)
+        return None if value is None else Identity(**value)
+
+    def write_identity(self, identity: Identity, known: Identity | None) -> None:
+        """Claim a new ledger, or record another fingerprint, where `known` still stands, as `identity` returned it.
+
+        No epoch guards it yet: without that a coordinator that slept here would take back the timeline of a rewind.
+
+        Raises:
+            FencedError: something else stands there now.
+        """
+        entry = self.ledger.get(names.IDENTITY)
+        try:
+            if self.identity() != known:
+                raise ConflictError(f"{names.IDENTITY} is not as it was read")
+            expect = ABSENT if entry is None else entry.version
+            self.ledger.commit([self._put(names.IDENTITY, dict(vars(identity)), expect)])
+        except ConflictError as error:
+            raise FencedError(f"another coordinator has claimed the ledger meanwhile ({error})") from error
+
+    def origin(self) -> Any:
+        """What the last run wrote of its code, as `txstorm.books.origin` reads it; None when nothing."""
+        return self._read(names.ORIGIN)
+
+    def write_origin(self, value: Any) -> None:
+        """Record where the topology's code is."""
+        self._commit([self._put(names.ORIGIN, value)])
+
+    def raise_epoch(self) -> int:
+        """Make a new epoch ours, by compare-and-set; from here on every write is fenced by it."""
+        entry = self.ledger.get(names.EPOCH)
+        epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
+        expect = ABSENT if entry is None else entry.version
+        self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+        self._guard = [Check(names.EPOCH, expect + 1)]  # not what is read back: another one may have raised it again
+        self.epoch = epoch
+        return epoch
+
+    def stored_epoch(self) -> int:
+        """The epoch of the coordinator that led last; 0 before the first."""
+        return int(self._read(names.EPOCH) or 0)
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def currtx(self) -> int:
+        """The next txid to commit."""
+        value = self._read(names.CURRTX)
+        return FIRST_TXID if value is None else int(value)
+
+    def committed(self) -> int:
+        """The last committed txid; what a decided rewind takes back counts no more, also before it is carried out."""
+        rewind = self.rewind()
+        return self.currtx() - 1 if rewind is None else rewind.txid
+
+    def metas(self) -> dict[int, Meta]:
+        """All stored metadata."""
+        entries = self._numbered(names.META)
+        return {txid: Meta(**self._value(names.meta_path(txid), entry.value)) for txid, entry in entries.items()}
+
+    def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
+        """Store metadata of several txids (P1, and P4 with the real extents), in one write where the store takes it.
+
+        Otherwise in several, in txid order, each with whole txids: after a failure a first part of them is stored.
+        """
+        removed: list[Op] = [Delete(names.meta_path(txid)) for txid in remove]
+        beside = [] if self._partitions is None else self._partitions.remove_ops(remove)
+        for ops in in_commits([*(self._meta_ops(*one) for one in metas.items()), removed, *beside]):
+            self._commit(ops)
+
+    def note_metas(self, metas: Mapping[int, Meta]) -> None:
+        """Store metadata of several txids with whatever is written next, so at P6 of these txids at the latest.
+
+        For what a later start can do without: metadata that P1 has stored already, and that a batch was read.
+        """
+        with self._late_lock:
+            self._late.update(metas)
+
+    def keep_partitions(self) -> None:
+        """Keep Storm's ``user/<partition>/<txid>`` from here on, for a ledger that is at Storm's paths."""
+        self._partitions = PartitionEntries(self.ledger, self._put)
+
+    def _meta_ops(self, txid: int, meta: Meta) -> list[Op]:
+        beside = [] if self._partitions is None else self._partitions.put_ops(txid, meta.document)
+        return [self._put(names.meta_path(txid), meta.to_json()), *beside]
+
+    def intents(self) -> list[Intent]:
+        """All kept intents, in txid order; those that end at or after `currtx` are live."""
+        entries = self._numbered(names.INTENTS)
+        return [self._intent(last, entry.value) for last, entry in entries.items()]
+
+    def kept_intents(self) -> list[int]:
+        """The last txids of all kept intents, in order."""
+        return [txid_of(names.INTENTS, last) for last in self.ledger.children(names.INTENTS)]
+
+    def live_intents(self) -> list[Intent]:
+        """Decided groups that are not completed yet."""
+        currtx, kept = self.currtx(), self._numbered(names.INTENTS)
+        return [self._intent(last, entry.value) for last, entry in kept.items() if last >= currtx]
+
+    def tables(self) -> dict[str, int]:
+        """Table → its last published txid, as of the last completed group."""
+        return {name: int(txid) for name, txid in (self._read(names.TABLES) or {}).items()}
+
+    def dropped(self) -> Dropped:
+        """What was dropped by name, and is recorded no longer."""
+        found = self._read(names.DROPPED)
+        return Dropped() if found is None else Dropped.from_json(found)
+
+    def write_tables(self, tables: Mapping[str, int], dropped: Dropped | None = None) -> None:
+        """Record the tables there are, and what was `dropped`; from here on a missing table is an error.
+
+        Raises:
+            LedgerCorrupt: a recorded table is neither among `tables` nor dropped.
+        """
+        before = self.dropped()
+        after = before if dropped is None else dropped
+        if lost := sorted(self.tables().keys() - tables.keys() - after.tables.keys()):
+            raise LedgerCorrupt(
+                f"the ledger records {', '.join(lost)}: expected it among the tables, or dropped by name"
+            )
+        ops: list[Op] = [self._put(names.TABLES, dict(tables))]
+        if after != before:
+            ops.append(self._put(names.DROPPED, after.to_json()))
+        self._commit(ops)
+
+    def decide(self, intent: Intent) -> None:
+        """P6, the commit point: from here on recovery only rolls the intent forward."""
+        self.check_lease()
+        path = names.intent_path(intent.last)
+        value = self._values.encode(intent.to_json(), path, self.epoch)
+        faults.point("p6.before")
+        self._commit([Put(path, value, ABSENT)])
+        faults.point("p6.after")
+
+    def complete(
+        self, last: int, tables: Mapping[str, int], history: Sequence[Mapping[str, Any]], remove: Sequence[Op] = ()
+    ) -> None:
+        """P8: everything up to `last` is published; `currtx` moves on."""
+        faults.point("p8.before")
+        done = [
+            self._put(names.CURRTX, last + 1),
+            self._put(names.TABLES, dict(tables)),
+            self._put(names.history_path(last), list(history)),
+            *remove,
+        ]
+        # What partitions gave is for others to read: what does not fit into this commit may go in a later one.
+        beside = [] if self._partitions is None else self._partitions.cleanup_ops(last)
+        for ops in in_commits([done, *beside]) if beside else (done,):
+            self._commit(ops)
+        faults.point("p8.after")
+
+    def history(self) -> dict[int, list[dict[str, Any]]]:
+        """History rows that are still in the ledger, by the last txid of their group."""
+        entries = self._numbered(names.HISTORY)
+        return {last: self._value(names.history_path(last), entry.value) for last, entry in entries.items()}
+
+    def forget_history(self, lasts: Sequence[int]) -> None:
+        """Drop history rows that are in the history table now."""
+        self._commit([Delete(names.history_path(last)) for last in lasts])
+
+    # -- the life cycle -----------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any] | None:
+        """What the run last said about itself; None when it never did."""
+        found: dict[str, Any] | None = self._read(names.STATUS)
+        return found
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Say how the run is; a power failure may take that back."""
+        self._commit([self._put(names.STATUS, dict(status))], durable=False)
+
+    def active(self) -> bool:
+        """Whether new transactions may be started: false from `deactivate` to `activate`, over restarts."""
+        return bool((self._read(names.MODE) or {"active": True})["active"])
+
+    def parallelism(self) -> dict[str, dict[str, int]]:
+        """Component → {"declared": by the code, "chosen": by `rebalance`}."""
+        found: dict[str, dict[str, int]] = self._read(names.PARALLELISM) or {}
+        return found
+
+    def put_if(self, expected: Sequence[Op], values: Mapping[str, Any]) -> bool:
+        """Carry out `expected` and store `values` (path → value) with it; False, and nothing, if that conflicts."""
+        try:
+            self.ledger.commit([*self._guard, *expected, *(self._put(path, one) for path, one in values.items())])
+        except ConflictError as error:
+            self._check_guard(error)
+            return False
+        return True
+
+    def abandon(self, intents: Sequence[Intent]) -> None:
+        """Drop decided groups of which nothing is published: their transactions are undecided again.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+        """
+        self._commit([Delete(names.intent_path(one.last)) for one in intents])
+
+    def kept(self) -> int:
+        """The first transaction of the kept history: what is older may be removed; 0 where nothing ever was."""
+        return int(self._read(names.KEPT) or 0)
+
+    def write_kept(self, txid: int) -> None:
+        """Say that the kept history begins with `txid`; called before anything older is removed."""
+        self._commit([self._put(names.KEPT, txid)])
+
+    def savepoints(self) -> dict[str, Savepoint]:
+        """Named savepoints, sorted by name."""
+        entries = sorted(self.ledger.scan(names.SAVEPOINTS).items())
+        return {name: Savepoint.from_json(self._value(names.savepoint_path(name), one.value)) for name, one in entries}
+
+    # -- rewinds ------------------------------------------------------------------------------------------------
+
+    def rewind(self) -> Rewind | None:
+        """A rewind that is decided and not carried out everywhere yet."""
+        found = self._read(DECIDED)
+        if found is None:
+            return None
+        from txstorm.recovery.rewind import Rewind  # not above: readers of a status would wait for it
+
+        return Rewind.from_json(found)
+
+    def decide_rewind(self, rewind: Rewind) -> None:
+        """From here on the rewind is only rolled forward."""
+        self._commit([self._put(DECIDED, rewind.to_json(), ABSENT)])
+
+    def rewound(self, rewind: Rewind, tables: Mapping[str, int]) -> None:
+        """The tables are where `rewind` wants them: the ledger follows, last of all.
+
+        What it holds of later transactions goes; of those that were committed the history table keeps the rows.
+        """
+        identity, dropped = self.identity(), self.dropped()
+        assert identity is not None
+        for partition in self._partition_paths():
+            later = [txid for txid in self.ledger.children(partition) if int(txid) > rewind.txid]
+            for ops in in_commits([Delete(f"{partition}/{txid}")] for txid in later):
+                self._commit(ops)
+        old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)
+        meta = Meta(rewind.row["extents"], rewind.row["stamp"]).to_json() if rewind.row else None
+        self._commit(
+            [
+                *(Delete(f"{path}/{name}") for path in old for name in self.ledger.children(path)),
+                *([self._put(names.meta_path(rewind.txid), meta)] if meta else []),
+                self._put(names.CURRTX, rewind.txid + 1),
+                self._put(names.TABLES, dict(tables)),
+                *([self._put(names.DROPPED, dropped.until(rewind.txid).to_json())] if any(dropped) else []),
+                self._put(names.IDENTITY, {**vars(identity), "timeline": rewind.timeline}),
+                Delete(DECIDED),
+            ]
+        )
+
+    # -- failures -----------------------------------------------------------------------------------------------
+
+    def failures(self) -> dict[int, dict[str, Any]]:
+        """Txid → {"count", "cause", …} of txids that failed and are not committed yet; see `retry.Failure`."""
+        entries = self._numbered(names.FAILURES)
+        return {txid: self._value(names.failure_path(txid), entry.value) for txid, entry in entries.items()}
+
+    def write_failure(self, txid: int, failure: Mapping[str, Any]) -> None:
+        """Record the failures of `txid`: {"count", "cause", …}, of which the cause is cut."""
+        self._commit([self._put(names.failure_path(txid), {**failure, "cause": failure["cause"][:CAUSE]})])
+
+    def sweep(self) -> None:
+        """Remove blob files nothing in the ledger names any more."""
+        kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
+        faults.point("sweep.values")
+        self._values.sweep(kept, self.epoch)
+
+    def _partition_paths(self) -> list[str]:
+        return [f"{names.USER}/{partition}" for partition in self.ledger.children(names.USER)]
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
+        try:
+            for some in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
+                self.ledger.commit([*self._guard, *some], durable=durable)
+        except ConflictError as error:
+            raise self._fenced(error) from error
+
+    def _take_late(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+        """What `note_metas` was given and `ops` do not write or remove themselves."""
+        with self._late_lock:
+            late, self._late = self._late, {}
+        written = {op.path for op in ops} if late else set()
+        for txid, meta in late.items():
+            if names.meta_path(txid) not in written:
+                yield self._meta_ops(txid, meta)
+
+    def _check_guard(self, error: ConflictError) -> None:
+        """Raise `FencedError` if it was the epoch that conflicted."""
+        for guard in self._guard:
+            entry = self.ledger.get(guard.path)
+            if entry is None or entry.version != guard.expect:
+                raise self._fenced(error) from error
+
+    def _fenced(self, error: ConflictError) -> FencedError:
+        return FencedError(f"another coordinator has taken over: epoch {self.epoch} is no longer the newest ({error})")
+
+    def _put(self, path: str, value: Any, expect: int | None = None) -> Put:
+        return Put(path, self._values.encode(value, path, self.epoch), expect)
+
+    def _numbered(self, path: str) -> dict[int, Entry]:
+        """The entries below `path`, which are named after txids."""
+        return {txid_of(path, name): entry for name, entry in self.ledger.scan(path).items()}
+
+    def _read(self, path: str) -> Any:
+        entry = self.ledger.get(path)
+        return None if entry is None else self._value(path, entry.value)
+
+    def _value(self, path: str, data: bytes) -> Any:
+        return checked(path, self._values.decode(data, path))
+
+    def _intent(self, last: int, data: bytes) -> Intent:
+        path = names.intent_path(last)
+        intent = Intent.from_json(self._value(path, data))
+        if intent.last != last:
+            msg = f"ledger entry {path} holds the intent of txid {intent.last}; the ledger is damaged"
+            raise LedgerCorrupt(msg)
+        return intent

@@ -1,0 +1,139 @@
+"""The data directory: whose it is, which format it has, what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from txstorm.clients.files import PRIVATE, make_directories, write_durably
+from txstorm.clients.local_file import read_whole
+from txstorm.errors import DataDirectoryError
+from txstorm.ledger.open import ledger_is_known, local_directory
+from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
+
+FORMAT = "txstorm-data"
+FIRST, VERSION = 1, 2
+"""Version 2: some table was dropped, which a txstorm that reads version 1 would go on writing to."""
+FORMAT_FILE = "format.json"
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\\]|%[0-9A-Fa-f]{2}")
+"""What delta-rs reads otherwise than it stands in a path: it would write next to it, or not at all."""
+TABLE_FOLDERS = ("state", "changes", "sinks", "dead_letters")
+
+
+def default_directory(topology: str) -> Path:
+    """Where a topology's data are when nothing is said: ``./txstorm-data/<topology id>``."""
+    return Path.cwd() / "txstorm-data" / topology
+
+
+def check_directory(data_dir: Path) -> None:
+    """Raise `DataDirectoryError` if `data_dir` is something else than a data directory of a known format, or absent."""
+    if unfit := _UNFIT.search(str(data_dir.absolute())):
+        msg = (
+            f"data directory {str(data_dir)!r}: Delta tables cannot be kept below a path with {unfit.group()!r} in it; "
+            "choose another --data-dir"
+        )
+        raise DataDirectoryError(msg)
+    path = data_dir / FORMAT_FILE
+    try:
+        if not path.exists():
+            _check_empty(data_dir)
+            return
+        text = read_whole(path).decode(errors="replace")
+    except OSError as error:
+        msg = (
+            f"data directory {data_dir}: expected a directory that this user can read, got {error.strerror}; check its "
+            "path and permissions, or choose another --data-dir"
+        )
+        raise DataDirectoryError(msg) from error
+    name, version = _format(path, text)
+    if name != FORMAT or version > VERSION:
+        msg = (
+            f"{path}: format {name!r} version {version}; this txstorm reads {FORMAT!r} up to {VERSION}: update txstorm"
+        )
+        raise DataDirectoryError(msg)
+
+
+def _format(path: Path, text: str) -> tuple[str, int]:
+    """Name and version of the format that `text`, the content of `path`, tells."""
+    try:
+        document = json.loads(text)
+        name, version = document["format"], document["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        name, version = error, None
+    if not isinstance(name, str) or type(version) is not int or version < 1:
+        msg = (
+            f"{path} is damaged: expected {{'format': {FORMAT!r}, 'version': {FIRST}}}, got {text[:80]!r}; "
+            "restore it from a copy"
+        )
+        raise DataDirectoryError(msg)
+    return name, version
+
+
+def _check_empty(data_dir: Path) -> None:
+    if not data_dir.exists():
+        return
+    if not data_dir.is_dir():
+        msg = f"data directory {data_dir} is a file; choose another --data-dir"
+        raise DataDirectoryError(msg)
+    # What a first run leaves that was killed before it wrote its format file.
+    ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"}
+    ours |= {PLACE_FILE, "intents", "spill"}
+    foreign = sorted(set(os.listdir(data_dir)) - ours - set(TABLE_FOLDERS))
+    begun = (".", LEDGER_FILE, f"{FORMAT_FILE}.", f"{PLACE_FILE}.")
+    foreign = [name for name in foreign if not name.startswith(begun)]
+    if foreign:
+        msg = f"data directory {data_dir} holds something else ({', '.join(foreign[:3])}); choose another --data-dir"
+        raise DataDirectoryError(msg)
+
+
+def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) -> None:
+    """Mark `data_dir` as a data directory of at least this version of the format.
+
+    At the `first` start again, where one before it failed.
+    """
+    path = data_dir / FORMAT_FILE
+    if first or not path.exists() or _format(path, path.read_text(errors="replace"))[1] < version:
+        write_durably(path, json.dumps({"format": FORMAT, "version": version}).encode() + b"\n")
+
+
+def ledger_exists(data_dir: Path) -> bool:
+    """Whether `data_dir` has a ledger, or says where its ledger is."""
+    return ledger_is_known(data_dir)
+
+
+def has_tables(data_dir: Path) -> bool:
+    """Whether `data_dir` has tables."""
+    return any((data_dir / folder).is_dir() and any((data_dir / folder).iterdir()) for folder in TABLE_FOLDERS)
+
+
+def was_run(data_dir: Path) -> bool:
+    """Whether a topology ran in `data_dir` before: the format is written once there is a ledger."""
+    return has_tables(data_dir) or (data_dir / FORMAT_FILE).exists()
+
+
+def check_readable(data_dir: str | Path) -> Path:
+    """`data_dir` as a path; raises `DataDirectoryError` unless there is a topology's data in it."""
+    directory = local_directory(data_dir)
+    check_directory(directory)
+    if not ledger_exists(directory) and not has_tables(directory):
+        what = "is empty" if directory.exists() else "does not exist"
+        msg = f"data directory {directory} {what}; expected one that a run has made, such as txstorm-data/<topology>"
+        raise DataDirectoryError(msg)
+    return directory
+
+
+def make_directory(path: Path, *, empty: bool = False) -> None:
+    """Make `path`, durably, for this user only; with `empty` remove what a killed run left in it.
+
+    Raises `DataDirectoryError` when it cannot be made.
+    """
+    if empty:
+        shutil.rmtree(path, ignore_errors=True)
+    try:
+        make_directories(path, PRIVATE)
+    except OSError as error:
+        msg = f"{path}: expected to make this directory, got {error.strerror}; remove what is there, or mend its mode"
+        raise DataDirectoryError(msg) from error

@@ -1,0 +1,102 @@
+"""``txstorm ledger copy`` and ``txstorm recover``; the option ``--ledger`` of other commands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from txstorm.cli.options import DataDir, Json, Ledger
+
+NAMES = "sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI"
+LEDGER_EPILOG = """[bold]Examples[/bold]
+
+txstorm ledger copy txstorm-data/word-count zookeeper:zk1:2181,zk2:2181/word-count
+
+txstorm ledger copy txstorm-data/word-count delta:s3://bucket/word-count-ledger
+"""
+
+ledger_app = typer.Typer(help="Work with the ledger of a topology that does not run.", no_args_is_help=True)
+
+
+def at_ledger(data_dir: str, ledger: str | None) -> str:
+    """`data_dir`; raises `InputError`, which names both, when it uses another ledger than `ledger`."""
+    if ledger is not None:
+        from txstorm.ledger.credentials import named_ledger
+        from txstorm.ledger.open import chosen_ledger, local_directory
+
+        named_ledger(ledger)
+        chosen_ledger(local_directory(data_dir), ledger)
+    return data_dir
+
+
+@ledger_app.command("copy", epilog=LEDGER_EPILOG)
+def copy(
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", show_default=False, help=f"A data directory, or its ledger: {NAMES}.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TO", show_default=False, help=f"The new ledger: {NAMES}.")],
+    json: Json = False,
+) -> None:
+    """Move a stopped topology to another ledger; the next start goes on from there.
+
+    Refused while the topology runs. The copy is read back and compared; then the old ledger is marked as moved, so that
+    nobody goes on with it by mistake. Where FROM is a data directory, that remembers the new ledger.
+
+    Example: txstorm ledger copy txstorm-data/word-count delta:/mnt/ledgers/word-count
+    """
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.operations.move_ledger import copy_ledger
+
+    found = copy_ledger(source, target)
+    if json:
+        print_json(found)
+        return
+    start = "" if found["data_dir"] else f"; start the topology with --ledger {found['target']}"
+    sentence = f"{found['topology']}: {found['entries']} entries are in {found['target']} now{start}"
+    stdout().print(sentence, soft_wrap=True)
+
+
+def recover(
+    data_dir: DataDir,
+    ledger: Ledger = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Rebuild the lost ledger of a topology from its tables.
+
+    The next start continues after the last transaction that any table holds; what was planned or processed, and is in
+    no table, is planned again. Refused while the ledger is there, and where tables disagree. Lost for good: that the
+    topology was inactive, what txstorm rebalance chose, savepoints, and counts of failures.
+
+    Example: txstorm recover txstorm-data/word-count --dry-run
+    """
+    from txstorm.cli.output import grid, print_json, stdout
+    from txstorm.operations.rebuild_ledger import recover as rebuild
+
+    found = rebuild(data_dir, ledger, dry_run=dry_run)
+    if json:
+        print_json(found)
+        return
+    stdout().print(grid(None, list(_rows(found))))
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    from json import dumps
+
+    rows = [
+        ("topology", found["topology"]),
+        ("ledger", f"{found['ledger']} {'is written' if found['written'] else 'would be written'}"),
+        ("committed txid", str(found["committed_txid"])),
+        ("epoch", str(found["epoch"])),
+        *((f"table {table}", f"at txid {txid}") for table, txid in found["tables"].items()),
+        *((f"metadata {txid}", dumps(one["document"], ensure_ascii=False)) for txid, one in found["metadata"].items()),
+        ("history rows", str(found["history"])),
+    ]
+    if found["rolled_forward"]:
+        first, last = found["rolled_forward"]
+        rows.append((f"decided {first}-{last}", "the next start publishes it in the tables that lack it"))
+    rows += [("lost savepoint", one) for one in found["lost_savepoints"]]
+    if found["unknown_txids"]:
+        rows.append(("unknown txids", f"{found['unknown_txids']}: they changed no table"))
+    return rows

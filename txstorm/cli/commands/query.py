@@ -1,0 +1,162 @@
+"""``txstorm state`` and ``history``: what a topology has made, beside a live run and without Java."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txstorm.cli.commands.ledgers import at_ledger
+from txstorm.cli.options import DataDir, Json, Ledger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.table import Table
+
+SHOWN_ROWS = 50
+SHOWN_TXIDS = 20
+
+
+def state(
+    data_dir: DataDir,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The state.")],
+    txid: Annotated[
+        int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
+    ] = None,
+    ledger: Ledger = None,
+    json: Json = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
+) -> None:
+    """Show a state: one row per key, sorted by key. Works beside a live run.
+
+    With --json: one line {"state": NAME, "txid": N, "rows": [{column: value, …}, …]}; the same state gives the same
+    bytes.
+
+    Example: txstorm state txstorm-data/word-count counts --txid 7
+    """
+    from txstorm.cli.output import grid, print_json_text, stderr, stdout
+    from txstorm.results.read import rows_json, txid_of
+    from txstorm.results.views import StateView, check_readable
+
+    rows = StateView(check_readable(at_ledger(data_dir, ledger)), name, txid).to_arrow()
+    if json:
+        print_json_text(rows_json(rows))
+        return
+    shown = rows.slice(0, limit)
+    cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
+    stdout().print(grid(rows.column_names, cells, right=numbers(rows.schema)))
+    more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
+    stderr().print(f"state {name} as of txid {txid_of(rows)}: {rows.num_rows:,} rows{more}", style="dim")
+
+
+def history(
+    data_dir: DataDir,
+    ledger: Ledger = None,
+    json: Json = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="The last N only.", show_default=f"{SHOWN_TXIDS}, and all with --json"),
+    ] = None,
+) -> None:
+    """Show what every transaction did: when, how many tuples, its group, the version it made of each table.
+
+    Example: txstorm history txstorm-data/word-count --limit 100
+    """
+    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.operations.status import topology_in
+    from txstorm.results.views import committed_txid, identity_of, read_directory_history
+
+    directory = topology_in(at_ledger(data_dir, ledger))
+    rows = read_directory_history(directory).to_pylist()
+    shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
+    identity = identity_of(directory)
+    topology, committed = identity.topology if identity else "", committed_txid(directory)
+    if json:
+        print_json({"topology": topology, "committed_txid": committed, "txids": [_document(row) for row in shown]})
+        return
+    stdout().print(history_table(shown))
+    more = f"; the last {len(shown)} shown, --limit shows more" if len(shown) < len(rows) else ""
+    stderr().print(f"topology {topology}: committed txid {committed}, {len(rows):,} in the history{more}", style="dim")
+
+
+def dead_letters(
+    data_dir: DataDir,
+    ledger: Ledger = None,
+    json: Json = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
+) -> None:
+    """Show the records that were left out of their transactions, and why. Works beside a live run.
+
+    Example: txstorm dead-letters txstorm-data/word-count --json
+    """
+    from txstorm.cli.output import grid, print_json, stderr, stdout
+    from txstorm.results.views import DeadLettersView, check_readable
+
+    rows = DeadLettersView(check_readable(at_ledger(data_dir, ledger))).to_pylist()
+    if json:
+        print_json({"dead_letters": [_letter(row) for row in rows]})
+        return
+    titles = ("txid", "where", "record", "error", "at")
+    cells = [
+        [
+            str(row["_txid"]),
+            f"{row['component']}[{row['task']}]",
+            row["record"],
+            f"{row['type']}: {row['message']}",
+            row["frame"],
+        ]
+        for row in rows[:limit]
+    ]
+    stdout().print(grid(titles, cells, right=("txid",)))
+    more = f"; {limit} shown, --limit shows more, --json all" if limit < len(rows) else ""
+    stderr().print(f"{len(rows):,} dead letters{more}", style="dim")
+
+
+def _letter(row: dict[str, Any]) -> dict[str, Any]:
+    record = {"record": _parsed(row["record"]), "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z"}
+    return {"txid": row.pop("_txid"), **row, **record}
+
+
+def numbers(schema: pa.Schema) -> list[str]:
+    """The columns that hold numbers, which are aligned to the right."""
+    from pyarrow import types
+
+    kinds = (types.is_integer, types.is_floating, types.is_decimal)
+    return [column.name for column in schema if any(kind(column.type) for kind in kinds)]
+
+
+def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    return rows if limit is None else rows[max(0, len(rows) - limit) :]
+
+
+def history_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The history as a table for people; with the timelines where there was a rewind."""
+    from txstorm.cli.output import grid
+
+    rewound = any(row["timeline"] for row in rows)
+    cells = [
+        [
+            *([str(row["timeline"])] if rewound else []),
+            str(row["txid"]),
+            f"{row['stamp']:%Y-%m-%d %H:%M:%S.%f}Z",
+            "" if row["tuples"] is None else f"{row['tuples']:,}",
+            f"{row['first']}–{row['last']}",
+            " ".join(f"{table}@{version}" for table, version in _parsed(row["versions"]).items()),
+            row["digest"][:12],
+        ]
+        for row in rows
+    ]
+    titles = (*(["timeline"] if rewound else []), "txid", "time", "tuples", "group", "versions", "digest")
+    return grid(titles, cells, right=("timeline", "txid", "tuples", "group"))
+
+
+def _document(row: dict[str, Any]) -> dict[str, Any]:
+    parsed = {name: _parsed(row[name]) for name in ("extents", "versions")}
+    return {**row, "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z", **parsed}
+
+
+def _parsed(text: str | None) -> Any:
+    from json import loads
+
+    return {} if text is None else loads(text)

@@ -1,0 +1,115 @@
+"""``txstorm savepoint``: name the content of all tables at one transaction, and begin anew from it elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txstorm.cli.commands.ledgers import at_ledger
+from txstorm.cli.commands.reading import Txid
+from txstorm.cli.options import DataDir, Json, Ledger
+
+if TYPE_CHECKING:
+    from txstorm.books.savepoint import Savepoint
+
+savepoint_app = typer.Typer(
+    help="Name the content of all tables at one transaction, and begin anew from it elsewhere.", no_args_is_help=True
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The savepoint.")]
+
+
+@savepoint_app.command("create")
+def create(data_dir: DataDir, name: Name, txid: Txid = None, ledger: Ledger = None, json: Json = False) -> None:
+    """Make a savepoint, beside a live run or without one. What it needs is kept until it is deleted.
+
+    Example: txstorm savepoint create txstorm-data/word-count before-upgrade
+    """
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.operations.savepoints import create_savepoint
+
+    made = create_savepoint(at_ledger(data_dir, ledger), name, txid)
+    if json:
+        print_json(_document(made))
+    else:
+        stdout().print(f"{made.topology}: savepoint {name} of txid {made.txid}", soft_wrap=True)
+
+
+@savepoint_app.command("list")
+def list_(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
+    """List the savepoints of a topology.
+
+    Example: txstorm savepoint list txstorm-data/word-count
+    """
+    from txstorm.cli.output import grid, print_json, stdout
+    from txstorm.operations.savepoints import list_savepoints
+
+    found = [_document(one) for one in list_savepoints(at_ledger(data_dir, ledger))]
+    if json:
+        print_json({"savepoints": found})
+        return
+    rows = [(one["name"], str(one["txid"]), one["created"], str(len(one["tables"]))) for one in found]
+    stdout().print(grid(("name", "txid", "created", "tables"), rows, right=("txid", "tables")))
+
+
+@savepoint_app.command("restore")
+def restore(
+    data_dir: DataDir,
+    name: Name,
+    new_dir: Annotated[str, typer.Argument(metavar="NEW_DIR", show_default=False, help="A new data directory.")],
+    topology: Annotated[
+        str | None, typer.Option(metavar="ID", help="Its topology's id.", show_default="that of the savepoint")
+    ] = None,
+    ledger: Ledger = None,
+    json: Json = False,
+) -> None:
+    """Make a new data directory with the content of a savepoint. The original is left as it is, and may run.
+
+    A run of topology ID in NEW_DIR goes on with the next txid, and reads on where the savepoint's transaction ended.
+    Maps and outlets are in other systems: they are not restored.
+
+    Example: txstorm savepoint restore txstorm-data/word-count before-upgrade txstorm-data/trial --topology trial
+    """
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.operations.restore import restore_savepoint
+
+    found = restore_savepoint(at_ledger(data_dir, ledger), name, new_dir, topology)
+    if json:
+        print_json(found)
+        return
+    left = f"; not restored: {', '.join(found['outside'])}" if found["outside"] else ""
+    sentence = f"{found['topology']}: restored in {found['data_dir']}, goes on after txid {found['txid']}{left}"
+    stdout().print(sentence, soft_wrap=True)
+
+
+@savepoint_app.command("delete")
+def delete(data_dir: DataDir, name: Name, ledger: Ledger = None, json: Json = False) -> None:
+    """Forget a savepoint; directories that were restored from it stay.
+
+    Example: txstorm savepoint delete txstorm-data/word-count before-upgrade
+    """
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.operations.savepoints import delete_savepoint
+
+    found = delete_savepoint(at_ledger(data_dir, ledger), name)
+    if json:
+        print_json(_document(found))
+    else:
+        stdout().print(f"{found.topology}: savepoint {name} of txid {found.txid} is deleted", soft_wrap=True)
+
+
+def _document(one: Savepoint) -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    from txstorm.results.read import json_value
+
+    created = json_value(datetime.fromtimestamp(one.created / 1_000_000, UTC))
+    return {
+        "name": one.name,
+        "topology": one.topology,
+        "timeline": one.timeline,
+        "txid": one.txid,
+        "created": created,
+        "tables": {uri: table.version for uri, table in one.tables.items()},
+        "outside": list(one.outside),
+    }

@@ -1,0 +1,54 @@
+"""The user's own frames of a traceback: what is left when those of txstorm and of Python's importer are gone."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from txstorm.user_code import is_txstorm, line_of
+
+_IMPORTER = str(Path(importlib.__file__).parent)
+_FRAME = re.compile(r'  File "(?P<file>.*)", line \d+')
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a frame of this file says nothing to a user."""
+    return is_txstorm(filename) or filename.startswith((_IMPORTER, "<frozen "))
+
+
+def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The user's frames of `error`, outermost first."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not is_internal(frame.filename)]
+
+
+def place(error: BaseException) -> str:
+    """``file:line in function`` of the deepest frame of the user, or an empty text."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return line_of(error.__traceback__)
+
+
+def trace(error: BaseException) -> str:
+    """The traceback of `error` with the user's frames only."""
+    lines = ["Traceback (your frames):\n", *traceback.format_list(user_frames(error))]
+    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+
+
+def without_internals(text: str) -> str:
+    """A formatted traceback without the frames that say nothing to a user."""
+    return "\n".join(_kept(text.splitlines()))
+
+
+def _kept(lines: Iterable[str]) -> Iterable[str]:
+    hidden = False
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            hidden = is_internal(frame["file"])
+        elif not line.startswith("    "):
+            hidden = False
+        if not hidden:
+            yield line

@@ -1,0 +1,135 @@
+"""The archive of a log: entries that are older than the log has to keep, for txstorm to go on reading.
+
+The age of an entry is that of its file, as for Spark, which looks entries up by time so. Only a beginning of the log is
+moved, up to a complete checkpoint, so that what stays is the log of a table. Entries move one by one, the oldest first,
+each in one step of the file system: whoever is killed leaves every entry in one place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Generator, Mapping
+from pathlib import Path
+
+from txstorm import faults
+from txstorm.clients.delta.delta_values import LOG_RETENTION
+from txstorm.clients.delta.log import ARCHIVE, LOG, checkpoint_version, entry_name, newest_complete, version_of
+
+KEPT_VERSIONS = 100
+"""Versions that stay in a log, however old they are."""
+CHECKPOINT_SECONDS = 3600.0
+"""Age up to which a checkpoint stays: readers that have begun with it read it until they have ended."""
+AT_ONCE = 256
+"""Files that are moved in one step."""
+_DEFAULT = 30 * 86_400.0  # of Delta, for a table without the property
+_UNITS = {"day": 86_400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0, "week": 604_800.0}
+_UNITS |= {"millisecond": 1e-3, "microsecond": 1e-6, "nanosecond": 1e-9}
+_PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([a-z]+?)s?(?=\s|$)")
+
+
+def log_retention(properties: Mapping[str, str]) -> float:
+    """The seconds that a table with these `properties` promises to keep an entry; infinite if they cannot be read."""
+    text = properties.get(LOG_RETENTION)
+    if text is None:
+        return _DEFAULT
+    rest, seconds = text.strip().lower().removeprefix("interval"), 0.0
+    while rest.strip():
+        part = _PART.match(rest)
+        if part is None or part[2] not in _UNITS:
+            return float("inf")
+        seconds += float(part[1]) * _UNITS[part[2]]
+        rest = rest[part.end() :]
+    return seconds if text.strip() else float("inf")
+
+
+def archive_entries(table: Path, seconds: float, now: float, keep: int | None = None) -> Generator[None, None, int]:
+    """Move what is older than `seconds` from the log to the archive, in steps; returns how many entries stay.
+
+    What stays begins with a complete checkpoint, holds every checkpoint of the last hour, and at least `keep`
+    versions. Lists the log: not for the committer's turn. Other writers may go on meanwhile.
+
+    Args:
+        table: its directory.
+        seconds: age from which on an entry need not stay in the log.
+        now: seconds since 1970.
+        keep: `KEPT_VERSIONS`, if not given.
+    """
+    keep = KEPT_VERSIONS if keep is None else keep
+    versioned = ((version_of(name), name) for name in os.listdir(table / LOG))
+    found = sorted((version, name) for version, name in versioned if version is not None)
+    first = _first_kept(table / LOG, found, now - seconds, now - CHECKPOINT_SECONDS)
+    checkpoints = [f"{LOG}/{name}" for _, name in found if checkpoint_version(name) is not None]
+    newest, _ = newest_complete(table, checkpoints)
+    begin, _ = newest_complete(table, checkpoints, min(first, newest - keep))
+    old = [name for version, name in found if version < begin]
+    staying = sum(name == entry_name(version) for version, name in found if version >= begin)
+    if len(old) < keep:
+        return staying
+    (table / ARCHIVE).mkdir(parents=True, exist_ok=True)
+    for start in range(0, len(old), AT_ONCE):
+        for name in old[start : start + AT_ONCE]:
+            _move(table, name)
+            faults.point("archive.moved")
+        yield
+    return staying
+
+
+def _first_kept(log: Path, found: list[tuple[int, str]], before: float, checkpoints_before: float) -> int:
+    """The version of the first entry, or checkpoint, that is too young to move."""
+    entries = (version for version, name in found if name == entry_name(version) and _modified(log / name) >= before)
+    young = (one for one, name in found if checkpoint_version(name) and _modified(log / name) >= checkpoints_before)
+    last = found[-1][0] if found else -1
+    return min(next(entries, last), next(young, last))
+
+
+def _modified(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # removed by another writer
+        return 0.0
+
+
+def _move(table: Path, name: str) -> None:
+    source, target = table / LOG / name, table / ARCHIVE / name
+    try:
+        if target.exists():  # what a writer that slept for long has left in the log is no entry
+            source.unlink()
+        else:
+            source.rename(target)
+    except FileNotFoundError:  # removed by another writer
+        return
+
+
+def archived_entries(table: Path) -> list[Path]:
+    """The archived entries, newest first."""
+    return sorted((table / ARCHIVE).glob("*.json"), reverse=True)
+
+
+def expired_files(table: Path, first: int, also: Collection[int]) -> list[str]:
+    """The files of the archive that no version from `first` on, and none of `also`, is read from, oldest first.
+
+    Lists the archive: not for the committer's turn.
+    """
+    try:
+        names = sorted(os.listdir(table / ARCHIVE))
+    except FileNotFoundError:
+        return []
+    checkpoints = [f"{ARCHIVE}/{name}" for name in names if checkpoint_version(name) is not None]
+
+    def beginning(version: int) -> int:
+        return max(newest_complete(table, checkpoints, version)[0], 0)
+
+    spans, begin = [(beginning(version), version) for version in also], beginning(first)
+    found = ((version_of(name), name) for name in names)
+    return [
+        name
+        for version, name in found
+        if version is not None and version < begin and not any(start <= version <= last for start, last in spans)
+    ]
+
+
+def remove_archived(table: Path, names: Collection[str]) -> None:
+    """Remove files, given by their names, from the archive."""
+    for name in names:
+        (table / ARCHIVE / name).unlink(missing_ok=True)

@@ -1,0 +1,345 @@
+"""A Delta table whose log is what counts: every version carries a document, written by compare-and-set.
+
+For the ledger in a Delta table, on a local disk or in any object store that delta-rs can reach. Unlike the tables of a
+topology (`txstorm.clients.delta.handle`) it is read entry by entry: an entry is one file, so that looking for a newer
+one is one read, and none of Delta's machinery is needed but to open and to commit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction, Transaction
+from pyarrow.fs import FileSelector, PyFileSystem
+
+from txstorm import faults
+from txstorm.clients.delta.handle import first_line
+from txstorm.clients.delta.log import INFO, LOG, check_log
+from txstorm.clients.files import make_directories, rewrite, sync_file, sync_names, write_synced
+from txstorm.clients.local_file import read_whole
+from txstorm.errors import ConflictError, DataDirectoryError, TableCorrupt, TxstormError
+
+APP = "txstorm/ledger"
+BUFFER = 64 * 1024
+_ENTRY = re.compile(r"(\d{20})\.(?:json|checkpoint\..*)")
+_PATIENCE = {"connect_timeout": "3s", "timeout": "10s", "retry_timeout": "8s"}
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+# Nobody but this module may shorten the log: entries since the last snapshot are in no file.
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+
+class Files(Protocol):
+    """The files of a table, by their paths relative to it. Errors are `OSError`."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content; None when there is no such file."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a new file; it is durable when this returns."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error when it is gone."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder."""
+
+    def secure(self, paths: Sequence[str]) -> None:
+        """Make files durable that delta-rs wrote, where writing does not: their bytes are written again."""
+
+    def secure_directories(self) -> None:
+        """Make the names of the table's directories durable, where making them does not."""
+
+
+class LocalFiles:
+    """On a file system of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file."""
+        try:
+            return read_whole(self._root / path)
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a new file."""
+        place = self._root / path
+        make_directories(place.parent)
+        write_synced(place, data)
+        sync_file(place.parent)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        (self._root / path).unlink(missing_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder."""
+        return [one.name for one in (self._root / folder).glob("*")]
+
+    def secure(self, paths: Sequence[str]) -> None:
+        """Write files again and sync them and their directories; those that are gone, or never were, are left out."""
+        for path in paths:
+            rewrite(self._root / path)
+        for parent in {(self._root / path).parent for path in paths}:
+            sync_file(parent)
+
+    def secure_directories(self) -> None:
+        """Sync what the table's directories are in."""
+        for directory in (self._root, self._root.parent):
+            sync_file(directory)
+
+
+class StoredFiles:
+    """In an object store, where what is written is durable."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._files = PyFileSystem(DeltaStorageHandler.from_table(table._table))  # noqa: SLF001 - its documented use
+
+    def read(self, path: str) -> bytes | None:
+        """The content of an object."""
+        try:
+            with self._files.open_input_stream(path) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write an object."""
+        # Without a buffer in between, pyarrow hands over buffers of its own, which delta-rs does not take.
+        with self._files.open_output_stream(path, buffer_size=BUFFER) as stream:
+            stream.write(data)
+
+    def remove(self, path: str) -> None:
+        """Remove an object."""
+        try:
+            self._files.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def names(self, folder: str) -> list[str]:
+        """The names below a prefix."""
+        found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
+        return [one.base_name for one in found]
+
+    def secure(self, paths: Sequence[str]) -> None:
+        """Nothing is to be done."""
+
+    def secure_directories(self) -> None:
+        """Nothing is to be done."""
+
+
+class ControlTable:
+    """The table at `uri`, at the version last moved to. A handle belongs to one thread at a time."""
+
+    def __init__(self, uri: str, table: DeltaTable, files: Files) -> None:
+        self.uri = uri
+        self.files = files
+        self._table = table
+        self._unsynced: list[str] = []
+
+    @classmethod
+    def open(cls, uri: str) -> ControlTable | None:
+        """Open the table at its newest version; None when there is none.
+
+        Args:
+            uri: an absolute path, or a URI that delta-rs knows; credentials come from the environment.
+
+        Raises:
+            DataDirectoryError: its log cannot be read, or the store cannot be reached.
+        """
+        try:
+            if (path := local_path(uri)) is not None:
+                check_log(path)
+            table = DeltaTable(uri, storage_options=_options(uri))
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as cause:
+            raise _unreadable(uri, cause, DataDirectoryError) from cause
+        return cls(uri, table, _files(uri, table))
+
+    @classmethod
+    def create(cls, uri: str, schema: pa.Schema, properties: Mapping[str, str], info: Mapping[str, Any]) -> None:
+        """Make an empty table; nothing happens when somebody else made it at the same moment."""
+        try:
+            DeltaTable.create(
+                uri,
+                schema=Schema.from_arrow(schema),
+                configuration={**_PROPERTIES, **properties},
+                commit_properties=_commit_properties(info, 0),
+                storage_options=_options(uri),
+                raise_if_key_not_exists=False,
+            )
+            if (path := local_path(uri)) is not None:
+                sync_names(path, [path / LOG])
+        except (DeltaError, OSError, ValueError) as cause:
+            if not _is_there(uri):
+                raise _unreadable(uri, cause, DataDirectoryError) from cause
+
+    @property
+    def version(self) -> int:
+        """The version this handle is at."""
+        return int(self._table.version())
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return dict(self._table.metadata().configuration)
+
+    def paths(self) -> list[str]:
+        """The files of this version."""
+        return [str(path) for path in self._call(lambda: self._table.get_add_actions(flatten=True))["path"].to_pylist()]
+
+    def entry(self, version: int) -> Mapping[str, Any] | None:
+        """The document of a version: None when there is no such version, empty when it is not ours.
+
+        Raises:
+            TableCorrupt: the entry is no log entry.
+            TxstormError: the store cannot be reached.
+        """
+        try:
+            data = self.files.read(_entry_path(version))
+            return None if data is None else _document(data)
+        except ValueError as cause:
+            raise TableCorrupt(f"{self.uri}: entry {version} of the log is damaged: {cause}") from cause
+        except OSError as cause:
+            raise _unreadable(self.uri, cause) from cause
+
+    def exists(self, version: int) -> bool:
+        """Whether the log still has the entry of `version`."""
+        return self.entry(version) is not None
+
+    def append(
+        self, info: Mapping[str, Any], adds: Sequence[tuple[str, int]] = (), removes: Sequence[str] = ()
+    ) -> None:
+        """Make the next version, with the document `info`, if this handle is at the newest one.
+
+        Passes the fault points ``ledger.before`` and ``ledger.written`` (between the write and its answer).
+
+        Raises:
+            ConflictError: there is such a version already.
+            TxstormError: it failed for another reason; it may have been made nevertheless: read it.
+        """
+        faults.point("ledger.before")
+        actions: list[AddAction | RemoveAction] = [AddAction(path, size, {}, 0, True, "{}") for path, size in adds]
+        actions += [RemoveAction(path, True, 0, 0, {}) for path in removes]
+        self._unsynced.append(_entry_path(self.version + 1))
+        try:
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._table.schema(),
+                commit_properties=_commit_properties(info, self.version + 1),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except CommitFailedError as lost:
+            raise ConflictError(f"{self.uri}: version {self.version} is not the newest: {first_line(lost)}") from lost
+        except (DeltaError, OSError) as cause:
+            raise _unreadable(self.uri, cause) from cause
+        faults.point("ledger.written")
+
+    def advance(self) -> None:
+        """Move to the newest version; after `append` too, which does not move its own handle."""
+        self._call(self._table.update_incremental)
+
+    def sync(self) -> None:
+        """Make all that this handle appended durable, with what it distrusts; after a failure all of it the next time.
+
+        delta-rs gives an entry its name before it is durable, so what is synced is a copy that takes its place.
+        """
+        if self._unsynced:
+            self._call(lambda: self.files.secure(self._unsynced))
+            self._unsynced.clear()
+
+    def distrust(self, versions: range) -> None:
+        """Have the next `sync` write `versions` again: whoever appended them may have failed to sync them."""
+        self._unsynced = [_entry_path(version) for version in versions]
+        self._call(self.files.secure_directories)
+
+    def owe(self, other: ControlTable) -> None:
+        """Take over what `other`, a handle that is left, has not made durable."""
+        self._unsynced += other._unsynced
+
+    def checkpoint(self) -> None:
+        """Shorten what has to be read to open the table: called right after a version with all that counts."""
+        self._call(self._table.create_checkpoint)
+        checkpoint = [name for name in self.files.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")]
+        self.files.secure([f"{LOG}/{name}" for name in [*checkpoint, "_last_checkpoint"]])
+        self._table = self._call(lambda: DeltaTable(self.uri, storage_options=_options(self.uri)))
+
+    def forget(self, before: int) -> None:
+        """Remove log entries and checkpoints of versions below `before`, oldest first."""
+        old = sorted(
+            name for name in self.files.names(LOG) if (found := _ENTRY.fullmatch(name)) and int(found[1]) < before
+        )
+        for name in old:
+            self.files.remove(f"{LOG}/{name}")
+
+    def _call(self, call: Any) -> Any:
+        try:
+            return call()
+        except (DeltaError, OSError) as cause:
+            raise _unreadable(self.uri, cause) from cause
+
+
+def local_path(uri: str) -> Path | None:
+    """The directory that `uri` names on this machine; None for an object store."""
+    return None if "://" in uri else Path(uri)
+
+
+def _options(uri: str) -> dict[str, str] | None:
+    """Of an object store: by default delta-rs would go on trying for three minutes."""
+    return None if local_path(uri) is not None else dict(_PATIENCE)
+
+
+def _files(uri: str, table: DeltaTable) -> Files:
+    path = local_path(uri)
+    return StoredFiles(table) if path is None else LocalFiles(path)
+
+
+def _is_there(uri: str) -> bool:
+    try:
+        return bool(DeltaTable.is_deltatable(uri, _options(uri)))
+    except (DeltaError, OSError, ValueError):
+        return False
+
+
+def _entry_path(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def _commit_properties(info: Mapping[str, Any], version: int) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={INFO: dict(info)},
+        max_commit_retries=0,
+        app_transactions=[Transaction(APP, version)],
+    )
+
+
+def _document(data: bytes) -> Mapping[str, Any]:
+    for line in data.splitlines():
+        action = json.loads(line)
+        if "commitInfo" in action:
+            own = action["commitInfo"].get(INFO)
+            return own if isinstance(own, dict) else {}
+    return {}
+
+
+def _unreadable(uri: str, cause: BaseException, kind: type[TxstormError] = TxstormError) -> TxstormError:
+    return kind(
+        f"ledger {uri}: expected a Delta table that can be read and written, got: {first_line(cause)}; check the URI, "
+        "the network and the credentials in the environment"
+    )

@@ -1,0 +1,594 @@
+"""Delta tables through delta-rs: create, open, compare-and-set, read. Ledgers use `delta_control` instead.
+
+Every commit goes through `DeltaHandle.commit`: as an entry of our own where the table is a plain one, see
+`delta_entry`; else through delta-rs with ``max_commit_retries=0``, since by default it retries a lost race by itself,
+accepts a lower app-transaction version, and lets two compactions double the rows.
+
+It is one module, since all of `deltalake` that tables need is behind one handle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction, Transaction
+
+from txstorm import faults
+from txstorm.clients.delta.archive import archived_entries
+from txstorm.clients.delta.data_files import BATCH_ROWS, Bound, Selected, Wanted
+from txstorm.clients.delta.delta_values import Commit as Commit
+from txstorm.clients.delta.delta_values import DataFile as DataFile
+from txstorm.clients.delta.delta_values import LogEntry as LogEntry
+from txstorm.clients.delta.entry import (
+    PLAIN,
+    NoLinksError,
+    entry_bytes,
+    has_inode,
+    make_durable,
+    milliseconds,
+    put_entry,
+    put_files,
+    table_action,
+)
+from txstorm.clients.delta.features import Features, append_only_text, unsupported_text
+from txstorm.clients.delta.log import (
+    ARCHIVE,
+    CHECK,
+    INFO,
+    LOG,
+    check_checkpoint,
+    checked_paths,
+    checksum,
+    entry_name,
+    last_checkpoint,
+    note_checkpoint,
+    own_info,
+    version_of,
+)
+from txstorm.clients.delta.stats import BOUNDED, bounds_in, is_silent, parsed, stats_of, with_bounds
+from txstorm.clients.delta.window import Window
+from txstorm.clients.delta.writer_lock import locked
+from txstorm.clients.local_file import checked_path
+from txstorm.errors import ConflictError, StateError, TableCorrupt, TableRefused
+
+Answer = TypeVar("Answer")
+_PLAIN = {"delta.enableDeletionVectors": "false"}
+_BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class DeltaHandle:
+    """One Delta table at the version last read or made. A handle belongs to one thread at a time.
+
+    delta-rs is given a window of the log, see `delta_window`: only `open` and `reopen` list all of it, and commits of
+    tables that are not plain.
+
+    Attributes:
+        path: its directory.
+        version: the version this handle is at.
+        checkpointed: that of the last checkpoint; 0 before the first.
+    """
+
+    def __init__(self, path: Path, window: Window, table: DeltaTable) -> None:
+        self.path = path
+        self._window = window
+        self._table = table  # at `version`, or before some that this handle has made since
+        self._writer: DeltaTable | None = None  # of the log itself, where delta-rs makes the commits
+        self.version = int(table.version())
+        self.checkpointed = last_checkpoint(path)
+        self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
+        self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
+        self._links = True
+        self._synced = -1  # the newest version whose entry this handle has written by itself, and synced
+        self._features = Features.of(table, lambda: _has_vectors(table))
+        self._unwritable = self._features.unwritable(path)
+        self._own: tuple[int, int] | None = None  # that version, and the inode of the entry, while it is not rewritten
+
+    @classmethod
+    def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
+        """Open the table at `path`, at its newest version or at `version`.
+
+        Raises:
+            TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
+            TableRefused: it has a feature without which its rows cannot be told.
+        """
+        handle = cls(path, *_opened(path, version))
+        handle.check_readable()
+        return handle
+
+    @classmethod
+    def create(cls, path: Path, schema: pa.Schema, properties: Mapping[str, str], commit: Commit) -> DeltaHandle:
+        """Create an empty table (reader 1, writer 2) whose version 0 is `commit`.
+
+        Raises:
+            StateError: Delta has no such column type, or stores another one.
+            TableCorrupt: there is something already.
+        """
+        columns = Schema.from_arrow(stored_schema(str(path), schema))
+        configuration = {**_PLAIN, **properties}
+        try:
+            DeltaTable.create(
+                str(path),
+                schema=columns,
+                configuration=configuration,
+                commit_properties=_properties(commit, [json.loads(columns.to_json()), configuration]),
+                raise_if_key_not_exists=False,
+            )
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(path, "the table cannot be created", cause) from cause
+        return cls.open(path)
+
+    def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
+        """What opens another handle, on any thread, at this version or at the newest one; neither lists the log."""
+        with _reading(self.path, "the log"):
+            self._window.follow(self.version)
+        path, checkpoint, files = self.path, self._window.checkpoint, self._window.files
+        entries = tuple(self._window.entries)
+
+        def opened() -> DeltaHandle:
+            with _reading(path, "the log"):
+                window = Window(path, checkpoint, files, entries)
+                if newest:
+                    window.follow()
+                return DeltaHandle(path, window, DeltaTable(str(window.path)))
+
+        return opened
+
+    def begin_with(self, later: DeltaHandle) -> None:
+        """Start from the checkpoint that another handle, not used any more, has made."""
+        self._window, self._table, self.checkpointed = later._window, later._table, later.checkpointed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns."""
+        return pa.schema(self._table.schema().to_arrow())
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties (``delta.…`` and our own)."""
+        return dict(self._table.metadata().configuration)
+
+    def log_entry(self, version: int) -> Path:
+        """The file that holds `version` in the log."""
+        return self.path / LOG / entry_name(version)
+
+    def make_durable(self, versions: range, *, again: bool = False) -> None:
+        """Make the entries of consecutive `versions` durable; see `txstorm.clients.delta.entry.make_durable`."""
+        unsure = [one for one in versions if again or one != self._synced]
+        if self._own and self._own[0] in unsure:
+            self._own = None
+        make_durable(self.path, map(self.log_entry, unsure), again=again)
+
+    def refresh(self) -> None:
+        """Move to the newest version."""
+        with _reading(self.path, "the log"):
+            told = self._window.follow()
+        if not told:
+            self.reopen()
+        elif self._window.last != self.version:  # somebody else has committed
+            with _reading(self.path, "the log"):
+                self._table.load_as_version(self._window.last)
+            self.version = self._window.last
+            self._forget()
+
+    def reopen(self) -> None:
+        """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
+        self._window, self._table = _opened(self.path, None)
+        self._writer = self._own = None
+        self.version = int(self._table.version())
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was known of an earlier version, now that another writer has made a later one."""
+        self._apps.clear()
+        self._stats = None
+        self._features = Features.of(self._table, lambda: _has_vectors(self._table))
+        self._unwritable = self._features.unwritable(self.path)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether the table forbids that rows leave it."""
+        return self._features.append_only
+
+    def check_readable(self) -> None:
+        """Raise `TableRefused` where a feature of this version keeps its rows from being told."""
+        if self._unwritable is not None and (why := self._features.unreadable(self.path)) is not None:
+            raise TableRefused(why)
+
+    def check_writable(self) -> None:
+        """Raise `TableRefused` where the table, as it is now, has a feature that txstorm does not obey."""
+        if self._unwritable is not None:
+            self.refresh()  # it may have been mended
+        if self._unwritable is not None:
+            raise TableRefused(self._unwritable)
+
+    def _read_here(self) -> DeltaTable:
+        """The table as of the very version that this handle is at, and no later one that somebody made meanwhile."""
+        if self._table.version() != self.version:
+            with _reading(self.path, "the log"):
+                self._window.follow(self.version)
+                self._table.load_as_version(self.version)
+        return self._table
+
+    def app_version(self, app_id: str) -> int | None:
+        """The last version that was committed under `app_id`, or None."""
+        if app_id not in self._apps:
+            with _reading(self.path, "the log"):
+                self._apps[app_id] = self._read_here().transaction_version(app_id)
+        return self._apps[app_id]
+
+    def checked_infos(self) -> list[Mapping[str, Any]]:
+        """What txstorm wrote into the commit infos since the last checkpoint, oldest first.
+
+        Raises:
+            TableCorrupt: an entry or checkpoint of ours that this version is read from is not what was written.
+        """
+        with _reading(self.path, "the log"):
+            self._window.follow(self.version)
+            check_checkpoint(self.path, self._window.checkpoint)
+            return [_checked(self.path / entry) for entry in self._window.entries]
+
+    def commit(self, commit: Commit) -> None:
+        """Make the next version if this handle is at the newest one, and move to it; else change nothing.
+
+        Raises:
+            ConflictError: the table is at another version than this handle; call `refresh`.
+            TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
+            TableRefused: the table has a feature that is not obeyed, or is append-only and rows are to leave it.
+            BlockedError: a commit with Spark goes on and on.
+        """
+        self.check_writable()
+        if self.append_only and commit.removes and commit.data_change:
+            raise TableRefused(append_only_text(self.path))
+        try:
+            with locked(self.path):
+                if commit.properties:
+                    self._commit_properties(commit)
+                elif not self._commit_entry(commit):
+                    self._commit_through(commit)
+        except CommitFailedError as lost:
+            msg = f"{self.path}: expected version {self.version} to be the newest: {first_line(lost)}"
+            raise ConflictError(msg) from lost
+        except (DeltaError, OSError) as cause:
+            why = f"version {self.version + 1} cannot be committed: {first_line(cause)}"
+            msg = f"{self.path}: {why}; check disk space and permissions, then start again"
+            raise TableCorrupt(msg) from cause
+        self.version += 1
+        self._apps.update(commit.transactions)
+        if commit.properties or commit.columns is not None:
+            self._read_here()
+        if self._stats is not None:
+            self._stats.update((file.path, parsed(file.stats)) for file in commit.adds)
+            for file in commit.removes:
+                self._stats.pop(file.path, None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is committed to without delta-rs: then a long log makes no commit slower."""
+        protocol = self._table.protocol()  # not changed by what this handle has made
+        return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
+
+    def _commit_entry(self, commit: Commit) -> bool:
+        """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
+        if not self.is_plain:
+            return False
+        if not self.still_has(self.version):
+            self.reopen()
+            msg = f"{self.path}: expected version {self.version} as it was committed: another writer has replaced it"
+            raise ConflictError(msg)
+        made = None
+        if commit.columns is not None:
+            schema = Schema.from_arrow(stored_schema(str(self.path), commit.columns[0])).to_json()
+            made = table_action(self._read_here().metadata(), schema, commit.columns[1])
+        columns = made and [json.loads(made["schemaString"]), made["configuration"]]
+        data = entry_bytes(commit, _info_of(commit, list(columns) if columns else None), milliseconds(), made)
+        try:
+            inode = put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data)
+        except NoLinksError:
+            self._links = False
+            return False
+        if inode is not None:
+            self._synced, self._own = self.version + 1, (self.version + 1, inode)
+            return True
+        msg = f"{self.path}: expected version {self.version} to be the newest: there is a later one"
+        raise ConflictError(msg)
+
+    def still_has(self, version: int) -> bool:
+        """Whether the entry of `version` is the one that this handle made; True where it cannot tell."""
+        entry = f"{self.path}/{LOG}/{entry_name(version)}"
+        return self._own is None or self._own[0] != version or has_inode(entry, self._own[1])
+
+    def _commit_through(self, commit: Commit) -> None:
+        if commit.columns is not None:
+            raise StateError(
+                f"{self.path}: its features, or its disk, do not let txstorm change its columns: rename it"
+            )
+        change, table = commit.data_change, self._written_to()
+        adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
+        removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
+        table.create_write_transaction(
+            [*adds, *removes],
+            "append",
+            table.schema(),
+            commit_properties=_properties(commit),
+            post_commithook_properties=_NO_HOOKS,
+        )
+
+    def _written_to(self) -> DeltaTable:
+        """The table itself, whose log delta-rs lists with every commit."""
+        if self._writer is None:
+            self._writer = DeltaTable(str(self.path), version=self.version)
+        elif self._writer.version() != self.version:
+            self._writer.load_as_version(self.version)
+        return self._writer
+
+    def _commit_properties(self, commit: Commit) -> None:
+        table = self._written_to()
+        made = [json.loads(table.schema().to_json()), {**table.metadata().configuration, **commit.properties}]
+        table.alter.set_table_properties(
+            dict(commit.properties),
+            raise_if_not_exists=False,
+            commit_properties=_properties(commit, made),
+            post_commithook_properties=_NO_HOOKS,
+        )
+
+    def checkpoint(self, every: int) -> list[Path]:
+        """Write a durable checkpoint when the last one is `every` versions back, and start from it; returns its files.
+
+        What a commit through delta-rs or Spark costs, and a start, grows with the log entries since the last one.
+        """
+        if self.version - self.checkpointed < every:
+            return []
+        version, log = self.version, self.path / LOG
+        table = self._read_here()
+        faults.point("checkpoint.before")
+        try:
+            table.create_checkpoint()
+            made = self._window.made()
+            # Those of the checkpoint first, the hint where it is last.
+            put_files({log / file.name: file.read_bytes() for file in made})
+        except (DeltaError, OSError) as cause:
+            raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
+        faults.point("checkpoint.after")
+        names = [file.name for file in made if version_of(file.name) == version]
+        note = note_checkpoint(self.path, version, names)
+        entry = f"{LOG}/{entry_name(version)}"
+        self._window = Window(self.path, version, [f"{LOG}/{name}" for name in names], [entry])
+        self._table = DeltaTable(str(self._window.path))
+        self.checkpointed = version
+        return [*(log / file.name for file in made), note]
+
+    def history(self, newest: int | None = None) -> Iterator[LogEntry]:
+        """The kept versions up to this one, or `newest`, newest first, with what txstorm wrote into their commit infos.
+
+        Raises:
+            TableCorrupt: an entry is damaged.
+        """
+        version = self.version if newest is None else min(newest, self.version)
+        while (info := self._logged(version)) is not None:
+            yield LogEntry(version, info)
+            version -= 1
+        if version < 0:
+            return
+        for entry in archived_entries(self.path):  # some versions are missing, where no savepoint needs them
+            older = version_of(entry.name)
+            if older is not None and older <= version:
+                yield LogEntry(older, _checked(entry))
+
+    def info(self, version: int) -> Mapping[str, Any]:
+        """What txstorm wrote into the commit info of `version`; nothing where that is no longer kept."""
+        return self._logged(version) or {}
+
+    def _logged(self, version: int) -> Mapping[str, Any] | None:
+        # What is in the archive was the entry, whatever a stale writer has put into the log since; one that is in
+        # neither place may have been moved between the two looks.
+        archived = self.path / ARCHIVE / entry_name(version)
+        for entry in (archived, self.log_entry(version), archived):
+            try:
+                return _checked(entry)
+            except FileNotFoundError:
+                continue
+        return None
+
+    def files(self) -> list[DataFile]:
+        """The files of this version."""
+        actions = self.actions()
+        sizes = actions["size_bytes"].to_pylist()
+        with _reading(self.path, "the list of files"):
+            paths = [checked_path(unquote(path)) for path in actions["path"].to_pylist()]
+        return [DataFile(path, size) for path, size in zip(paths, sizes, strict=True)]
+
+    def logged_paths(self) -> set[str]:
+        """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
+        named = {path for name in self.entry_names() for path in self.paths_of_entry(name)}
+        return named | {file.path for file in self.files()}
+
+    def entry_names(self) -> list[str]:
+        """The names of all entries of log and archive, listed; oldest first."""
+        names = {file.name for folder in (LOG, ARCHIVE) for file in (self.path / folder).glob("*.json")}
+        return sorted(name for name in names if name == entry_name(version_of(name) or 0))
+
+    def paths_of_entry(self, name: str) -> list[str]:
+        """The files that an entry adds or removes, relative to the table; raises `TableCorrupt`."""
+        for folder in (LOG, ARCHIVE, LOG):  # as above
+            try:
+                return _undamaged(self.path / folder / name, lambda entry: list(checked_paths(entry)))
+            except FileNotFoundError:
+                continue
+        return []
+
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        low: Bound | None = None,
+        high: Bound | None = None,
+        paths: Collection[str] | None = None,
+        within: tuple[str, int, int] | None = None,
+        *,
+        threads: bool = True,
+    ) -> pa.Table:
+        """The rows of this version, in no particular order; arguments as `Wanted`.
+
+        Files known to have no such rows are not opened. Raises `TableCorrupt` where one is missing or damaged.
+        """
+        selected = self._selected(Wanted(columns, low, high, within, paths, threads))
+        with _reading(self.path, f"a file of version {self.version}"):
+            return selected.table()
+
+    def batches(
+        self,
+        low: Bound | None = None,
+        high: Bound | None = None,
+        columns: Sequence[str] | None = None,
+        within: tuple[str, int, int] | None = None,
+        rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.Table]:
+        """As `read`, at most `rows` rows at a time; with `low` in the order of that column, file by file."""
+        selected = self._selected(Wanted(columns, low, high, within))
+        with _reading(self.path, f"a file of version {self.version}"):
+            yield from selected.batches(rows)
+
+    def row_count(self, low: Bound | None = None) -> int:
+        """How many rows the files have that `read` would open; files that do not say count as none."""
+        return self._selected(Wanted(low=low)).row_count()
+
+    def _selected(self, wanted: Wanted) -> Selected:
+        self.check_readable()
+        bounded = [bound[0] for bound in (wanted.low, wanted.high) if bound is not None]
+        return Selected(self.path, self.schema, self.actions(*bounded), wanted)
+
+    def actions(self, *bounded: str) -> pa.Table:
+        """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
+
+        ``min.…`` and ``max.…`` are there for columns `bounded` of which txstorm writes statistics.
+        """
+        with _reading(self.path, "the list of files"):
+            actions = pa.table(self._read_here().get_add_actions(flatten=True))
+        for column in BOUNDED.intersection(bounded):
+            if f"min.{column}" not in actions.column_names:
+                known = ((path, bounds_in(stats, column)) for path, stats in self._stats_here().items())
+                actions = with_bounds(actions, column, {path: ends for path, ends in known if ends is not None})
+        return actions
+
+    def _stats_here(self) -> dict[str, Mapping[str, Any]]:
+        if self._stats is None:
+            self._read_here()
+            self._stats = stats_of(self.path, self._window.files, self._window.entries)
+        return self._stats
+
+    def is_silent(self, column: str) -> bool:
+        """Whether a file of this version has bounds of other columns, but none of `column`."""
+        stats = self._stats_here()
+        return is_silent((stats.get(file.path, {}) for file in self.files()), column)
+
+
+def _opened(path: Path, version: int | None) -> tuple[Window, DeltaTable]:
+    try:
+        window = Window.newest(path) if version is None else _archived(path, version)
+        if window.last < 0:
+            msg = f"{path}: expected a Delta table, found none; restore the directory, or name the right data directory"
+            raise TableCorrupt(msg)
+        return window, DeltaTable(str(window.path), version=version)
+    except (DeltaError, OSError, ValueError) as cause:
+        wanted = "" if version is None else f" at version {version}"
+        raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause
+
+
+def _archived(path: Path, version: int) -> Window:
+    """The window of an earlier version, whose entries may move to the archive meanwhile."""
+    for _ in range(10):
+        with suppress(FileNotFoundError):
+            return Window.until(path, version)
+    return Window.until(path, version)
+
+
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (DeltaError, OSError, ValueError, pa.ArrowException) as cause:
+        raise _corrupt(path, f"{what} cannot be read", cause) from cause
+
+
+def _has_vectors(table: DeltaTable) -> bool:
+    try:
+        return any(batch.num_rows for batch in table.deletion_vectors())
+    except DeltaError:  # they are in files beside the log, which a window of it does not have
+        return True
+
+
+def is_table(path: Path) -> bool:
+    """Whether there is the log of a Delta table at `path`, readable or not."""
+    try:
+        with os.scandir(path / LOG) as found:
+            return any(one.name[0].isdigit() for one in found)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last one: no name that a file can have
+        return False
+    except OSError:
+        return True
+
+
+def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
+    """`schema` as Delta stores it; raises `StateError` naming the column whose type Delta has not."""
+    for column in schema:
+        try:
+            Schema.from_arrow(pa.schema([column]))
+        except Exception as cause:
+            msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
+            raise StateError(msg) from cause
+    return pa.schema(Schema.from_arrow(schema).to_arrow())
+
+
+def _info_of(commit: Commit, made: list[Any] | None = None) -> dict[str, Any]:
+    """What of the commit info is ours; `made` is what the entry makes the table of, if it does."""
+    label = {"userMetadata": commit.label} if commit.label else {}
+    adds = [(one.path, one.size, one.modified, one.stats) for one in commit.adds]
+    removes = [one.path for one in commit.removes]
+    check = checksum(commit.info, adds, removes, commit.transactions.items(), made)
+    return {INFO: {**commit.info, CHECK: check}, **label}
+
+
+def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata=_info_of(commit, made),
+        max_commit_retries=0,
+        app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
+    )
+
+
+def _checked(entry: Path) -> Mapping[str, Any]:
+    return _undamaged(entry, own_info)
+
+
+def _undamaged(entry: Path, read: Callable[[Path], Answer]) -> Answer:
+    try:
+        return read(entry)
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError) as cause:
+        raise _corrupt(entry.parent.parent, f"entry {entry.name} of the log is damaged", cause) from cause
+
+
+def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
+    if (refused := unsupported_text(path, str(cause))) is not None:
+        return TableRefused(refused)
+    return TableCorrupt(
+        f"{path}: {what}: {first_line(cause)}; restore the table's directory from a copy, "
+        "or start in a new data directory"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The message with the causes delta-rs draws below it, and without the stack of the library's own frames."""
+    lines = _BELOW.sub(": ", str(error)).splitlines()
+    return lines[0].strip() if lines else type(error).__name__

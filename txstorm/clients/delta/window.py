@@ -1,0 +1,159 @@
+"""The part of a table's log that one version is read from, as a directory of links that delta-rs opens instead.
+
+delta-rs lists a log whenever it opens a table, follows it, or answers a question. A log may have a million entries,
+which takes it a second. A window has the newest complete checkpoint and the entries since; it follows the log by the
+names of the next entries, so that only opening a table lists the log, and only once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from typing import IO
+
+from txstorm.clients.delta.log import ARCHIVE, LOG, SIDECARS, entry_name, newest_complete, version_of
+from txstorm.clients.local_file import MOST, check_file
+
+_PREFIX = "txstorm-log-"
+_LOCK = "lock"
+
+
+class Window:
+    """Links to the files of a log that a version of the table is read from.
+
+    Args:
+        table: its directory.
+        checkpoint: the version of the checkpoint that this begins with; -1 without one.
+        files: of that checkpoint, relative to the table.
+        entries: the entries from there on, oldest first, relative to the table.
+
+    Attributes:
+        path: the directory that delta-rs opens as the table; it is removed with this object.
+        last: the version that this ends with; -1 where there is no entry.
+        entries: of which this consists, oldest first, relative to the table.
+    """
+
+    def __init__(self, table: Path, checkpoint: int, files: Iterable[str], entries: Iterable[str]) -> None:
+        self._table = table.absolute()
+        self.checkpoint, self.files, self.last = checkpoint, tuple(files), -1
+        self.path = Path(mkdtemp(dir=_place_of_process()))
+        self._end = weakref.finalize(self, _remove, self.path, os.getpid())
+        (self.path / LOG).mkdir()
+        if (self._table / LOG / SIDECARS).is_dir():
+            (self.path / LOG / SIDECARS).symlink_to(self._table / LOG / SIDECARS)
+        for file in self.files:
+            self._check(file)
+            self._link(file)
+        self.entries: list[str] = []
+        for entry in entries:
+            self._check(entry)
+            self._link(entry)
+            self.entries.append(entry)
+            self.last = version_of(Path(entry).name) or 0
+
+    @classmethod
+    def newest(cls, table: Path) -> Window:
+        """One that ends with the newest version; raises `OSError` where something of it is no file."""
+        found = _listed(table, LOG)
+        return cls(table, *_beginning(table, found), _entries(found, _beginning(table, found)[0]))
+
+    @classmethod
+    def until(cls, table: Path, version: int) -> Window:
+        """One that ends with `version`, from log and archive, or with the last one before it that there is."""
+        found = _listed(table, LOG)
+        checkpoint, files = _beginning(table, found, version)
+        if checkpoint < 0 and f"{LOG}/{entry_name(0)}" not in found:
+            logged = {Path(path).name for path in found}
+            found += [path for path in _listed(table, ARCHIVE) if Path(path).name not in logged]
+            checkpoint, files = _beginning(table, found, version)
+        return cls(table, checkpoint, files, _entries(found, checkpoint, version))
+
+    def follow(self, version: int | None = None) -> bool:
+        """Go on up to `version`, or to the newest one; False where that cannot be told without listing the log."""
+        while version is None or self.last < version:
+            entry = f"{LOG}/{entry_name(self.last + 1)}"
+            try:
+                self._check(entry)
+            except FileNotFoundError:
+                # As long as an entry is there, none that follows it was archived.
+                return self.last >= 0 and os.path.exists(f"{self._table}/{LOG}/{entry_name(self.last)}")
+            self._link(entry)
+            self.entries.append(entry)
+            self.last += 1
+        return True
+
+    def made(self) -> list[Path]:
+        """The files that delta-rs has written here: a checkpoint, and the hint where it is."""
+        found = [self.path / LOG / name for name in sorted(os.listdir(self.path / LOG))]
+        return [file for file in found if not file.is_symlink() and file.is_file()]
+
+    def _check(self, file: str) -> None:
+        check_file(f"{self._table}/{file}", most=MOST)
+
+    def _link(self, file: str) -> None:
+        os.symlink(f"{self._table}/{file}", f"{self.path}/{LOG}/{file.rpartition('/')[2]}")
+
+
+def _listed(table: Path, folder: str) -> list[str]:
+    try:
+        return [f"{folder}/{name}" for name in os.listdir(table / folder)]
+    except FileNotFoundError:
+        return []
+
+
+def _beginning(table: Path, found: Iterable[str], version: int | None = None) -> tuple[int, Sequence[str]]:
+    return newest_complete(table, (path for path in found if ".checkpoint." in path), version)
+
+
+def _entries(found: Iterable[str], checkpoint: int, version: int | None = None) -> list[str]:
+    """The entries from `checkpoint` on, up to `version`, oldest first."""
+    first, last = entry_name(max(checkpoint, 0)), "~" if version is None else entry_name(version)
+    named = ((path.rpartition("/")[2], path) for path in found)
+    return [path for name, path in sorted(one for one in named if first <= one[0] <= last) if _is_entry(name)]
+
+
+def _is_entry(name: str) -> bool:
+    return name.endswith(".json") and (version := version_of(name)) is not None and name == entry_name(version)
+
+
+class _Place:
+    """The directory of all windows of a process; its lock, which ends with the process, says that it is in use."""
+
+    def __init__(self) -> None:
+        self.process = 0
+        self.path = Path()
+        self.lock: IO[bytes] | None = None
+
+    def begin(self) -> None:
+        """Make it, and remove those of processes that were killed."""
+        for found in Path(gettempdir()).glob(f"{_PREFIX}*"):
+            try:
+                with (found / _LOCK).open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(found, ignore_errors=True)
+            except OSError:  # in use, another user's, or being made
+                continue
+        self.process, self.path = os.getpid(), Path(mkdtemp(prefix=_PREFIX))
+        self.lock = (self.path / _LOCK).open("wb")
+        fcntl.flock(self.lock, fcntl.LOCK_SH)
+        weakref.finalize(self.lock, _remove, self.path, self.process)
+
+
+_PLACE = _Place()
+
+
+def _place_of_process() -> Path:
+    # A process that has given up its rights (setuid) can no longer write to what it made before.
+    if _PLACE.process != os.getpid() or not os.access(_PLACE.path, os.W_OK | os.X_OK, effective_ids=True):
+        _PLACE.begin()
+    return _PLACE.path
+
+
+def _remove(path: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(path, ignore_errors=True)

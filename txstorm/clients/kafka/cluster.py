@@ -1,0 +1,307 @@
+"""Kafka as a source: what brokers say of topics and offsets. Reading is in `txstorm.clients.kafka.reader`.
+
+The only module that imports `confluent_kafka`, but for `txstorm.clients.kafka.producer`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from txstorm.errors import MissingDependency, SettingError
+
+try:
+    import confluent_kafka as ck
+    from confluent_kafka import admin as ca
+except ModuleNotFoundError:
+    raise MissingDependency("confluent-kafka", "kafka") from None
+
+log = logging.getLogger("txstorm.kafka")
+
+Partition = tuple[str, int]
+Range = tuple[int, int]
+
+LATEST, EARLIEST = -1, -2
+"""Asked for in `Cluster.ask` instead of a time."""
+
+CHUNK = 10_000
+"""Records that are taken from a client at once."""
+
+_TRY = 1.0
+SLICE = 0.05
+"""Seconds of one wait within a longer one."""
+
+_SPEC: Any = vars(ca)["OffsetSpec"]  # its numbers make specs, which its types do not say
+_CONSUMER_ONLY = ("fetch.", "queued.", "max.partition.", "check.crcs", "isolation.", "client.rack", "receive.message.")
+_OWN = {
+    "group.id": "consumer_group=, which is for lag tools only",
+    "group.instance.id": "nothing: no group is joined",
+    "enable.auto.commit": "nothing: positions are in the ledger",
+    "enable.auto.offset.store": "nothing: positions are in the ledger",
+    "auto.offset.reset": "start=",
+    "enable.partition.eof": "nothing: ranges have ends",
+    "isolation.level": "isolation_level=",
+    "bootstrap.servers": "bootstrap_servers=",
+    "error_cb": "nothing: errors are logged",
+    "logger": "nothing: messages go to the logger txstorm.kafka",
+}
+# librdkafka's own codes are spelt with an underscore.
+_KE = ck.KafkaError
+END, _ALL_DOWN, _AUTHENTICATION, _SSL = _KE._PARTITION_EOF, _KE._ALL_BROKERS_DOWN, _KE._AUTHENTICATION, _KE._SSL  # noqa: SLF001
+OUT_OF_RANGE = {_KE._AUTO_OFFSET_RESET, _KE.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+UNKNOWN = {_KE._UNKNOWN_TOPIC, _KE._UNKNOWN_PARTITION, _KE.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+DENIED = {_KE.TOPIC_AUTHORIZATION_FAILED, _KE.CLUSTER_AUTHORIZATION_FAILED}
+# A broker that is being restarted can be the cause of the others, too: they are final at the start only.
+REFUSED = DENIED | {_AUTHENTICATION, _SSL, _KE.SASL_AUTHENTICATION_FAILED, _KE.UNSUPPORTED_SASL_MECHANISM}
+
+
+ClientError: Any = ck.KafkaException
+"""What the client raises."""
+
+
+class Unavailable(Exception):
+    """No answer within the time given; a later try may get one.
+
+    Attributes:
+        refused: the broker did answer: with a refusal of the credentials, the certificate or the right to read.
+    """
+
+    def __init__(self, cause: str, *, refused: bool = False) -> None:
+        self.refused = refused
+        super().__init__(cause)
+
+
+class Unreadable(Exception):
+    """A range cannot be read as it was planned.
+
+    Attributes:
+        partition: of what.
+        offset: where reading had come to.
+        unknown: the brokers do not know the partition; else they do not have the offset.
+    """
+
+    def __init__(self, partition: Partition, offset: int, cause: str, *, unknown: bool = False) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.unknown = unknown
+        super().__init__(cause)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the brokers describe it.
+
+    Attributes:
+        id: differs from that of a topic that had the name before.
+        leaders: partition → node id of its leader; None while it has none.
+    """
+
+    id: str
+    leaders: Mapping[int, int | None]
+
+
+@dataclass
+class Troubles:
+    """The last things that a client has complained of, since `clear`."""
+
+    last: list[Any] = field(default_factory=list)
+
+    def __call__(self, error: Any) -> None:
+        """As librdkafka's ``error_cb``."""
+        log.info("%s", error.str())
+        self.last = [*self.last[-4:], error]
+
+    def clear(self) -> None:
+        """Forget them."""
+        self.last = []
+
+    @property
+    def refusal(self) -> Any:
+        """One that trying again does not mend, if there is one."""
+        return next((error for error in self.last if error.code() in REFUSED), None)
+
+    def __str__(self) -> str:
+        chosen = self.refusal or next((one for one in self.last if one.code() != _ALL_DOWN), None)
+        return "" if chosen is None else str(chosen.str())
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise `SettingError` for client settings that txstorm sets itself, or that librdkafka does not know."""
+    for name in settings:
+        if name in _OWN:
+            msg = f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
+            raise SettingError(msg)
+    consumer({"bootstrap.servers": "", "group.id": "txstorm", **settings}, Troubles()).close()
+
+
+def _made(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:
+    try:
+        return kind({"log_level": 2, **settings, "error_cb": troubles}, logger=log)
+    except (ck.KafkaException, TypeError, ValueError) as error:
+        cause = error.args[0].str() if isinstance(error, ck.KafkaException) else str(error)
+        msg = f"kafka: the client settings {sorted(settings)} cannot be used: {cause}"
+        raise SettingError(msg) from None
+
+
+def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
+    """A `confluent_kafka.Consumer`; raises `SettingError`."""
+    return _made(ck.Consumer, settings, troubles)
+
+
+def places(offsets: Mapping[Partition, int]) -> list[Any]:
+    """`offsets` as the client takes them."""
+    return [ck.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
+
+
+class Cluster:
+    """Asks brokers for topics and offsets. One thread at a time.
+
+    Args:
+        settings: librdkafka's, ``bootstrap.servers`` among them.
+        isolation: ``read_committed`` (the end of a partition is its last stable offset) or ``read_uncommitted``.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
+        kept = {name: value for name, value in settings.items() if not name.startswith(_CONSUMER_ONLY)}
+        self._troubles = Troubles()
+        self._admin = _made(ca.AdminClient, {"reconnect.backoff.max.ms": 1000, **kept}, self._troubles)
+        self._isolation = ck.IsolationLevel[isolation.upper()]
+        self._servers = settings.get("bootstrap.servers", "")
+
+    def names(self, seconds: float) -> list[str]:
+        """All topics but internal ones; raises `Unavailable`."""
+        deadline = time.monotonic() + seconds
+        self._troubles.clear()
+        while True:
+            try:
+                found = self._admin.list_topics(timeout=min(seconds, 0.5))
+                return sorted(name for name in found.topics if not name.startswith("__"))
+            except ck.KafkaException as error:
+                self._give_up(deadline, error.args[0].str())
+
+    def topics(self, names: Collection[str], seconds: float) -> dict[str, Topic]:
+        """Those of `names` that exist; raises `Unavailable`."""
+        if not names:
+            return {}
+        deadline = time.monotonic() + seconds
+        self._troubles.clear()
+        while True:
+            left = max(SLICE, min(_TRY, deadline - time.monotonic()))
+            asked = self._admin.describe_topics(ck.TopicCollection(sorted(names)), request_timeout=left)
+            try:
+                self._await(asked.values(), left)
+                return {name: _topic(done.result()) for name, done in asked.items() if not self._is_unknown(done)}
+            except Unavailable as error:
+                if error.refused or time.monotonic() > deadline:
+                    raise
+                self._find_controller()
+
+    def _find_controller(self) -> None:
+        """The client asks one broker, the controller, and learns that it is another one from other answers only."""
+        with suppress(ck.KafkaException):
+            self._admin.list_topics(timeout=0.5)
+
+    def _is_unknown(self, done: Future[Any]) -> bool:
+        error = done.exception()
+        if error is None:
+            return False
+        cause = error.args[0]
+        if cause.code() in UNKNOWN:
+            return True
+        raise Unavailable(self._said(cause.str()), refused=cause.code() in REFUSED)
+
+    def ask(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, Future[int | None]]:
+        """Ask for offsets, of all partitions in one request to each leader; waits for nothing.
+
+        Args:
+            wanted: partition → `LATEST`, `EARLIEST`, or a time in milliseconds: the first offset not before it.
+            seconds: after which a request is given up.
+
+        Returns:
+            Futures of offsets; None where there is no offset at or after the time. They raise when a leader is away.
+        """
+        specs = {ck.TopicPartition(*partition): _SPEC(spec) for partition, spec in wanted.items()}
+        asked = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=seconds)
+        return {(one.topic, one.partition): _offset(answer) for one, answer in asked.items()}
+
+    def offsets(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, int | None]:
+        """The same, waited for; raises `Unavailable`."""
+        if not wanted:
+            return {}
+        self._troubles.clear()
+        asked = self.ask(wanted, seconds)
+        self._await(asked.values(), seconds)
+        try:
+            return {partition: answer.result() for partition, answer in asked.items()}
+        except ck.KafkaException as error:
+            raise Unavailable(self._said(error.args[0].str())) from None
+
+    def serve(self) -> str:
+        """Hear what the client has to complain of; called now and then."""
+        self._admin.poll(0)
+        return str(self._troubles)
+
+    def _await(self, futures: Iterable[Future[Any]], seconds: float) -> None:
+        open_, deadline = set(futures), time.monotonic() + seconds
+        while open_:
+            open_ = wait(open_, timeout=SLICE, return_when=FIRST_EXCEPTION).not_done
+            if open_:
+                self._give_up(deadline, "no answer")
+
+    def _give_up(self, deadline: float, cause: str) -> None:
+        self._admin.poll(0)
+        refusal = self._troubles.refusal
+        if refusal is not None or time.monotonic() > deadline:
+            raise Unavailable(self._said(cause), refused=refusal is not None)
+
+    def _said(self, cause: str) -> str:
+        self._admin.poll(0)
+        return f"{self._servers}: {str(self._troubles) or cause}"
+
+
+def _topic(found: Any) -> Topic:
+    # A partition without a leader has one whose id is -1, or none.
+    leaders = {
+        one.id: one.leader.id if one.leader is not None and one.leader.id >= 0 else None for one in found.partitions
+    }
+    return Topic(str(found.topic_id), leaders)
+
+
+def _offset(answer: Future[Any]) -> Future[int | None]:
+    offset: Future[int | None] = Future()
+
+    def done(found: Future[Any]) -> None:
+        error = found.exception()
+        if error is not None:
+            offset.set_exception(error)
+        else:
+            value = found.result().offset
+            offset.set_result(value if value >= 0 else None)
+
+    answer.add_done_callback(done)
+    return offset
+
+
+class GroupPositions:
+    """Writes positions to a consumer group that nobody is a member of, for tools that show how far reading is."""
+
+    def __init__(self, settings: Mapping[str, Any], group: str) -> None:
+        self._troubles = Troubles()
+        self._consumer = consumer({**settings, "group.id": group, "enable.auto.commit": False}, self._troubles)
+
+    def write(self, positions: Mapping[Partition, int], *, waiting: bool = False) -> None:
+        """Write them, in the background unless `waiting`; what fails is logged and nothing else."""
+        try:
+            self._consumer.poll(0)
+            self._consumer.commit(offsets=places(positions), asynchronous=not waiting)
+        except ck.KafkaException as error:
+            log.warning("positions could not be written to the consumer group: %s", error.args[0].str())
+
+    def close(self) -> None:
+        """Called once, at the end."""
+        self._consumer.close()

@@ -1,0 +1,265 @@
+"""Exact ranges of offsets read from Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from txstorm.clients.kafka.cluster import (
+    CHUNK,
+    DENIED,
+    END,
+    OUT_OF_RANGE,
+    SLICE,
+    UNKNOWN,
+    ClientError,
+    Partition,
+    Range,
+    Troubles,
+    Unavailable,
+    Unreadable,
+    consumer,
+    places,
+)
+
+
+class RangeReader:
+    """Reads ranges of offsets with one consumer, which is only ever assigned to partitions, never part of a group.
+
+    The next ranges cost no seek when they begin where the last ones ended: what was fetched beyond is kept.
+
+    Args:
+        settings: librdkafka's; what is not given is chosen for reading ranges.
+        isolation: as of `Cluster`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
+        self._troubles = Troubles()
+        own = {
+            "group.id": "txstorm",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+        self._consumer = consumer({**_READING, **settings, **own}, self._troubles)
+        self._spans: dict[Partition, _Span] = {}
+        self._moved = False
+        self._paused = False
+
+    def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
+        """How many of `ranges` begin where this reader stands, in topics that have the same `ids` still."""
+        spans = ((self._spans.get(one), ids.get(one[0]), start) for one, (start, _) in ranges.items())
+        return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
+
+    def read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> dict[Partition, list[Any]]:
+        """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
+
+        A range may hold fewer records than offsets: it is over when the consumer is at its end or beyond.
+
+        Args:
+            ranges: partition → first offset, and the one after the last.
+            ids: topic → its id: what was fetched for another id is not used.
+            patience: how many seconds to wait while nothing comes.
+
+        Raises:
+            Unreadable: brokers do not have the offset, or do not know the partition.
+            Unavailable: nothing came for `patience` seconds.
+        """
+        try:
+            return self._read(ranges, ids, patience)
+        except BaseException:
+            self._spans = {}  # wherever the consumer stands now, the next read begins anew
+            raise
+
+    def _read(
+        self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float
+    ) -> dict[Partition, list[Any]]:
+        self._troubles.clear()
+        if self._paused:
+            self._paused = False
+            self._consumer.resume(places({partition: span.known for partition, span in self._spans.items()}))
+        self._place(ranges, ids)
+        deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
+        while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
+            unknown = self._take(self._next(ranges))
+            if unknown is not None:
+                # A partition made a moment ago, or a client whose metadata are old: it has to ask for the topic.
+                self._ask_again(ranges, unknown, unknown_until)
+                self._spans = {}
+                self._place(ranges, ids)
+            elif self._moved:
+                deadline = time.monotonic() + patience
+            elif time.monotonic() > deadline:
+                raise Unavailable(self._missing(ranges))
+        return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
+
+    def _place(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
+        idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
+        if self.fits(ranges, ids) < len(ranges) or idle > 5 * CHUNK:
+            self._spans = {one: _Span(ids.get(one[0]), start, start) for one, (start, _) in ranges.items()}
+            self._consumer.assign(places({partition: start for partition, (start, _) in ranges.items()}))
+
+    def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
+        left = sum(max(0, stop - self._spans[partition].known) for partition, (_, stop) in ranges.items())
+        found = self._consumer.consume(min(left + len(ranges), CHUNK), 0)
+        if found:
+            return list(found)
+        one = self._consumer.poll(SLICE)
+        return [] if one is None else [one]
+
+    def _take(self, messages: Sequence[Any]) -> Partition | None:
+        """Keep what came; gives a partition that is not known, if there is one."""
+        self._moved = False
+        start = 0
+        # Between what are no records, but news of partitions, the records are handled column by column.
+        news = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
+        for stop in [*news, len(messages)]:
+            self._keep(messages[start:stop])
+            if stop < len(messages):
+                unknown = self._heard(messages[stop])
+                if unknown is not None:
+                    return unknown
+            start = stop + 1
+        return None
+
+    def _keep(self, records: Sequence[Any]) -> None:
+        for partition, run, offsets in _runs(records, one_topic=len({topic for topic, _ in self._spans}) == 1):
+            span = self._spans.get(partition)
+            if span is not None:
+                span.add(run, offsets)
+                self._moved = True
+
+    def _heard(self, message: Any) -> Partition | None:
+        error = message.error()
+        if error.code() == END:
+            self._ended((message.topic(), message.partition()), message.offset())
+        elif error.code() in UNKNOWN and message.topic() is not None:
+            return message.topic(), message.partition()
+        else:
+            self._complain(message, error)
+        return None
+
+    def _ended(self, partition: Partition, offset: int) -> None:
+        span = self._spans.get(partition)
+        if span is not None:
+            self._moved = self._moved or offset > span.known
+            span.known = span.end = max(span.known, offset)
+
+    def _complain(self, message: Any, error: Any) -> None:
+        partition = (message.topic(), message.partition())
+        if error.code() in OUT_OF_RANGE and partition in self._spans:
+            raise Unreadable(partition, self._spans[partition].known, error.str())
+        if error.code() in DENIED:
+            raise Unavailable(error.str(), refused=True)
+        self._troubles(error)
+
+    def _ask_again(self, ranges: Mapping[Partition, Range], unknown: Partition, until: float) -> None:
+        if time.monotonic() > until:
+            raise Unreadable(unknown, ranges.get(unknown, (0, 0))[0], "the brokers do not know it", unknown=True)
+        try:
+            self._consumer.list_topics(unknown[0], timeout=SLICE * 10)
+        except ClientError as error:
+            self._troubles(error.args[0])
+        time.sleep(SLICE)
+
+    def _missing(self, ranges: Mapping[Partition, Range]) -> str:
+        behind = [
+            f"{topic}/{number} from offset {self._spans[topic, number].known} of {start}..{stop - 1}"
+            for (topic, number), (start, stop) in ranges.items()
+            if self._spans[topic, number].known < stop
+        ]
+        because = f"; {said}" if (said := str(self._troubles)) else ""
+        return f"nothing came of {', '.join(behind)}{because}"
+
+    def rest(self) -> None:
+        """A while may pass until the next read: do not ask for what comes, if all that there was has come."""
+        if self._spans and all(span.known == span.end for span in self._spans.values()):
+            self._paused = True
+            self._consumer.pause(places({partition: span.known for partition, span in self._spans.items()}))
+
+    def leave(self) -> None:
+        """Fetch nothing more until the next read."""
+        self._spans = {}
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        """Called once, when it is not needed any more."""
+        self._consumer.close()
+
+
+_READING = {
+    # A new assignment waits for the answer to the request under way, and this is how long a broker may hold it.
+    "fetch.wait.max.ms": 20,
+    "fetch.error.backoff.ms": 100,
+    # By default a consumer whose queue was full waits for a second before it fetches on.
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 32768,
+    "reconnect.backoff.max.ms": 1000,
+}
+
+
+_ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "partition", "offset"))
+
+
+def _runs(
+    records: Sequence[Any], *, one_topic: bool
+) -> Iterator[tuple[Partition, Sequence[Any], npt.NDArray[np.int64]]]:
+    """Neighbours of one partition, with their offsets."""
+    if not records:
+        return
+    numbers = np.fromiter(map(_PARTITION, records), np.int32, len(records))
+    offsets = np.fromiter(map(_OFFSET, records), np.int64, len(records))
+    changes = numbers[1:] != numbers[:-1]
+    if not one_topic:
+        topics = np.array(list(map(_TOPIC, records)))
+        changes |= topics[1:] != topics[:-1]
+    for start, stop in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(records)]):
+        yield (records[start].topic(), records[start].partition()), records[start:stop], offsets[start:stop]
+
+
+@dataclass
+class _Span:
+    """What is read of one partition; of `start` up to `known` all that the topic with `id` has stands in `ahead`.
+
+    `offsets` are those of `ahead`, in pieces; `end` is where the log ended last.
+    """
+
+    id: str | None
+    start: int
+    known: int
+    ahead: list[Any] = field(default_factory=list)
+    offsets: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    end: int | None = None
+
+    def holds(self, offset: int) -> bool:
+        return self.start <= offset <= self.known
+
+    def add(self, records: Sequence[Any], offsets: npt.NDArray[np.int64]) -> None:
+        """Take records over, but for those that are known."""
+        before = np.maximum.accumulate(np.concatenate([[self.known - 1], offsets]))
+        new = offsets > before[:-1]
+        if not new.all():
+            records, offsets = [records[i] for i in np.flatnonzero(new).tolist()], offsets[new]
+        self.ahead += records
+        self.offsets.append(offsets)
+        self.known = int(before[-1]) + 1
+
+    def cut(self, start: int, stop: int) -> list[Any]:
+        """Give the records of a range, and forget what is before its end."""
+        offsets = np.concatenate([np.empty(0, np.int64), *self.offsets])
+        first, last = np.searchsorted(offsets, [start, stop]).tolist()
+        taken = self.ahead[first:last]
+        self.ahead, self.offsets = self.ahead[last:], [offsets[last:]]
+        self.start = stop
+        return taken

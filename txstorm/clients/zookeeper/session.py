@@ -1,0 +1,341 @@
+"""A session with a ZooKeeper ensemble, in the few words the ledger needs. The only module that imports `kazoo`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from txstorm.clients.zookeeper.values import (
+    AnswerLost,
+    Change,
+    Create,
+    Node,
+    NodeOp,
+    Refusal,
+    Remove,
+    SessionOver,
+    Unreachable,
+    Verify,
+    ZooKeeperOptions,
+)
+from txstorm.errors import InputError, MissingDependency, TxstormError
+
+try:
+    from kazoo import exceptions as errors
+    from kazoo.client import KazooClient, KazooState
+    from kazoo.handlers.threading import KazooTimeoutError
+    from kazoo.security import CREATOR_ALL_ACL, Permissions
+except ModuleNotFoundError:
+    raise MissingDependency("kazoo", "zookeeper") from None
+
+_log = logging.getLogger("txstorm.zookeeper")
+# What a request ends with whose connection broke: nobody knows whether the server carried it out.
+_AWAY = (
+    errors.ConnectionLoss,
+    errors.SessionExpiredError,
+    errors.SessionMovedError,
+    errors.OperationTimeoutError,
+    errors.RequestTimeoutError,
+    KazooTimeoutError,
+)
+# After the first failure: quick looks, so that a server that is back is found within half a second.
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+STOPPING = 2.0
+"""Seconds that closing waits for the server's word; the session of a server that is away ends by its timeout."""
+
+
+_REASONS: dict[type[Exception], str] = {
+    errors.NodeExistsError: "exists",
+    errors.NoNodeError: "absent",
+    errors.BadVersionError: "version",
+    errors.NotEmptyError: "children",
+}
+# What the operations beside the refused one are answered with.
+_BESIDE = (errors.RolledBackError, errors.RuntimeInconsistency)
+
+
+class ZooKeeperSession:
+    """A connection that comes back by itself, and the session on it; usable from several threads.
+
+    When the servers end the session, another one takes its place: what is bound to the old one must ask for it by
+    giving `session`, the number that the property of that name had.
+
+    Args:
+        hosts: ``host:port`` of the servers, separated by commas.
+
+    Raises:
+        Unreachable: none of `hosts` answered within ``options.connect_timeout``; the message has the last cause.
+        InputError: the servers refused the credentials.
+    """
+
+    def __init__(self, hosts: str, options: ZooKeeperOptions) -> None:
+        self.hosts = hosts
+        self.options = options
+        self._changed = threading.Condition()
+        self._session: int | None = None
+        self._connected = self._closed = False
+        self._causes = _Causes(self._notify)
+        self._kazoo = _client(hosts, options, self._causes)
+        self._kazoo.add_listener(self._follow)
+        self._start()
+
+    @property
+    def session(self) -> int | None:
+        """The number of the session; None from its end until there is another one."""
+        return self._session
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as is known here."""
+        return self._connected
+
+    def current(self) -> int:
+        """The number of the session, waiting for a connection; `Unreachable` if there is none for too long."""
+        self._await(time.monotonic() + self.options.patience)
+        session = self._session
+        if session is None:
+            raise self._unreachable()
+        return session
+
+    def read(self, paths: Sequence[str], session: int | None = None) -> list[Node | None]:
+        """The nodes at `paths`, read one after the other in one go; None where there is none."""
+        return [_node(found) for found in self._ask(self._kazoo.get_async, paths, session)]
+
+    def stamps(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Per path the zxids of the last change of the data and of the set of children; None where there is no node."""
+        return [None if stat is None else _stamp(stat) for stat in self._ask(self._kazoo.exists_async, paths)]
+
+    def children(self, path: str) -> tuple[list[str], tuple[int, int]] | None:
+        """The names below `path` and its stamp, both of one moment; None where there is no node."""
+        found = self._ask(lambda one: self._kazoo.get_children_async(one, include_data=True), [path])[0]
+        return None if found is None else (found[0], _stamp(found[1]))
+
+    def is_open(self, path: str) -> bool:
+        """Whether any client may change the node at `path`, or what is below it; False where there is no node."""
+        found = self._ask(self._kazoo.get_acls_async, [path])[0]
+        return found is not None and any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in found[0])
+
+    def sync(self, path: str) -> None:
+        """Let the server catch up with all that any client was told before this call."""
+        self._ask(self._kazoo.sync_async, [path])
+
+    def absent(self, path: str, told: Callable[[object], None], wait: float) -> bool:
+        """Whether there is no node at `path`; if there is one, `told` is called when that may have changed.
+
+        Raises:
+            Unreachable: there was no connection within `wait` seconds.
+        """
+        ask = self._kazoo.exists_async
+        return self._ask(lambda one: ask(one, watch=told), [path], wait=wait)[0] is None
+
+    def transact(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
+        """Carry out all of `ops`, in order, or nothing; None when they are carried out.
+
+        Raises:
+            AnswerLost: nobody knows which of the two.
+            SessionOver: `session` was given and has ended; nothing was sent.
+        """
+        self._await(time.monotonic() + self.options.patience, session)
+        request = self._kazoo.transaction()
+        for op in ops:
+            _add(request, op)
+        with self._translated():
+            try:
+                return _refusal(self._answer(request.commit_async()))
+            except _AWAY as error:
+                msg = f"ZooKeeper {self.hosts}: expected the answer of a transaction, got {type(error).__name__}"
+                raise AnswerLost(msg) from error
+
+    def close(self) -> None:
+        """End the session, and with it all that is ephemeral; may be called twice."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        # In a thread of its own: a server that hangs would hold up whoever closes.
+        thread = threading.Thread(target=_stop, args=[self._kazoo], daemon=True)
+        thread.start()
+        thread.join(STOPPING)
+
+    def _start(self) -> None:
+        self._kazoo.start_async()
+        try:
+            self._await(time.monotonic() + self.options.connect_timeout)
+        except Unreachable:
+            self.close()
+            raise
+
+    def _follow(self, state: str) -> None:
+        """Called by kazoo's own thread at every change."""
+        with self._changed:
+            self._connected = state == KazooState.CONNECTED
+            if self._connected:
+                self._session = self._kazoo.client_id[0]
+                self._causes.distrusted = 0
+            elif state == KazooState.LOST:
+                self._session = None
+            self._changed.notify_all()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _await(self, until: float, session: int | None = None) -> None:
+        """Wait for a connection, or for the end of `session`."""
+
+        def settled() -> bool:
+            return self._connected or self._closed or self._over(session) or self._hopeless()
+
+        with self._changed:
+            self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
+            connected = self._connected
+        if self._closed:
+            msg = f"ZooKeeper {self.hosts}: expected an open session, got a closed one; open it again"
+            raise TxstormError(msg)
+        if self._over(session):
+            msg = f"ZooKeeper {self.hosts}: the session {session:#x} has ended"
+            raise SessionOver(msg)
+        if not connected:
+            raise self._unreachable()
+
+    def _over(self, session: int | None) -> bool:
+        return session is not None and self._session != session
+
+    def _hopeless(self) -> bool:
+        """Whether waiting is in vain: the credentials are refused, or no server could ever be trusted."""
+        distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
+        return distrusted or self._refused()
+
+    def _refused(self) -> bool:
+        return bool(self._kazoo.client_state == "AUTH_FAILED")
+
+    def _unreachable(self) -> TxstormError:
+        if self._refused():
+            return self._no_access()
+        return Unreachable(
+            f"ZooKeeper {self.hosts}: expected an answer, got none: {self._causes.last}; "
+            "check hosts and port, that the servers run, and TLS where they ask for it"
+        )
+
+    def _no_access(self) -> InputError:
+        user = self.options.auth.partition(":")[0]
+        who = f"user {user!r} with the given password" if user else "a client without credentials"
+        return InputError(
+            f"ZooKeeper {self.hosts}: expected to be let in, got a refusal for {who}; "
+            "set TXSTORM_ZOOKEEPER_AUTH to the user:password that made the nodes"
+        )
+
+    def _ask(
+        self, send: Callable[[str], Any], paths: Sequence[str], session: int | None = None, wait: float | None = None
+    ) -> list[Any]:
+        """The answers to `send` of each path, all under way at once; asked again when the connection breaks."""
+        until = time.monotonic() + (self.options.patience if wait is None else wait)
+        while True:
+            self._await(until, session)
+            with self._translated():
+                try:
+                    return [self._found(one) for one in [send(path) for path in paths]]
+                except _AWAY as error:
+                    if time.monotonic() > until:
+                        raise self._unreachable() from error
+
+    def _found(self, asked: Any) -> Any:
+        try:
+            return self._answer(asked)
+        except errors.NoNodeError:
+            return None
+
+    def _answer(self, asked: Any) -> Any:
+        return asked.get(timeout=self.options.patience)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (errors.NoAuthError, errors.AuthFailedError) as error:
+            raise self._no_access() from error
+        except errors.KazooException as error:
+            msg = f"ZooKeeper {self.hosts}: expected it to serve a request, got {type(error).__name__} {error}"
+            raise TxstormError(msg) from error
+
+
+class _Causes(logging.Handler):
+    """Keeps what kazoo says of connections that fail: the only place where it tells the cause."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.last = "no connection within the time there was"
+        self.distrusted = 0
+        self._notify = notify
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message.startswith(("Connection", "Cannot resolve", "Session")):
+            self.last = message
+        if "CERTIFICATE_VERIFY_FAILED" in message:
+            self.distrusted += 1
+            self._notify()
+        _log.debug(message)
+
+
+def _client(hosts: str, options: ZooKeeperOptions, causes: logging.Handler) -> Any:
+    # Not one of the process's loggers: a server that is away makes no lines on the terminal every half second.
+    logger = logging.Logger("kazoo", logging.WARNING)
+    logger.addHandler(causes)
+    return KazooClient(
+        hosts=hosts,
+        timeout=options.session_timeout,
+        connection_retry=_RECONNECT,
+        auth_data=[("digest", options.auth)] if options.auth else None,
+        default_acl=CREATOR_ALL_ACL if options.auth else None,
+        use_ssl=options.tls,
+        ca=options.ca or None,
+        certfile=options.certificate or None,
+        keyfile=options.key or None,
+        keyfile_password=options.key_password or None,
+        check_hostname=options.tls and options.check_hostname,
+        logger=logger,
+    )
+
+
+def _stop(client: Any) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception as error:  # noqa: BLE001 - of whatever kind: there is nothing left to do for it
+        _log.debug("closing: %s", error)
+
+
+def _node(found: tuple[bytes, Any] | None) -> Node | None:
+    if found is None:
+        return None
+    data, stat = found
+    return Node(data, stat.version, stat.mzxid, stat.numChildren, stat.ephemeralOwner)
+
+
+def _stamp(stat: Any) -> tuple[int, int]:
+    return stat.mzxid, stat.pzxid
+
+
+def _add(request: Any, op: NodeOp) -> None:
+    match op:
+        case Create(path, data, ephemeral):
+            request.create(path, data, ephemeral=ephemeral)
+        case Change(path, data, version):
+            request.set_data(path, data, version)
+        case Remove(path, version):
+            request.delete(path, version)
+        case Verify(path, version):
+            request.check(path, version)
+
+
+def _refusal(results: Sequence[Any]) -> Refusal | None:
+    for index, result in enumerate(results):
+        if isinstance(result, Exception) and not isinstance(result, _BESIDE):
+            if type(result) not in _REASONS:
+                raise result
+            return Refusal(index, _REASONS[type(result)])
+    return None

@@ -1,0 +1,126 @@
+"""Running one component for one task and attempt, the same in workers and in the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+
+import pyarrow as pa
+
+from txstorm.api.bolt import BasicBolt, BatchBolt, takes_batches
+from txstorm.api.context import TaskContext
+from txstorm.api.tuples import Origin, Tuple
+from txstorm.engine.arrow import as_columns, is_tagged, rows_of_batch
+from txstorm.engine.task.collector import OutputCollector
+from txstorm.engine.task.error_rows import At, shortened
+
+
+class Arrival:
+    """Rows that reached a task: a record batch and where it comes from."""
+
+    __slots__ = ("batch", "component", "stream", "task")
+
+    def __init__(self, component: str, stream: str, task: int, batch: pa.RecordBatch) -> None:
+        self.component = component
+        self.stream = stream
+        self.task = task
+        self.batch = batch
+
+    def part(self, first: int, count: int) -> Arrival:
+        """`count` of its rows."""
+        return Arrival(self.component, self.stream, self.task, self.batch.slice(first, count))
+
+    def taken(self, rows: Sequence[int]) -> Arrival:
+        """These of its rows."""
+        return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
+
+
+class BoltRun:
+    """One bolt object at work on one batch: prepared at once, then `execute`, then `finish`."""
+
+    def __init__(
+        self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector, at: At | None = None
+    ) -> None:
+        self.bolt = bolt
+        self.context = context
+        self.collector = collector
+        self._at = at or At()
+        self._seen = 0
+        self._batches = takes_batches(bolt)
+        base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
+        self._tuples = not self._batches or type(bolt).execute is not base.execute
+        if isinstance(bolt, BasicBolt):
+            bolt.prepare(context)
+        else:
+            assert context.attempt is not None
+            bolt.prepare(context, collector, context.attempt)
+
+    def execute(self, arrivals: Iterable[Arrival]) -> None:
+        """Hand the rows to the bolt, in order.
+
+        A bolt that has both forms gets record batches, and tuples where columns would change the values.
+        """
+        for arrival in arrivals:
+            if self.by_tuple(arrival):
+                self._execute_tuples(arrival)
+            else:
+                self.execute_rows(arrival)
+            self._seen += arrival.batch.num_rows
+
+    def by_tuple(self, arrival: Arrival) -> bool:
+        """Whether the bolt gets the rows of `arrival` one by one; called before they are handed to it."""
+        self.context.source = (arrival.component, arrival.stream, arrival.task)
+        return not self._batches or (self._tuples and is_tagged(arrival.batch))
+
+    def tuples(self, arrival: Arrival) -> Iterator[Tuple]:
+        """The rows of `arrival` as tuples."""
+        assert self.context.attempt is not None
+        origin = Origin(
+            self.context.attempt, arrival.component, arrival.stream, arrival.task, tuple(arrival.batch.schema.names)
+        )
+        return map(Tuple, rows_of_batch(arrival.batch), repeat(origin))
+
+    def execute_rows(self, arrival: Arrival) -> None:
+        """Hand the rows of `arrival` to the bolt as one record batch."""
+        try:
+            batch = arrival.batch
+            if is_tagged(batch):
+                batch = as_columns(
+                    batch, f"{self.context.component}, stream {arrival.stream!r} of {arrival.component!r}"
+                )
+            if isinstance(self.bolt, BasicBolt):
+                self.bolt.execute_batch(batch, self.collector)
+            else:
+                self.bolt.execute_batch(batch)
+        except BaseException:
+            last = self._seen + arrival.batch.num_rows
+            self._at.input = f"rows {self._seen + 1} to {last} of its input, stream {arrival.stream!r} of "
+            self._at.input += f"{arrival.component}[{arrival.task}]"
+            raise
+
+    def execute_tuple(self, one: Tuple) -> None:
+        """Hand one tuple to the bolt."""
+        if isinstance(self.bolt, BasicBolt):
+            self.bolt.execute(one, self.collector)
+        else:
+            self.bolt.execute(one)
+
+    def _execute_tuples(self, arrival: Arrival) -> None:
+        one = None
+        try:
+            if isinstance(self.bolt, BasicBolt):
+                basic, collector = self.bolt.execute, self.collector
+                for one in self.tuples(arrival):
+                    basic(one, collector)
+            else:
+                execute = self.bolt.execute
+                for one in self.tuples(arrival):
+                    execute(one)
+        except BaseException:
+            self._at.input = shortened(one)
+            raise
+
+    def finish(self) -> None:
+        """All input is in."""
+        if isinstance(self.bolt, BatchBolt):
+            self.bolt.finish_batch()

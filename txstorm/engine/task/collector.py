@@ -1,0 +1,214 @@
+"""The collector bolts and spouts emit through: buffers tuples, hands out record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import DEFAULT_STREAM, counted, near
+from txstorm.api.output import StreamDeclaration
+from txstorm.engine.arrow import batch_of_columns, batch_of_rows, conform
+from txstorm.engine.task.error_rows import shortened
+from txstorm.errors import EmitError
+
+FLUSH_VALUES = 131072
+
+
+class Emitted(NamedTuple):
+    """A run of rows a task emitted; `direct` is the receiving task of a direct stream."""
+
+    stream: str
+    batch: pa.RecordBatch
+    direct: int | None = None
+
+
+Observe = Callable[[str, int, TransactionAttempt, Sequence[Emitted]], None]
+"""Told what a task of a component has emitted for an attempt, once it has finished, also when that is nothing."""
+
+
+class _Buffer:
+    """Emitted values of one stream, row after row in one flat list.
+
+    A list of row tuples would cost more than twice as much: the garbage collector looks at every tuple again and
+    again, and at strings and numbers never.
+    """
+
+    __slots__ = ("arity", "direct", "fields", "flat", "rows")
+
+    def __init__(self, declaration: StreamDeclaration) -> None:
+        self.fields = declaration.fields
+        # No `emit` has this arity on a direct stream, or one without fields: one comparison a tuple tells all.
+        self.arity = -1 if declaration.direct else len(declaration.fields) or -1
+        self.direct = declaration.direct
+        self.flat: list[Any] = []
+        self.rows = 0
+
+    def take(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
+        """What is in the buffer, which is empty then; `refuse` is called with each tuple that cannot be sent."""
+        flat, rows, width = self.flat, self.rows, len(self.fields)
+        self.flat, self.rows = [], 0
+        if width == 0:
+            return batch_of_rows([()] * rows, ()) if rows else None
+        if not flat:
+            return None
+        try:
+            return batch_of_columns([flat[i::width] for i in range(width)], self.fields)
+        except EmitError:
+            good = []
+            for row in (tuple(flat[i : i + width]) for i in range(0, len(flat), width)):
+                try:
+                    batch_of_rows([row], self.fields)
+                    good.append(row)
+                except EmitError as error:
+                    refuse(row, error)
+            return batch_of_rows(good, self.fields) if good else None
+
+
+class OutputCollector:
+    """Implements `txstorm.api.output.Collector` for one task and attempt.
+
+    Args:
+        component: whose it is.
+        streams: what it declares.
+        eager: whether values are looked at in `emit`, which takes much longer than in large pieces.
+    """
+
+    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False) -> None:
+        self._component = component
+        self._buffers = {name: _Buffer(declaration) for name, declaration in streams.items()}
+        self._eager = eager
+        if eager:
+            for buffer in self._buffers.values():
+                buffer.arity = -1
+        self._out: list[Emitted] = []
+        self._pending_direct: tuple[str, int] | None = None
+        self.errors: list[BaseException] = []
+        self.digests: dict[str, str] = {}
+        self.count = 0
+        self._over: TransactionAttempt | None = None
+        self.divert: Callable[[BaseException, Any], bool] = lambda error, record: False
+
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or len(values) != buffer.arity:
+            self._emit_rare(stream, values)
+            return
+        flat = buffer.flat
+        flat.extend(values)
+        if len(flat) >= FLUSH_VALUES:
+            self._flush(stream)
+
+    def _emit_rare(self, stream: str, values: tuple[Any, ...]) -> None:
+        """A tuple without fields, one that is refused, or one that is looked at."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or buffer.direct or len(values) != len(buffer.fields):
+            self._refuse(stream, values, direct=False)
+        else:
+            buffer.flat.extend(values)
+            buffer.rows += 1
+            if self._eager:
+                self._flush(stream)
+
+    def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple to the task with index `task` of the direct subscribers."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or len(values) != len(buffer.fields) or not buffer.direct:
+            self._refuse(stream, values, direct=True)
+        else:
+            if self._pending_direct != (stream, task):
+                self._flush_direct()
+                self._pending_direct = (stream, task)
+            buffer.flat.extend(values)
+            buffer.rows += 1
+            if self._eager:
+                self._flush_direct()
+
+    def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit the rows of a record batch or table."""
+        buffer = self._buffers.get(stream)
+        if buffer is None or buffer.direct:
+            self._refuse(stream, None, direct=False)
+        else:
+            self._flush(stream)
+            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}"):
+                self._add(stream, piece)
+
+    def report_error(self, error: BaseException) -> None:
+        """Show `error` without failing the batch."""
+        self.errors.append(error)
+
+    def digest(self, partition: str, digest: str) -> None:
+        """Record the digest of what was read from `partition`."""
+        self.digests[partition] = digest
+
+    def refuse(self, error: BaseException, record: Any) -> None:
+        """A record that a spout cannot emit: `error` is raised, unless `divert` takes the record."""
+        if not self.divert(error, record):
+            raise error
+
+    emitDirect = emit_direct  # noqa: N815 - Storm's names
+    emitBatch = emit_batch  # noqa: N815
+    reportError = report_error  # noqa: N815
+
+    def take(self) -> list[Emitted]:
+        """Everything emitted so far, in order per stream; leaves the collector empty."""
+        self._flush_direct()
+        for stream in self._buffers:
+            self._flush(stream)
+        out, self._out = self._out, []
+        return out
+
+    def close(self, attempt: TransactionAttempt) -> None:
+        """The batch of `attempt` is over: whoever has kept this collector emits for another one, and is refused."""
+        self._over = attempt
+        self._buffers = {}
+
+    def _flush(self, stream: str) -> None:
+        buffer = self._buffers[stream]
+        if not buffer.direct:
+            self._add(stream, self._taken(stream))
+
+    def _flush_direct(self) -> None:
+        if self._pending_direct is not None:
+            stream, task = self._pending_direct
+            self._add(stream, self._taken(stream), task)
+            self._pending_direct = None
+
+    def _taken(self, stream: str) -> pa.RecordBatch | None:
+        def refuse(values: tuple[Any, ...], error: EmitError) -> None:
+            given = shortened(values)
+            found = EmitError(f"{self._component}, stream {stream!r}, tuple {given}: {error}")
+            found.late = not self._eager
+            self.refuse(found, {"tuple": given})
+
+        return self._buffers[stream].take(refuse)
+
+    def _add(self, stream: str, batch: pa.RecordBatch | None, direct: int | None = None) -> None:
+        if batch is not None and batch.num_rows:
+            self.count += batch.num_rows
+            self._out.append(Emitted(stream, batch, direct))
+
+    def _refuse(self, stream: str, values: tuple[Any, ...] | None, *, direct: bool) -> None:
+        where = f"{self._component}, stream {stream!r}"
+        buffer = self._buffers.get(stream)
+        if self._over is not None:
+            msg = (
+                f"{where}: a tuple was emitted for txid {self._over.txid} after that batch was over (attempt "
+                f"{self._over.attempt_id}): {values!r}; emit through the collector of the batch at hand"
+            )
+        elif buffer is None:
+            hint = near(str(stream), list(self._buffers))
+            msg = f"{where}: not declared; {self._component!r} declares {sorted(self._buffers)}{hint}"
+        elif direct != buffer.direct:
+            kind, use = ("direct", "emit_direct") if buffer.direct else ("not direct", "emit")
+            msg = f"{where}: the stream is {kind}; use {use}"
+        else:
+            msg = (
+                f"{where}: expected {counted(len(buffer.fields), 'value')} for fields {list(buffer.fields)}, got "
+                f"{len(values or ())}: {values!r}; pass one argument per field"
+            )
+        raise EmitError(msg)

@@ -1,0 +1,125 @@
+"""A share of a large commit: what one task of a committer does of it, the same code in both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.api.state import KeyedState
+from txstorm.engine.cargo import Cargo, Kind
+from txstorm.engine.gc_pause import seldom_collected
+from txstorm.engine.port import CommitShare, ErrorRow, LargeCommit, ShareDone
+from txstorm.engine.program import Program
+from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
+from txstorm.engine.task.stage import spill
+from txstorm.errors import TxstormError
+from txstorm.plan.stages import Edge
+from txstorm.state.commit_group import Resources, Tables
+from txstorm.state.commit_job import GivenRows
+from txstorm.state.keyed import StateGroup
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.tables.declared import Declaration
+from txstorm.storage.tables.staging import Staged, StagedName, stage
+
+
+def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
+    """Let the task finish over the rows it is given, and stage what it writes: one file a table.
+
+    Nothing is raised: what the committer raises, and what the disk refuses, is in the answer.
+    """
+    try:
+        return _done(program, work, share)
+    except CommitFailed as failure:
+        return ShareDone(share.component, share.task, error=failure.row)
+    except TxstormError as error:
+        row = ErrorRow(share.component, share.task, "other", type(error).__name__, str(error), "", "")
+        return ShareDone(share.component, share.task, error=row)
+    except OSError as error:
+        said = error.errno or 0, error.strerror or str(error), error.filename or ""
+        return ShareDone(share.component, share.task, refused=said)
+
+
+def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
+    attempt = work.input.attempt
+    rows = _Rows(program, work, share)
+    run = CommitRun(program, work.input, share.cargo, Resources(attempt.txid, rows.tables))
+    sent: list[Cargo] = []
+
+    def send(edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+        cargo = Cargo(Kind.DATA, *attempt, edge.index, source, target, len(sent), batch)
+        sent.append(spill(cargo, _spilled(program)))
+
+    run.send = send
+    with seldom_collected():
+        run.run_task(share.component, share.task)
+        staged = rows.staged(StagedName(work.epoch, *attempt, share.component, str(share.task)))
+    return ShareDone(share.component, share.task, staged, run.counts, sent, run.reported)
+
+
+class _Rows:
+    """The tables of the task, in memory: states that know the rows of its input's keys, and sinks."""
+
+    def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
+        self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
+        self._declared = [Declaration(share.component, table) for table in program.spread[share.component]]
+        where = f"{share.component}[{share.task}], txid {self._txid}"
+        states: dict[str, tuple[str, StateGroup]] = {}
+        sinks: dict[str, tuple[str, SinkGroup]] = {}
+        for table in (one.table for one in self._declared):
+            if isinstance(table, KeyedState):
+                given = GivenRows(table, _spilled(program) / share.given[table.name], where)
+                states[table.name] = share.component, StateGroup(table, given)
+            else:
+                sinks[table.name] = share.component, SinkGroup(table)
+        self.tables = Tables(states, sinks, ())
+        self.tables.begin(self._txid, work.input.stamp)
+
+    def staged(self, name: StagedName) -> dict[str, Staged]:
+        """Stage all that was written; table → its file, where there is one.
+
+        Raises:
+            StateError: a row does not fit, or a key was written that is not in the input.
+            OSError: the disk is full.
+        """
+        files = {}
+        for one in self._declared:
+            rows = self._ended(one)
+            if rows is not None and rows.num_rows:
+                files[one.refs[0].uri] = stage(self._data_dir / one.refs[0].uri, rows, name)
+        return files
+
+    def _ended(self, one: Declaration) -> Any:
+        if isinstance(one.table, KeyedState):
+            group = self.tables.states[one.table.name][1]
+            group.end_txid(self._txid)
+            return group.changes(self._txid, self._txid)
+        sink = self.tables.sinks[one.table.name][1]
+        sink.end_txid(self._txid)
+        return sink.rows(self._txid, self._txid)
+
+
+def _spilled(program: Program) -> Path:
+    assert program.spill_dir is not None
+    return Path(program.spill_dir)
+
+
+def as_cargo(work: LargeCommit, number: int, done: ShareDone) -> Cargo:
+    """The answer to share `number` as a piece of cargo, to cross from a worker to the driver."""
+    staged = {uri: one.to_json() for uri, one in done.staged.items()}
+    data = {**asdict(done), "staged": staged}
+    return Cargo(Kind.RESULT, *work.input.attempt, 0, number, 0, 0, data=data)
+
+
+def of_cargo(cargo: Cargo) -> ShareDone:
+    """What `as_cargo` was made of."""
+    found: Mapping[str, Any] = cargo.data
+    staged = {uri: Staged.from_json(one) for uri, one in found["staged"].items()}
+    error = ErrorRow(**found["error"]) if found["error"] else None
+    refused = tuple(found["refused"]) if found["refused"] else None
+    sent = [Cargo(**{**one, "kind": Kind(one["kind"])}) for one in found["sent"]]
+    place = found["component"], found["task"]
+    return ShareDone(*place, staged, found["counts"], sent, found["reported"], error, refused)

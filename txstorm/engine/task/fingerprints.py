@@ -1,0 +1,118 @@
+"""Checks of the test driver that user code leaves alone what it has handed over: emitted values, and payloads.
+
+A copy of every emitted value, and of every row of a payload for every task, would cost more than the rest of `emit`.
+So it is a rule that such values are not changed, and here is what finds a change: fingerprints from before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.output import StreamDeclaration
+from txstorm.engine.arrow import text_of
+from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
+from txstorm.engine.task.error_rows import shortened
+from txstorm.errors import EmitError, SpoutError
+
+A = TypeVar("A")
+_FIXED = (str, int, float, bool, bytes, type(None))
+"""Types of values that cannot be changed."""
+
+
+class _Given(NamedTuple):
+    stream: str
+    values: Any
+    fingerprint: Any
+    shown: str = ""
+
+
+class CheckedCollector(OutputCollector):
+    """A collector that raises `EmitError` when a value, or the memory of a batch, changed after it was emitted."""
+
+    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration]) -> None:
+        super().__init__(component, streams)
+        self._given: list[_Given] = []
+
+    def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple."""
+        self._note(stream, values)
+        super().emit(*values, stream=stream)
+
+    def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one tuple to one task."""
+        self._note(stream, values)
+        super().emit_direct(task, *values, stream=stream)
+
+    def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit the rows of a record batch or table."""
+        if isinstance(batch, pa.RecordBatch | pa.Table):
+            self._given.append(_Given(stream, batch, _bytes_of(batch)))
+        super().emit_batch(batch, stream=stream)
+
+    emitDirect = emit_direct  # noqa: N815 - Storm's names
+    emitBatch = emit_batch  # noqa: N815
+
+    def take(self) -> list[Emitted]:
+        """Everything emitted so far; raises `EmitError` if some of it was changed since."""
+        given, self._given = self._given, []
+        for one in given:
+            self._check(one)
+        return super().take()
+
+    def _note(self, stream: str, values: tuple[Any, ...]) -> None:
+        if any(not isinstance(value, _FIXED) for value in values):
+            self._given.append(_Given(stream, values, fingerprint(values), shortened(values)))
+
+    def _check(self, one: _Given) -> None:
+        where = f"{self._component}, stream {one.stream!r}"
+        if isinstance(one.values, tuple):
+            if fingerprint(one.values) != one.fingerprint:
+                msg = (
+                    f"{where}: a tuple was changed after it was emitted: emitted {one.shown}, now "
+                    f"{shortened(one.values)}; emitted values must not change: emit a copy, or make a new list or dict "
+                    "for each tuple"
+                )
+                raise EmitError(msg)
+        elif _bytes_of(one.values) != one.fingerprint:
+            msg = (
+                f"{where}: a record batch was changed after it was emitted; its memory (for example a NumPy array) "
+                "must not change: emit a batch over a copy of the array"
+            )
+            raise EmitError(msg)
+
+
+def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
+    """The result of `emit`; raises `SpoutError` if it changed the payload of the batch."""
+    before = fingerprint(payload)
+    result = emit()
+    if fingerprint(payload) != before:
+        msg = (
+            f"spout {component!r}: an emitter changed its payload (TaskContext.payload), which all tasks and the "
+            "coordinator share on the local engine; change a copy of it"
+        )
+        raise SpoutError(msg)
+    return result
+
+
+def fingerprint(value: Any) -> str | None:
+    """`value` as text; None for what cannot travel as a value and is refused, or not looked at, elsewhere."""
+    try:
+        return text_of(value, "")
+    except (EmitError, RecursionError, ValueError, TypeError):
+        return None
+
+
+def collector_kind(observe: Observe | None) -> type[OutputCollector]:
+    """The kind of collector for tasks that `observe` watches: in the test driver, one that checks."""
+    return OutputCollector if observe is None else CheckedCollector
+
+
+def _bytes_of(batch: pa.RecordBatch | pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    return bytes(sink.getvalue())

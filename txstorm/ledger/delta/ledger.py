@@ -1,0 +1,337 @@
+"""The ledger in a Delta table: for drivers that have neither ZooKeeper nor a disk that outlives them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from txstorm.clients.delta.control_log import ControlTable
+from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
+from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
+from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent, steady
+from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
+from txstorm.ledger.lease import POLL, Clock, held_error, lost_error, poll_free, utc_now
+from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
+from txstorm.ledger.process import machine_mark, process_mark
+
+log = logging.getLogger("txstorm.ledger")
+
+RACES = 50
+"""How often a commit begins anew because somebody else wrote at the same moment."""
+
+
+class DeltaLedger:
+    """A `Ledger` in the Delta table at `uri`: every commit is one version, made by compare-and-set.
+
+    Args:
+        uri: an absolute path, or a URI that delta-rs knows; credentials come from the environment.
+        create: whether a missing table is made; otherwise it is an error.
+        read_only: for readers beside a run.
+        lease_seconds: how long a lease taken by this handle lasts after its holder's last sign of life.
+        clock: wall clock, for what is shown.
+        monotonic: seconds of a clock that never goes back.
+        pause: waits.
+
+    Raises:
+        DataDirectoryError: missing, not a ledger, unreadable, or of a newer format.
+        LedgerCorrupt: damaged.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        create: bool,
+        read_only: bool = False,
+        lease_seconds: float = SECONDS,
+        clock: Clock = utc_now,
+        monotonic: Callable[[], float] = steady,
+        pause: Pause = time.sleep,
+    ) -> None:
+        self._name = f"ledger {uri}"
+        self._read_only = read_only
+        self._millis = int(lease_seconds * 1000)
+        self._clock = clock
+        self._now = monotonic
+        self._pause = pause
+        self._lock = threading.RLock()
+        self._open = True
+        self._held: Held | None = None
+        self._watch = Watch(monotonic)
+        self._store = DeltaContent(uri, create=create and not read_only, at=self._wall(), pause=pause)
+        self._watch.look(self._content)
+
+    @staticmethod
+    def is_there(uri: str) -> bool:
+        """Whether there is a Delta table at `uri`, a ledger or not; `DataDirectoryError` where that cannot be known."""
+        return ControlTable.open(uri) is not None
+
+    # -- entries ------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Entry | None:
+        """The entry at `path`, or None."""
+        checked_path(path)
+        with self._reading() as entries:
+            return entries.get(path)
+
+    def children(self, path: str) -> list[str]:
+        """Names directly below `path`."""
+        checked_path(path, root=True)
+        with self._reading() as entries:
+            return child_names(path, entries)
+
+    def scan(self, path: str) -> dict[str, Entry]:
+        """The entries directly below `path`."""
+        prefix = f"{checked_path(path, root=True)}/" if path else ""
+        with self._reading() as entries:
+            names = child_names(path, entries)
+            return {name: entries[prefix + name] for name in names if prefix + name in entries}
+
+    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
+        """Carry out `ops`, all or nothing, as one version of the table."""
+        self._check_writable()
+        check_ops(ops)
+        with self._working():
+            for _ in range(RACES):
+                changed = self._changes(ops)
+                if not changed or self._append(COMMIT, changed, durable=durable):
+                    return
+        msg = f"{self._name}: {RACES} times somebody else wrote at the same moment; see who else uses this ledger"
+        raise TxstormError(msg)
+
+    def _changes(self, ops: Sequence[Op]) -> dict[str, Entry | None]:
+        """What `ops` change. The holder begins with what it knows: as a rule nobody else writes."""
+        known = self._held is not None and self._held.trusted(self._now())
+        if not known:
+            self._catch_up()
+        self._check_lost()
+        try:
+            changed = changes_of(ops, self._content.entries)
+        except ConflictError:
+            if not known:
+                raise
+            changed = {}
+        if changed or not known:
+            return changed
+        self._catch_up()  # it may be otherwise by now; and what is only checked has no version to lose
+        self._check_lost()
+        return changes_of(ops, self._content.entries)
+
+    def _append(
+        self,
+        kind: str,
+        changed: Mapping[str, Entry | None] | None = None,
+        lease: LeaseRow | None = None,
+        *,
+        by: str | None = None,
+        durable: bool = True,
+    ) -> bool:
+        """Make the next version; False when somebody else did. Written by the holder it is a sign of life.
+
+        Raises:
+            FencedError: as far as is known here, or becomes known, the lease is somebody else's.
+        """
+        # A holder that slept may have read since, and stands behind the version in which it lost its lease.
+        self._check_lost()
+        started, held = self._now(), self._held
+        token = by if by is not None else "" if held is None else held.row.token
+        document = document_of(kind, uuid.uuid4().hex, at=self._wall(), by=token, changes=changed, lease=lease)
+        made = self._store.append(document, durable=durable)
+        self._watch.look(self._content)
+        self._check_lost()
+        if made:
+            if held is not None:
+                held.told = started
+            self._store.tidy(self._clock, token)
+        return made
+
+    # -- the lease ----------------------------------------------------------------------------------------------
+
+    def acquire(self, owner: str) -> None:
+        """Take the lease.
+
+        A holder of another machine is waited for until it gives a sign of life, at most as long as the lease lasts.
+        """
+        self._check_writable()
+        with self._working():
+            if self._held is not None and (self._held.lost or not self._held.is_ours):
+                self._held = None
+            self._await_sign()
+            row = self._row(owner)
+            for _ in range(RACES):
+                self._catch_up()
+                self._check_free()
+                started = self._now()
+                self._store.distrust()
+                if self._append(LEASE, lease=row, by=row.token):
+                    self._hold(Held(row, started, os.getpid(), ended=threading.Event()))
+                    return
+        raise held_error(self._name, row.holder())
+
+    def check_lease(self) -> None:
+        """Raise `FencedError` if the lease of this handle is lost; asks the store only when it was silent for long."""
+        self._check_open()
+        held = self._held
+        if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
+            return
+        with self._lock:
+            self._check_lost()
+            self._assure()
+
+    def wait_free(self, seconds: float) -> bool:
+        """Wait until nobody has the lease; looks again and again."""
+        return poll_free(self._looks_free, seconds, pause=self._pause, now=self._now)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        with self._lock:
+            held, self._held = self._held, None
+            if held is None or not held.is_ours:
+                return
+            if held.ended is not None:
+                held.ended.set()
+            try:
+                self._give_back(held)
+            except TxstormError as error:
+                log.warning("%s: the lease could not be given back and ends by itself: %s", self._name, error)
+
+    def holder(self) -> str | None:
+        """Who has the lease."""
+        with self._working():
+            self._catch_up()
+            row = self._content.lease
+            if row is None or self._watch.is_free(self._content) or is_silent(self._content, self._clock()):
+                return None
+            return str(row.holder())
+
+    def close(self) -> None:
+        """Release the lease and refuse further use of this handle."""
+        self.release()
+        self._open = False
+
+    def _row(self, owner: str) -> LeaseRow:
+        since = self._clock().isoformat(timespec="seconds")
+        return LeaseRow(uuid.uuid4().hex, owner, os.getpid(), socket.gethostname(), since, self._millis, process_mark())
+
+    def _check_free(self) -> None:
+        row = self._content.lease
+        if row is not None and not self._watch.is_free(self._content):
+            raise held_error(self._name, row.holder())
+
+    def _await_sign(self) -> None:
+        """Nothing is known of a holder elsewhere before it gives a sign, or none for the length of its lease."""
+        self._catch_up()
+        row, sign, place = self._content.lease, self._content.sign, machine_mark()
+        if row is None or (place and row.process.startswith(f"{place}/")):
+            return  # of a process of this machine it is known whether it is there
+        while self._content.lease == row and self._content.sign == sign and not self._watch.is_free(self._content):
+            self._pause(min(POLL, row.seconds / 10))
+            self._catch_up()
+
+    def _looks_free(self) -> bool:
+        with self._working():
+            self._catch_up()
+            return self._watch.is_free(self._content)
+
+    def _hold(self, held: Held) -> None:
+        self._held = held
+        threading.Thread(target=self._keep, args=(held,), name="txstorm-lease", daemon=True).start()
+
+    def _keep(self, held: Held) -> None:
+        """Give signs of life while there is nothing else to write; the thread ends with the lease."""
+        assert held.ended is not None
+        while not held.ended.wait(held.row.seconds / 12):
+            with self._lock:
+                if self._held is not held or held.lost:
+                    return
+                if held.quiet(self._now()):
+                    self._sign(held)
+
+    def _sign(self, held: Held) -> None:
+        try:
+            while not self._append(LEASE, lease=held.row, durable=False):
+                pass  # somebody else wrote; the next try is at the newest version
+        except FencedError as error:
+            log.warning("%s", error)
+        except TxstormError as error:
+            log.warning("%s: no sign of life can be written: %s", self._name, error)
+
+    def _assure(self) -> None:
+        """Write a sign of life; while the store does not answer try again, as long as the lease lasts."""
+        held = self._held
+        if held is None or held.trusted(self._now()):
+            return
+        end = self._now() + held.row.seconds
+        while True:
+            try:
+                self._catch_up()
+                self._check_lost()
+                if self._append(LEASE, lease=held.row, durable=False):
+                    return
+            except FencedError:
+                raise
+            except TxstormError as error:
+                if self._now() >= end:
+                    held.lost = f"a store that did not answer for {held.row.seconds:g} s ({error})"
+                    raise lost_error(self._name, held.lost) from error
+                self._pause(POLL)
+
+    def _give_back(self, held: Held) -> None:
+        for _ in range(TRIES):
+            self._catch_up()
+            row = self._content.lease
+            if row is None or row.token != held.row.token or self._append(LEASE, by=held.row.token):
+                return
+
+    def _check_lost(self) -> None:
+        held = self._held
+        if held is None:
+            return
+        if not held.is_ours:
+            raise lost_error(self._name, "a copy of it in a forked process, whose parent has the lease")
+        row = self._content.lease
+        if not held.lost and (row is None or row.token != held.row.token):
+            held.lost = f"it is with {row.holder() if row is not None else 'nobody'}"
+        if held.lost:
+            raise lost_error(self._name, held.lost)
+
+    # -- the handle ---------------------------------------------------------------------------------------------
+
+    @property
+    def _content(self) -> Content:
+        return self._store.content
+
+    def _catch_up(self) -> None:
+        self._store.catch_up()
+        self._watch.look(self._content)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self._lock:
+            self._check_open()
+            yield
+
+    @contextmanager
+    def _reading(self) -> Iterator[dict[str, Entry]]:
+        with self._working():
+            self._catch_up()
+            yield self._content.entries
+
+    def _check_open(self) -> None:
+        if not self._open:
+            msg = f"{self._name}: expected an open handle, got a closed one; open it again"
+            raise TxstormError(msg)
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            msg = f"{self._name}: expected a handle that may write, got one opened with read_only=True"
+            raise InputError(msg)
+
+    def _wall(self) -> str:
+        return self._clock().isoformat()

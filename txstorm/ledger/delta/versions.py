@@ -1,0 +1,211 @@
+"""What the versions of a Delta ledger say: changed entries, the lease, and now and then all entries as a file.
+
+A version of the table carries one document in its commit info. Its content is that of the last snapshot (a Parquet file
+of the table) with the documents after it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txstorm.errors import DataDirectoryError, LedgerCorrupt
+from txstorm.ledger.lease import Holder
+from txstorm.ledger.port import Entry, Op, outcome
+
+FORMAT = 1
+PROPERTY = "txstorm.ledger"
+CREATE, COMMIT, LEASE, SNAPSHOT = "create", "commit", "lease", "snapshot"
+SCHEMA = pa.schema([("path", pa.string()), ("value", pa.binary()), ("version", pa.int64())])
+_CHECK = "check"
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """Who has the lease.
+
+    Attributes:
+        token: made when the lease was taken; every version that its holder writes carries it.
+        owner: what the holder calls itself.
+        pid: its process.
+        host: its machine.
+        since: when it took the lease, ISO 8601.
+        millis: how long it lasts after the last version of its holder, in milliseconds.
+        process: see `txstorm.ledger.process.process_mark`.
+    """
+
+    token: str
+    owner: str
+    pid: int
+    host: str
+    since: str
+    millis: int
+    process: str
+
+    @property
+    def seconds(self) -> float:
+        """How long the lease lasts after the last version of its holder."""
+        return self.millis / 1000
+
+    def holder(self) -> Holder:
+        """Who that is, for people."""
+        return Holder(self.owner, self.pid, self.host, self.since)
+
+
+@dataclass
+class Content:
+    """What stands in a ledger as of a version of its table.
+
+    Attributes:
+        version: that version.
+        snapshot: the version whose content the snapshot file holds; 0 without one.
+        entries: path → entry.
+        lease: who has it, or None.
+        sign: the last version that the holder of the lease wrote.
+        told_at: the holder's wall clock then, ISO 8601; shown, and nothing else.
+    """
+
+    version: int = 0
+    snapshot: int = 0
+    entries: dict[str, Entry] = field(default_factory=dict)
+    lease: LeaseRow | None = None
+    sign: int = 0
+    told_at: str = ""
+
+    def apply(self, document: Mapping[str, Any]) -> None:
+        """Move on by one version, which says `document`; an empty one is of somebody else and changes nothing."""
+        self.version += 1
+        if not document:
+            return
+        for path, value, version in document["changes"]:
+            if value is None:
+                self.entries.pop(path, None)
+            else:
+                self.entries[path] = Entry(base64.b64decode(value), version)
+        if document["kind"] in (LEASE, SNAPSHOT):
+            lease = document["lease"]
+            self.lease = None if lease is None else LeaseRow(**lease)
+        if document["kind"] == SNAPSHOT:
+            self.snapshot = self.version
+        if self.lease is not None and document["by"] == self.lease.token:
+            self.sign, self.told_at = self.version, document["at"]
+
+
+def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
+    """The entries that `ops` leave otherwise than in `entries`; raises `ConflictError` as `outcome` does."""
+    changed: dict[str, Entry | None] = {}
+    for op in ops:
+        found = changed[op.path] if op.path in changed else entries.get(op.path)
+        after = outcome(op, found)
+        if after is not found:
+            changed[op.path] = after
+    return changed
+
+
+def document_of(
+    kind: str,
+    unique: str,
+    *,
+    at: str,
+    by: str = "",
+    changes: Mapping[str, Entry | None] | None = None,
+    lease: LeaseRow | None = None,
+) -> dict[str, Any]:
+    """What a version says.
+
+    Args:
+        kind: what it does; of `LEASE` and `SNAPSHOT` the lease counts.
+        unique: no other document has it: by it a writer whose answer was lost knows its own version again.
+        at: the wall clock.
+        by: the token of the lease that the writer has, if any.
+        changes: path → the entry from now on, None for a removed one.
+        lease: the lease from now on.
+    """
+    rows = [
+        [path, None, 0] if one is None else [path, base64.b64encode(one.value).decode("ascii"), one.version]
+        for path, one in (changes or {}).items()
+    ]
+    document = {
+        "format": FORMAT,
+        "kind": kind,
+        "id": unique,
+        "by": by,
+        "at": at,
+        "changes": rows,
+        "lease": None if lease is None else asdict(lease),
+    }
+    return {**document, _CHECK: _checksum(document)}
+
+
+def checked(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """`document` if it is what was written.
+
+    Raises:
+        LedgerCorrupt: it is not.
+        DataDirectoryError: it has a newer format.
+    """
+    if not document:
+        return document
+    if isinstance(document.get("format"), int) and document["format"] > FORMAT:
+        msg = f"{where}: expected format {FORMAT}, got {document['format']}; use the txstorm that wrote it"
+        raise DataDirectoryError(msg)
+    if document.get(_CHECK) != _checksum({name: one for name, one in document.items() if name != _CHECK}):
+        raise _corrupt(where, "an entry with another checksum than it was written with")
+    return document
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def snapshot_path(version: int, unique: str) -> str:
+    """Where the entries as of `version` are, relative to the table."""
+    return f"snapshots/{version}-{unique}.parquet"
+
+
+def snapshot_version(paths: Sequence[str], where: str) -> int:
+    """The version that the one snapshot among a table's `paths` is as of; 0 without one."""
+    if not paths:
+        return 0
+    name = paths[0].removeprefix("snapshots/").partition("-")[0]
+    if len(paths) > 1 or not paths[0].startswith("snapshots/") or not name.isdecimal():
+        raise _corrupt(where, f"the files {', '.join(paths[:3])} instead of one snapshot: somebody else wrote to it")
+    return int(name)
+
+
+def encode_snapshot(entries: Mapping[str, Entry]) -> bytes:
+    """All entries as a Parquet file with the columns `SCHEMA`."""
+    paths = sorted(entries)
+    found = [entries[path] for path in paths]
+    columns = [paths, [one.value for one in found], [one.version for one in found]]
+    table = pa.table([pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_checksum=True)
+    return bytes(sink.getvalue())
+
+
+def decode_snapshot(data: bytes | None, where: str) -> dict[str, Entry]:
+    """What `encode_snapshot` made; raises `LedgerCorrupt` when it is damaged or None."""
+    if data is None:
+        raise _corrupt(where, "no such file")
+    try:
+        rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        columns = [rows[name].to_pylist() for name in SCHEMA.names]
+    except (pa.ArrowException, OSError, KeyError, binascii.Error) as cause:
+        raise _corrupt(where, f"a file that cannot be read ({cause})") from cause
+    return {path: Entry(value, version) for path, value, version in zip(*columns, strict=True)}
+
+
+def _corrupt(where: str, found: str) -> LedgerCorrupt:
+    return LedgerCorrupt(
+        f"{where}: expected what txstorm wrote, got {found}; restore it from a copy taken together with the tables, or "
+        "move it away and rebuild the ledger: txstorm recover DATA_DIR"
+    )

@@ -1,0 +1,212 @@
+"""How values are kept: as versioned JSON, in the ledger while short, in a file of their own when long.
+
+A long value is an immutable file named with its digest and the epoch of the coordinator that wrote it; the ledger then
+holds both and the size. A coordinator uses and writes files of its own epoch only, and removes none of a later one:
+however long it was frozen in the middle of that, it takes nothing away from the one that leads now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from txstorm.clients.files import write_durably
+from txstorm.clients.local_file import read_whole
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
+from txstorm.ledger.port import MAX_VALUE
+
+VALUE_FORMAT = 1
+EPOCH_FORMAT = 2
+"""Of what the ledger holds for a long value, where its file is named with an epoch."""
+_SCALARS = (str, int, bool, type(None))
+_OURS = re.compile(r"(?:([1-9][0-9]*)-)?[0-9a-f]{64}\.json(\..*\.tmp)?")
+
+
+def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoch: int = 0) -> bytes:
+    """The bytes to put into the ledger for `value`; a long one is first written durably to `blob_dir`.
+
+    Equal values give equal bytes. Tuples come back as lists.
+
+    Args:
+        blob_dir: an existing directory on a local disk, or None where long values are not expected.
+        value: None, bool, int, float, str, and lists, tuples and dicts with string keys of them.
+        what: names the value in errors.
+        epoch: of the coordinator that writes it; 0 where none leads.
+
+    Raises:
+        MetadataError: `value` is not JSON, or would come back as something else; or is too long without `blob_dir`.
+    """
+    document = _dumps({"format": VALUE_FORMAT, "value": _checked(value, what)}, what)
+    if len(document) <= MAX_VALUE:
+        return document
+    if blob_dir is None:
+        msg = f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
+        raise MetadataError(msg)
+    digest = _digest(document)
+    # Also where there is such a file: nothing is known of what became of its sync.
+    write_durably(_blob_path(blob_dir, digest, epoch), document)
+    named = {"format": EPOCH_FORMAT, "epoch": epoch} if epoch else {"format": VALUE_FORMAT}
+    return _dumps({**named, "blob": digest, "size": len(document)}, what)
+
+
+def decode_value(blob_dir: Path | None, data: bytes, what: str = "value") -> Any:
+    """The value that `encode_value` made `data` of.
+
+    Raises:
+        LedgerCorrupt: `data` or the file it names is missing or damaged.
+        DataDirectoryError: it is in a newer format.
+    """
+    document = _loads(data, what)
+    if "blob" in document:
+        document = _loads(_read_blob(blob_dir, document, what), what)
+    if "value" not in document:
+        raise _corrupt(what, "a document without value")
+    return document["value"]
+
+
+def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> list[str]:
+    """Remove the blob files of epochs up to `epoch` that none of the encoded values `kept` names; returns their names.
+
+    Called while nobody encodes into `blob_dir` in these epochs, with *every* value of the ledger that was encoded with
+    it: what is written but not yet in the ledger would be taken for an orphan. Who writes in later epochs is safe.
+    """
+    documents = (_loads(data, "kept value") for data in kept)
+    named = {_blob_name(one["blob"], one.get("epoch", 0)) for one in documents if "blob" in one}
+    ours = ((path.name, _OURS.fullmatch(path.name)) for path in blob_dir.iterdir())
+    orphans = sorted(name for name, found in ours if found and int(found[1] or 0) <= epoch and name not in named)
+    for name in orphans:
+        (blob_dir / name).unlink()
+    return orphans
+
+
+class Values(Protocol):
+    """How values become the bytes of a ledger."""
+
+    def encode(self, value: Any, what: str, epoch: int) -> bytes:
+        """The bytes of `value`; see `encode_value`."""
+
+    def decode(self, data: bytes, what: str) -> Any:
+        """The value; see `decode_value`."""
+
+    def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
+        """Remove what none of the values `kept` names; see `sweep_blobs`."""
+
+
+class BlobValues:
+    """Values as they are kept: versioned JSON, with long ones in files of `blob_dir`."""
+
+    def __init__(self, blob_dir: Path) -> None:
+        self._dir = blob_dir
+
+    def encode(self, value: Any, what: str, epoch: int) -> bytes:
+        """The bytes of `value`."""
+        return encode_value(self._dir, value, what, epoch=epoch)
+
+    def decode(self, data: bytes, what: str) -> Any:
+        """The value."""
+        return decode_value(self._dir, data, what)
+
+    def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
+        """Remove the files that none of the values `kept` names."""
+        sweep_blobs(self._dir, kept, epoch=epoch)
+
+
+def _checked(value: Any, what: str) -> Any:
+    try:
+        fault = None if _plain(value) else _fault(value, "$")
+    except RecursionError:
+        fault = "$: nested too deep, or contains itself"
+    if fault:
+        msg = (
+            f"{what}: expected JSON (None, bool, int, finite float, str, list, dict with string keys), got {fault}; "
+            "convert it first: it must come back unchanged after a restart"
+        )
+        raise MetadataError(msg)
+    return value
+
+
+def _plain(value: Any) -> bool:
+    """Whether `value` is made of JSON's own types only: true of nearly everything, and quick to see."""
+    kind = type(value)
+    if kind is dict:
+        return set(map(type, value)) <= {str} and all(map(_plain, value.values()))
+    if kind is list or kind is tuple:
+        return all(map(_plain, value))
+    return kind in _SCALARS or (kind is float and math.isfinite(value))
+
+
+def _fault(value: Any, where: str) -> str | None:
+    """The first place in `value` that JSON cannot hold or would silently change."""
+    if isinstance(value, dict):
+        return _dict_fault(value, where)
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, (_fault(item, f"{where}[{i}]") for i, item in enumerate(value))), None)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{where}: {value}"
+    return None if value is None or isinstance(value, (str, int, float)) else f"{where}: {type(value).__name__}"
+
+
+def _dict_fault(value: dict[Any, Any], where: str) -> str | None:
+    for key, item in value.items():
+        fault = _fault(item, f"{where}.{key}") if isinstance(key, str) else f"{where}: the key {key!r}"
+        if fault:
+            return fault
+    return None
+
+
+def _dumps(document: dict[str, Any], what: str) -> bytes:
+    try:
+        # ASCII: names of files may hold lone surrogates, which UTF-8 cannot.
+        return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except ValueError as error:
+        msg = f"{what}: expected JSON, got {error}"
+        raise MetadataError(msg) from error
+
+
+def _loads(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(what, f"{len(data)} bytes that are not JSON: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("format"), int):
+        raise _corrupt(what, "JSON without a format")
+    newest = EPOCH_FORMAT if "blob" in document else VALUE_FORMAT
+    if document["format"] > newest:
+        msg = f"{what}: expected format {newest}, got {document['format']}; use the txstorm that wrote it"
+        raise DataDirectoryError(msg)
+    return document
+
+
+def _read_blob(blob_dir: Path | None, document: dict[str, Any], what: str) -> bytes:
+    digest, size, epoch = document["blob"], document.get("size"), document.get("epoch", 0)
+    if blob_dir is None or type(epoch) is not int or not _OURS.fullmatch(_blob_name(digest, epoch)):
+        raise _corrupt(what, f"the name of a file {digest!r}, epoch {epoch!r} and the directory {blob_dir}")
+    path = _blob_path(blob_dir, digest, epoch)
+    try:
+        data = read_whole(path)
+    except OSError as error:
+        raise _corrupt(what, f"{path}: {error.strerror}") from error
+    if len(data) != size or _digest(data) != digest:
+        raise _corrupt(what, f"{path}: {len(data)} bytes instead of {size}, or with another digest")
+    return data
+
+
+def _blob_path(blob_dir: Path, digest: str, epoch: int) -> Path:
+    return blob_dir / _blob_name(digest, epoch)
+
+
+def _blob_name(digest: str, epoch: int) -> str:
+    return f"{epoch}-{digest}.json" if epoch else f"{digest}.json"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _corrupt(what: str, found: str) -> LedgerCorrupt:
+    return LedgerCorrupt(f"{what}: expected what txstorm stored, got {found}; restore the data directory from a backup")

@@ -1,0 +1,188 @@
+"""The lease of a ledger in ZooKeeper: a node that ends with the session of the holder, and an epoch that never ends.
+
+The holder's every transaction verifies both nodes, so the servers refuse whatever comes after the lease is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from txstorm.clients.zookeeper.session import ZooKeeperSession
+from txstorm.clients.zookeeper.values import (
+    Change,
+    Create,
+    Node,
+    NodeOp,
+    Refusal,
+    Remove,
+    SessionOver,
+    Unreachable,
+    Verify,
+)
+from txstorm.errors import FencedError, LedgerCorrupt, TxstormError
+from txstorm.ledger.lease import Holder, held_error, lost_error
+from txstorm.ledger.zookeeper.nodes import EPOCH, LEASE
+from txstorm.ledger.zookeeper.transactions import Writer
+
+FORMAT = 1
+# How often a wait looks whether its handle was closed, in seconds; of the lease itself it is told.
+_LOOK = 0.5
+
+
+@dataclass
+class _Held:
+    """The lease in this handle's hands.
+
+    Attributes:
+        session: it ends with this one.
+        epoch: the version that the epoch's node has since it was taken.
+        confirmed: when the request was made that saw it last: the servers keep it for a session timeout from then on.
+        lost: how it was lost; empty while it is not.
+    """
+
+    session: int
+    epoch: int
+    confirmed: float
+    lost: str = ""
+
+
+class ZooKeeperLease:
+    """The lease of the ledger at `root`, as one handle sees it; `now` is a monotonic clock."""
+
+    def __init__(self, session: ZooKeeperSession, root: str, now: Callable[[], float]) -> None:
+        self._session = session
+        self._writer = Writer(session, root)
+        self._paths = [f"{root}/{LEASE}", f"{root}/{EPOCH}"]
+        self._what = f"the ledger zookeeper:{session.hosts}{root}"
+        self._now = now
+        self._held: _Held | None = None
+        self._told = threading.Event()
+
+    def acquire(self, me: Holder) -> None:
+        """Take it for `me`, with the next epoch; `HeldError` if it is taken."""
+        while True:
+            start, session = self._now(), self._session.current()
+            holder, epoch = self._session.read(self._paths)
+            if holder is not None:
+                raise held_error(self._what, _holder(holder, self._what))
+            version = 0 if epoch is None else epoch.version + 1
+            try:
+                refusal = self._writer.carry_out(self._taking(me, version), session)
+            except SessionOver:
+                continue  # what was taken in that session ended with it
+            if refusal is None:
+                self._held = _Held(session, version, start)
+                return
+            # Somebody was faster; this server may not have heard of it yet.
+            self._session.sync(self._paths[0])
+
+    def _taking(self, me: Holder, version: int) -> list[NodeOp]:
+        lease, epoch = self._paths
+        data = json.dumps({"format": FORMAT, "epoch": version, **asdict(me)}).encode()
+        raised = Change(epoch, data, version - 1) if version else Create(epoch, data)
+        return [Create(lease, data, ephemeral=True), raised]
+
+    def release(self) -> None:
+        """Give it back if this handle has it."""
+        held, self._held = self._held, None
+        if held is None or held.lost:
+            return
+        try:
+            self._writer.carry_out([*self._guards(held), Remove(self._paths[0], 0)], held.session)
+        except SessionOver:
+            return  # and with it the lease
+
+    def holder(self) -> Holder | None:
+        """Who has it."""
+        node = self._session.read(self._paths[:1])[0]
+        return None if node is None else _holder(node, self._what)
+
+    def check(self) -> None:
+        """`FencedError` if this handle took it and has lost it; asks only when it has not been seen for a while."""
+        held = self._held
+        if held is None:
+            return
+        self._check_lost(held)
+        age = self._now() - held.confirmed
+        if not self._session.connected or age > self._session.options.session_timeout / 3:
+            self._confirm(held)
+
+    def wait_free(self, seconds: float, closed: Callable[[], bool]) -> bool:
+        """Wait until nobody has it, at most `seconds`; false also while no server can be reached."""
+        end, left = self._now() + seconds, seconds
+        while not closed():
+            self._told.clear()
+            try:
+                if self._session.absent(self._paths[0], self._tell, max(left, 0.0)):
+                    return True
+            except Unreachable:
+                return False
+            if left <= 0:
+                return False
+            self._told.wait(min(_LOOK, left))
+            left = end - self._now()
+        return False
+
+    def _tell(self, event: object) -> None:
+        # One method, given again and again: kazoo keeps it once.
+        self._told.set()
+
+    def carry_out(self, ops: Sequence[NodeOp]) -> Refusal | None:
+        """Carry out `ops` once: for the holder under its lease, for others as they are.
+
+        Raises:
+            FencedError: the lease was taken by this handle and is lost.
+        """
+        held = self._held
+        if held is None:
+            return self._writer.carry_out(ops)
+        self._check_lost(held)
+        start, guards = self._now(), self._guards(held)
+        try:
+            refusal = self._writer.carry_out([*guards, *ops], held.session)
+        except (SessionOver, Unreachable) as error:
+            raise self._lose(held, str(error)) from error
+        if refusal is not None and refusal.index < len(guards):
+            raise self._lose(held, "another epoch, or its node removed")
+        held.confirmed = start
+        return None if refusal is None else Refusal(refusal.index - len(guards), refusal.reason)
+
+    def _guards(self, held: _Held) -> list[NodeOp]:
+        lease, epoch = self._paths
+        return [Verify(lease, 0), Verify(epoch, held.epoch)]
+
+    def _confirm(self, held: _Held) -> None:
+        start = self._now()
+        try:
+            lease, epoch = self._session.read(self._paths, held.session)
+        except (SessionOver, Unreachable) as error:
+            raise self._lose(held, str(error)) from error
+        if lease is None or lease.owner != held.session or epoch is None or epoch.version != held.epoch:
+            raise self._lose(held, "another epoch, or its node removed")
+        held.confirmed = start
+
+    def _check_lost(self, held: _Held) -> None:
+        if not held.lost and self._session.session != held.session:
+            raise self._lose(held, f"the session {held.session:#x} has ended")
+        if held.lost:
+            raise lost_error(self._what, held.lost)
+
+    def _lose(self, held: _Held, how: str) -> FencedError:
+        held.lost = held.lost or how
+        return lost_error(self._what, held.lost)
+
+
+def _holder(node: Node, what: str) -> Holder:
+    try:
+        found = json.loads(node.data)
+        if found.pop("format") > FORMAT:
+            msg = f"{what}: expected the lease in format {FORMAT}, got a newer one; use the txstorm that took it"
+            raise TxstormError(msg)
+        del found["epoch"]
+        return Holder(**found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        msg = f"{what}: expected the lease as txstorm writes it, got {node.data[:80]!r}; is this another ledger?"
+        raise LedgerCorrupt(msg) from error

@@ -1,0 +1,125 @@
+"""Opening a ledger in ZooKeeper: where it is, and what the settings and the environment say of the way there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from contextlib import closing
+
+from txstorm.clients.zookeeper.session import ZooKeeperSession
+from txstorm.clients.zookeeper.values import ZooKeeperOptions
+from txstorm.errors import InputError
+from txstorm.ledger.credentials import AUTH as AUTH
+from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
+from txstorm.ledger.zookeeper.location import checked_chroot, checked_hosts
+from txstorm.topology.settings import Settings
+
+_log = logging.getLogger("txstorm.ledger")
+
+ACL = "TXSTORM_ZOOKEEPER_ACL"
+"""The environment variable that may say `OPEN` instead of the setting ``zookeeper_acl``."""
+
+OPEN = "open"
+
+KEY_PASSWORD = "TXSTORM_ZOOKEEPER_KEY_PASSWORD"  # noqa: S105 - the name of a variable
+"""The environment variable with what opens the client's key."""
+
+
+def open_zookeeper(
+    hosts: str, chroot: str, settings: Settings | None = None, *, create: bool, read_only: bool = False
+) -> ZooKeeperLedger:
+    """The ledger at the node `chroot` of the ensemble `hosts`; `create` makes it, and the nodes above, where missing.
+
+    Args:
+        hosts: ``host:port`` of the servers, separated by commas; a missing port is ``settings.zookeeper_port``.
+        chroot: the ledger's own node; the slash in front may be missing.
+        settings: those named ``zookeeper_…`` are used.
+        create: whether a missing ledger is made; otherwise it is an error.
+        read_only: for readers beside a run.
+
+    Raises:
+        InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not open it, or there are
+            none to make it with and open nodes are not asked for.
+        DataDirectoryError: there is no ledger and `create` is false, or something else, or one of a newer format.
+        TxstormError: no server answered in time; the message has the cause.
+    """
+    settings = settings or Settings()
+    root = checked_chroot(chroot)
+    session = _session(hosts, settings)
+    try:
+        if not read_only:
+            _check_access(session, root, settings, create=create)
+        return ZooKeeperLedger(session, root, create=create, read_only=read_only)
+    except BaseException:
+        session.close()
+        raise
+
+
+def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None) -> bool:
+    """Whether there is a node at `chroot`, whatever it holds; raises as `open_zookeeper` where that cannot be known."""
+    root = checked_chroot(chroot)
+    with closing(_session(hosts, settings or Settings())) as session:
+        return session.read([root])[0] is not None
+
+
+def _check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
+    """Refuse to make nodes that every client may change, unless that is asked for; warn where they are there."""
+    if OPEN in (settings.zookeeper_acl, os.environ.get(ACL)):
+        return
+    if session.read([root])[0] is not None:
+        if session.is_open(root):
+            _log.warning(
+                "ledger zookeeper:%s%s: every client of these servers may change and remove its nodes, which were "
+                "made without credentials; make it anew with %s (txstorm ledger copy), or say that this is wanted: "
+                "--set zookeeper_acl=open",
+                session.hosts,
+                root,
+                AUTH,
+            )
+    elif create and not session.options.auth:
+        msg = (
+            f"ledger zookeeper:{session.hosts}{root}: expected credentials to make its nodes with, got none, so every "
+            f"client of these servers could change and remove them; set {AUTH} to user:password in the environment, or "
+            f"ask for open nodes: --set zookeeper_acl=open (or {ACL}=open in the environment)"
+        )
+        raise InputError(msg)
+
+
+def _session(hosts: str, settings: Settings) -> ZooKeeperSession:
+    return ZooKeeperSession(checked_hosts(hosts, settings.zookeeper_port), zookeeper_options(settings, os.environ))
+
+
+def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeeperOptions:
+    """The options of a session: everything of `settings`, and the secrets of `environ`, which no setting holds.
+
+    Raises:
+        InputError: the credentials are not ``user:password``.
+    """
+    auth = environ.get(AUTH, "")
+    if auth and not re.fullmatch("[^:]+:.+", auth, re.DOTALL):
+        msg = (
+            f"{AUTH}: expected user:password, got {len(auth)} characters without a colon between two parts; set it anew"
+        )
+        raise InputError(msg)
+    return ZooKeeperOptions(
+        session_timeout=settings.zookeeper_session_timeout,
+        connect_timeout=settings.zookeeper_connect_timeout,
+        patience=settings.zookeeper_patience,
+        auth=auth,
+        tls=settings.zookeeper_tls or bool(settings.zookeeper_ca or settings.zookeeper_certificate),
+        ca=_checked_file("zookeeper_ca", settings.zookeeper_ca),
+        certificate=_checked_file("zookeeper_certificate", settings.zookeeper_certificate),
+        key=_checked_file("zookeeper_key", settings.zookeeper_key),
+        key_password=environ.get(KEY_PASSWORD, ""),
+        check_hostname=settings.zookeeper_check_hostname,
+    )
+
+
+def _checked_file(setting: str, path: str) -> str:
+    """`path` if it can be read: ZooKeeper's client would go on trying."""
+    if path and not os.access(path, os.R_OK):
+        msg = f"setting {setting}: expected a PEM file that this user can read, got {path!r}; correct the path"
+        raise InputError(msg)
+    return path

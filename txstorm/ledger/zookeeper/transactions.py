@@ -1,0 +1,97 @@
+"""Transactions that are carried out once, also when the answer to one is lost.
+
+Every transaction of a handle makes or changes the handle's *mark*, a node that ends with its session, at the version it
+must have. So the mark's version counts the handle's transactions: after a lost answer it is read, and tells whether
+that transaction happened; and the same transaction cannot happen twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from txstorm.clients.zookeeper.session import ZooKeeperSession
+from txstorm.clients.zookeeper.values import AnswerLost, Change, Create, NodeOp, Refusal, SessionOver, Unreachable
+from txstorm.ledger.zookeeper.nodes import WRITERS
+
+TRIES = 20
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The node that counts the transactions of one session; `version` is None before the first one."""
+
+    path: str
+    session: int
+    version: int | None = None
+
+    @property
+    def after(self) -> int:
+        return 0 if self.version is None else self.version + 1
+
+    def step(self) -> NodeOp:
+        return Create(self.path, b"", True) if self.version is None else Change(self.path, b"", self.version)
+
+
+class Writer:
+    """Writes for one handle; one thread at a time."""
+
+    def __init__(self, session: ZooKeeperSession, root: str) -> None:
+        self._session = session
+        self._root = root
+        self._mark: _Mark | None = None
+
+    def carry_out(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
+        """Carry out `ops`, all or nothing, once; None when that is done.
+
+        Args:
+            ops: not empty; the index of a refused one counts in them.
+            session: the session it has to happen in; by default the one there is.
+
+        Raises:
+            SessionOver: that session has ended, or it ended before it was known whether `ops` were carried out.
+            Unreachable: no connection came back in time; it is not known either.
+            AnswerLost: the connection broke again and again, and nothing was carried out.
+        """
+        for _ in range(TRIES):
+            mark = self._ours(session)
+            try:
+                refusal = self._session.transact([mark.step(), *ops], mark.session)
+            except AnswerLost:
+                if not self._happened(mark):
+                    continue
+                refusal = None
+            # Only this handle moves its mark: what was taken for lost has come through meanwhile.
+            if refusal is not None and refusal.index == 0 and self._happened(mark):
+                refusal = None
+            if refusal is None:
+                self._mark = replace(mark, version=mark.after)
+                return None
+            if refusal.index > 0:
+                return replace(refusal, index=refusal.index - 1)
+            self._mark = None
+            if session is not None:
+                raise self._over(mark)
+        msg = f"ZooKeeper {self._session.hosts}: expected the answer of a transaction, got none in {TRIES} tries"
+        raise AnswerLost(msg)
+
+    def _ours(self, session: int | None) -> _Mark:
+        wanted = self._session.current() if session is None else session
+        if self._mark is None or self._mark.session != wanted:
+            self._mark = _Mark(f"{self._root}/{WRITERS}/{wanted:016x}", wanted)
+        return self._mark
+
+    def _happened(self, mark: _Mark) -> bool:
+        try:
+            # Another server may answer now, which has not heard of it yet.
+            self._session.sync(self._root)
+            node = self._session.read([mark.path], mark.session)[0]
+        except (SessionOver, Unreachable) as error:
+            msg = f"{error}; whether the last commit was carried out is not known: read again and decide again"
+            raise type(error)(msg) from error
+        return node is not None and node.version == mark.after
+
+    def _over(self, mark: _Mark) -> SessionOver:
+        return SessionOver(
+            f"ZooKeeper {self._session.hosts}: the session {mark.session:#x} has ended, or its mark is gone"
+        )

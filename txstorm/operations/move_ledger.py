@@ -1,0 +1,154 @@
+"""`txstorm ledger copy`: a stopped topology goes on with another ledger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from txstorm.errors import DataDirectoryError, InputError, LedgerCorrupt
+from txstorm.ledger import paths as names
+from txstorm.ledger.credentials import named_ledger
+from txstorm.ledger.location import FORMS, LedgerSpec
+from txstorm.ledger.open import local_directory, moved_to, open_spec
+from txstorm.ledger.place import default_ledger, record_ledger, recorded_ledger
+from txstorm.ledger.port import ABSENT, Delete, Entry, Ledger, Put, in_commits
+from txstorm.ledger.values import decode_value, encode_value
+from txstorm.operations.status import topology_in
+
+log = logging.getLogger("txstorm.ledger")
+COPYING = "copying"
+"""Stands in a ledger that is being filled, until all of it is there."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A ledger, and the data directory that was named instead of it."""
+
+    ledger: LedgerSpec
+    data_dir: Path | None = None
+
+
+def copy_ledger(source: str, target: str) -> dict[str, Any]:
+    """Move what stands in the ledger `source` to `target`, from where the next start goes on.
+
+    Both are a ledger's name or a data directory; of a target directory it is the SQLite file in it. The topology must
+    not run. The copy is read back and compared; only then the old ledger is marked as moved, so that nobody works with
+    it any more, and the data directory, where it was named, remembers the new one. A copy that was interrupted is begun
+    anew by the same command.
+
+    Returns:
+        ``topology``, ``source``, ``target``, ``entries``, ``currtx``, and ``data_dir`` where it is known.
+
+    Raises:
+        InputError: both are the same ledger, or `target` holds another topology.
+        HeldError: the topology runs.
+        DataDirectoryError: there is no ledger at `source`, or it was moved elsewhere.
+        LedgerCorrupt: what was read back is not what was written.
+    """
+    old, new = _source(source), _target(target)
+    directory = old.data_dir or new.data_dir
+    if old.ledger == new.ledger:
+        raise InputError(f"ledger copy: {old.ledger} is both source and target; expected two ledgers")
+    with _leased(old.ledger, directory, create=False) as left, _leased(new.ledger, directory, create=True) as right:
+        report = _moved(left, right, old, new)
+    if directory is not None:
+        record_ledger(directory, new.ledger)
+    return {**report, "data_dir": None if directory is None else str(directory)}
+
+
+def _source(text: str) -> Named:
+    if _is_name(text):
+        return Named(named_ledger(text))
+    directory = topology_in(text)
+    return Named(recorded_ledger(directory) or default_ledger(directory), directory)
+
+
+def _target(text: str) -> Named:
+    if _is_name(text):
+        return Named(named_ledger(text))
+    directory = local_directory(text)
+    return Named(default_ledger(directory), directory)
+
+
+def _is_name(text: str) -> bool:
+    """Whether `text` is meant to name a ledger; a path with a colon in it is written with ``./`` before it."""
+    kind = text.partition(":")[0]
+    return kind in FORMS or (":" in text and "/" not in kind and "\\" not in kind and not Path(text).exists())
+
+
+@contextmanager
+def _leased(ledger: LedgerSpec, directory: Path | None, *, create: bool) -> Iterator[Ledger]:
+    opened = open_spec(ledger, directory, create=create)
+    try:
+        opened.acquire("txstorm ledger copy")
+        yield opened
+    finally:
+        opened.close()
+
+
+def _moved(left: Ledger, right: Ledger, old: Named, new: Named) -> dict[str, Any]:
+    entries = {path: entry for path, entry in all_entries(left) if path != names.MOVED}
+    if names.IDENTITY not in entries:
+        msg = f"ledger {old.ledger}: expected that of a topology, got none; name the ledger to move, or its directory"
+        raise DataDirectoryError(msg)
+    if (elsewhere := moved_to(left)) not in (None, str(new.ledger)):
+        msg = f"ledger {old.ledger} was moved to {elsewhere}; expected the one in use: copy from there"
+        raise DataDirectoryError(msg)
+    if elsewhere is None:
+        _check_target(right, old, new)
+        _fill(right, entries)
+        _compare(right, new, entries)
+        mark = encode_value(None, {"to": str(new.ledger)}, names.MOVED)
+        left.commit([Put(names.MOVED, mark, ABSENT)])
+        log.warning("ledger %s is moved to %s", old.ledger, new.ledger)
+    return {
+        "topology": _value(entries, names.IDENTITY)["topology"],
+        "source": str(old.ledger),
+        "target": str(new.ledger),
+        "entries": len(entries),
+        "currtx": _value(entries, names.CURRTX) if names.CURRTX in entries else 1,
+    }
+
+
+def _check_target(right: Ledger, old: Named, new: Named) -> None:
+    """A target is new, or half filled by an earlier try, or the very ledger that was once moved to the source."""
+    if right.get(COPYING) is not None or moved_to(right) == str(old.ledger):
+        return
+    if right.children(""):
+        msg = f"ledger {new.ledger}: expected a new one, got one that holds something; name another place for the copy"
+        raise InputError(msg)
+
+
+def _fill(right: Ledger, entries: dict[str, Entry]) -> None:
+    right.commit([Put(COPYING, b"")])
+    right.commit([Delete(path) for path, _ in list(all_entries(right)) if path != COPYING])
+    # The identity last: without it a ledger is none.
+    order = sorted(entries, key=lambda path: (path == names.IDENTITY, path))
+    for ops in in_commits([Put(path, entries[path].value)] for path in order):
+        right.commit(ops)
+    right.commit([Delete(COPYING)])
+
+
+def _compare(right: Ledger, new: Named, entries: dict[str, Entry]) -> None:
+    found = {path: entry.value for path, entry in all_entries(right)}
+    if found != {path: entry.value for path, entry in entries.items()}:
+        wrong = sorted(path for path, _ in found.items() ^ {(path, one.value) for path, one in entries.items()})
+        msg = f"ledger {new.ledger}: expected what was copied there, got another value at {wrong[:3]}; copy it again"
+        raise LedgerCorrupt(msg)
+
+
+def _value(entries: dict[str, Entry], path: str) -> Any:
+    return decode_value(None, entries[path].value, path)
+
+
+def all_entries(ledger: Ledger, above: str = "") -> Iterator[tuple[str, Entry]]:
+    """Every entry below a path, with its path."""
+    prefix = f"{above}/" if above else ""
+    for name, entry in ledger.scan(above).items():
+        yield prefix + name, entry
+    for name in ledger.children(above):
+        yield from all_entries(ledger, prefix + name)

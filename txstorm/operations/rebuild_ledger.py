@@ -1,0 +1,232 @@
+"""`txstorm recover`: a lost ledger is rebuilt from the tables."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from txstorm.books.books import Dropped, Identity, Meta
+from txstorm.books.data_directory import check_directory, make_directory
+from txstorm.errors import DataDirectoryError, InputError
+from txstorm.ledger import paths as names
+from txstorm.ledger.credentials import named_ledger
+from txstorm.ledger.location import LedgerSpec
+from txstorm.ledger.open import chosen_ledger, ledger_is_there, local_directory, open_ledger
+from txstorm.ledger.place import record_ledger, recorded_ledger
+from txstorm.ledger.port import Put, in_commits
+from txstorm.ledger.values import encode_value
+from txstorm.operations.savepoints import forget_notes, noted_savepoints
+from txstorm.recovery.lost_ledger import Found, find_tables, outside_folders
+from txstorm.recovery.rebuilt import unfinished_group
+from txstorm.storage.tables.intent import UNKNOWN, Intent, TxidRecord
+
+log = logging.getLogger("txstorm.recover")
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a ledger would say.
+
+    Attributes:
+        currtx: the next txid to commit; those of `intent` are committed by the next start.
+        metadata: of the last transaction that the tables tell of; from there the source is read on.
+        tables: table → its last txid.
+        intent: a decided group that is not in all its tables yet, or None.
+        history: last txid of a group → its rows, which are not in the history table.
+        unknown: txids among those rows of which nothing is known: they changed no table.
+        dropped: tables that say they were dropped; of maps, outlets and sources nothing tells.
+    """
+
+    identity: Identity
+    epoch: int
+    currtx: int
+    metadata: Mapping[int, Meta]
+    tables: Mapping[str, int]
+    intent: Intent | None
+    history: Mapping[int, list[dict[str, Any]]]
+    unknown: list[int]
+    dropped: Dropped
+
+    def values(self) -> dict[str, Any]:
+        """Ledger path → value; the identity, by which a ledger is known to be whole, comes last."""
+        intent = {} if self.intent is None else {names.intent_path(self.intent.last): self.intent.to_json()}
+        return {
+            names.EPOCH: self.epoch,
+            names.CURRTX: self.currtx,
+            names.TABLES: dict(self.tables),
+            **({names.DROPPED: self.dropped.to_json()} if any(self.dropped) else {}),
+            **{names.meta_path(txid): one.to_json() for txid, one in self.metadata.items()},
+            **intent,
+            **{names.history_path(last): rows for last, rows in self.history.items()},
+            names.IDENTITY: asdict(self.identity),
+        }
+
+
+def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = False) -> dict[str, Any]:
+    """Rebuild the lost ledger of `data_dir` from its tables; with `dry_run` only say what would be written.
+
+    The next start continues after the last transaction that any table holds. Transactions that were planned or
+    processed, and groups that were decided without any table holding them yet, are planned again: nobody has seen them.
+    What only the ledger knew is gone: that the topology was inactive, what `rebalance` chose, failures, savepoints.
+
+    Returns:
+        ``topology``, ``ledger``, ``written``, ``epoch``, ``currtx``, ``committed_txid``, ``metadata``, ``tables``,
+        ``rolled_forward`` (first and last txid of a group that the next start publishes in the tables that lack it),
+        ``dropped`` (table → last txid), ``history`` (number of rows), ``unknown_txids``, ``lost_savepoints``
+        (sentences), ``values`` (path → value).
+
+    Raises:
+        InputError: the ledger is there.
+        DataDirectoryError: there are no tables, or they do not belong together; it says what.
+        TableCorrupt: a table is damaged or missing, or tables disagree.
+    """
+    directory = local_directory(data_dir)
+    check_directory(directory)
+    chosen = _target(directory, ledger)
+    rebuilt = rebuild(directory)
+    report = _report(directory, chosen, rebuilt, written=not dry_run)
+    if not dry_run:
+        _write(directory, chosen, rebuilt)
+        forget_notes(directory)
+        log.warning("the ledger %s is rebuilt; the topology continues after txid %s", chosen, rebuilt.currtx - 1)
+    return report
+
+
+def _target(directory: Path, ledger: str | None) -> LedgerSpec:
+    """The ledger to write, when neither it nor the recorded one is there."""
+    recorded = recorded_ledger(directory)
+    wanted = chosen_ledger(directory, None) if ledger is None else named_ledger(ledger)
+    for one in {one for one in (recorded, wanted) if one is not None}:
+        if ledger_is_there(one, directory) and _is_whole(one, directory):
+            msg = (
+                f"data directory {directory}: its ledger {one} is there; expected it to be lost: start the topology, "
+                "or, where the ledger is damaged, move it away first"
+            )
+            raise InputError(msg)
+    return wanted
+
+
+def _is_whole(ledger: LedgerSpec, directory: Path) -> bool:
+    """Whether it says whose it is: one that does not was never finished."""
+    opened = open_ledger(directory, create=False, read_only=True, ledger=ledger)
+    try:
+        return opened.get(names.IDENTITY) is not None
+    finally:
+        opened.close()
+
+
+def rebuild(directory: Path) -> Rebuilt:
+    """What the tables in `directory` say about their ledger; raises as `recover`."""
+    found = find_tables(directory)
+    intent = unfinished_group(directory, found)
+    committed = found.last if intent is None else intent.first - 1
+    history, unknown = _history(found, committed)
+    known = {one.txid: one for group in found.groups.values() for one in group[0].records}
+    return Rebuilt(
+        Identity(found.topology, found.incarnation, found.timeline),
+        found.epoch,
+        committed + 1,
+        _metadata(found, known),
+        {**{uri: _last(found, uri, intent) for uri in found.tables}, **_outside(directory)},
+        intent,
+        history,
+        unknown,
+        Dropped(found.dropped),
+    )
+
+
+def _outside(directory: Path) -> dict[str, int]:
+    """Maps and outlets: only their marks say where they are."""
+    return {ref.uri: UNKNOWN for ref in outside_folders(directory)}
+
+
+def _last(found: Found, uri: str, intent: Intent | None) -> int:
+    """The last txid of a table, without what the unfinished group put there."""
+    previous = {one.uri: one.previous for one in intent.tables} if intent is not None else {}
+    return previous.get(uri, found.tables[uri].last_txid())
+
+
+def _metadata(found: Found, known: Mapping[int, TxidRecord]) -> dict[int, Meta]:
+    if found.last == 0:
+        return {}
+    if found.last in known:
+        return {found.last: Meta(known[found.last].extents, known[found.last].stamp)}
+    row = found.history[-1]
+    return {found.last: Meta(json.loads(row["extents"]), row["stamp"])}
+
+
+def _history(found: Found, committed: int) -> tuple[dict[int, list[dict[str, Any]]], list[int]]:
+    """The rows that the history table lacks, and the txids among them of which no table tells."""
+    stamp = int(found.history[-1]["stamp"]) if found.history else 0
+    rows: dict[int, list[dict[str, Any]]] = {}
+    unknown: list[int] = []
+    at = found.recorded
+    for last, published in found.groups.items():
+        if not found.recorded < last <= committed:
+            continue
+        records = published[0].records
+        for txid in range(at + 1, records[0].txid):
+            unknown.append(txid)
+            rows[txid] = [_row(found.timeline, TxidRecord(txid, 0, "", None, stamp), txid, txid, {})]
+        versions = {one.uri: one.version for one in published}
+        rows[last] = [_row(found.timeline, one, records[0].txid, last, versions) for one in records]
+        at, stamp = last, records[-1].stamp
+    return rows, unknown
+
+
+def _row(timeline: int, one: TxidRecord, first: int, last: int, versions: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "txid": one.txid,
+        "attempt": one.attempt_id,
+        "stamp": one.stamp,
+        "first": first,
+        "last": last,
+        "digest": one.digest,
+        "extents": one.extents,
+        "tuples": None,
+        "versions": dict(versions),
+        "timeline": timeline,
+    }
+
+
+def _write(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt) -> None:
+    make_directory(directory / "intents")
+    ledger = open_ledger(directory, create=True, ledger=chosen)
+    try:
+        ledger.acquire("txstorm recover")
+        if ledger.get(names.IDENTITY) is not None:
+            msg = f"ledger {chosen}: expected it to be empty, got one that somebody has written meanwhile; look again"
+            raise DataDirectoryError(msg)
+        blobs = directory / "intents"
+        # As the next coordinator: who was frozen when the ledger was lost must not take its files away.
+        epoch = rebuilt.epoch + 1
+        puts = [[Put(path, encode_value(blobs, one, path, epoch=epoch))] for path, one in rebuilt.values().items()]
+        for ops in in_commits(puts):
+            ledger.commit(ops)
+        record_ledger(directory, chosen)
+    finally:
+        ledger.close()
+
+
+def _report(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt, *, written: bool) -> dict[str, Any]:
+    intent = rebuilt.intent
+    return {
+        "topology": rebuilt.identity.topology,
+        "ledger": str(chosen),
+        "written": written,
+        "epoch": rebuilt.epoch,
+        "currtx": rebuilt.currtx,
+        "committed_txid": rebuilt.currtx - 1,
+        "metadata": {str(txid): one.to_json() for txid, one in rebuilt.metadata.items()},
+        "tables": dict(rebuilt.tables),
+        "dropped": dict(rebuilt.dropped.tables),
+        "rolled_forward": None if intent is None else [intent.first, intent.last],
+        "history": sum(map(len, rebuilt.history.values())),
+        "unknown_txids": rebuilt.unknown,
+        "lost_savepoints": noted_savepoints(directory),
+        "values": rebuilt.values(),
+    }

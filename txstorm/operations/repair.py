@@ -1,0 +1,92 @@
+"""`repair --abandon N`: take back a decision that cannot be published (design rule R13)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from txstorm.books.books import Books
+from txstorm.errors import InputError
+from txstorm.ledger.open import open_ledger
+from txstorm.operations.status import topology_in
+from txstorm.recovery.published import publications, raise_reachable
+from txstorm.storage.tables.intent import Intent
+from txstorm.storage.tables.table import Owner
+
+log = logging.getLogger("txstorm.repair")
+
+
+def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:
+    """Drop the decided group that `txid` belongs to, as long as no table holds anything of it.
+
+    The topology must not run. Its transactions are undecided again: the next start processes them anew, from the same
+    metadata (an opaque spout plans them anew). Every table that can be reached gets a new epoch first, so that a
+    coordinator that still hangs somewhere cannot publish the group afterwards.
+
+    Returns:
+        ``topology``, ``abandoned`` (first and last txid), ``epoch``, ``currtx``, and ``unreached`` (table → cause).
+
+    Raises:
+        InputError: `txid` is not decided, or is completed, or is published in a table; which one is said.
+        HeldError: the topology runs.
+    """
+    directory = topology_in(data_dir)
+    ledger = open_ledger(directory, create=False)
+    try:
+        ledger.acquire("txstorm repair")
+        return _abandon(directory, Books(ledger, directory / "intents"), txid)
+    finally:
+        ledger.close()
+
+
+def _abandon(data_dir: Path, books: Books, txid: int) -> dict[str, Any]:
+    group = _group_of(data_dir, books, txid)
+    dropped = [intent for intent in books.live_intents() if intent.first >= group.first]
+    epoch = books.raise_epoch()
+    owner = Owner(group.topology, group.incarnation, group.timeline)
+    unreached = raise_reachable(data_dir, books.tables(), owner, epoch)
+    # After the epoch: whatever is not there now can no longer come.
+    for intent in dropped:
+        _check_unpublished(data_dir, intent)
+    books.abandon(dropped)
+    log.warning("txids %s-%s are abandoned", group.first, dropped[-1].last)
+    return {
+        "topology": group.topology,
+        "abandoned": [group.first, dropped[-1].last],
+        "epoch": epoch,
+        "currtx": books.currtx(),
+        "unreached": unreached,
+    }
+
+
+def _group_of(data_dir: Path, books: Books, txid: int) -> Intent:
+    live = books.live_intents()
+    for intent in live:
+        if intent.first <= txid <= intent.last:
+            return intent
+    currtx = books.currtx()
+    decided = ", ".join(f"{one.first}-{one.last}" for one in live) or "none"
+    what = "is committed" if txid < currtx else "is not decided, and will be processed again by the next start anyway"
+    msg = f"{data_dir}: txid {txid} {what}; decided and not completed are: {decided}; see: txstorm inspect {data_dir}"
+    raise InputError(msg)
+
+
+def _check_unpublished(data_dir: Path, intent: Intent) -> None:
+    """Tables are published in order: behind one that does not hold the group, none does."""
+    told = False
+    for one in publications(data_dir, intent):
+        if one.published:
+            msg = (
+                f"{data_dir}: txids {intent.first}-{intent.last} are published in table {one.uri} and cannot be "
+                "abandoned: mend what blocks the other tables and start the topology, which rolls them forward; only a "
+                f"rewind to before txid {intent.first} takes them back"
+            )
+            raise InputError(msg)
+        if one.published is None and not told:
+            msg = (
+                f"{data_dir}: whether {one.uri} holds txids {intent.first}-{intent.last} cannot be told: {one.cause}; "
+                "they cannot be abandoned before it can be read"
+            )
+            raise InputError(msg)
+        told = told or not one.cause

@@ -1,0 +1,129 @@
+"""`txstorm savepoint restore`: a new data directory that begins with the content of a savepoint."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from txstorm.api.names import name_fault
+from txstorm.books.books import Identity, Meta
+from txstorm.books.data_directory import make_directory, write_format
+from txstorm.books.savepoint import Savepoint
+from txstorm.clients.files import sync_names
+from txstorm.errors import DataDirectoryError, InputError
+from txstorm.ledger import paths as names
+from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.ledger.port import Put, in_commits
+from txstorm.ledger.values import encode_value
+from txstorm.operations.savepoints import find_savepoint, history_row, opened_books
+from txstorm.recovery.clone import clone_tables
+from txstorm.storage.tables.history import append_history
+from txstorm.storage.tables.table import Owner
+
+log = logging.getLogger("txstorm.savepoint")
+
+
+def restore_savepoint(
+    data_dir: str | Path,
+    name: str,
+    new_dir: str | Path,
+    topology: str | None = None,
+    clock: Callable[[], float] = time.time,
+) -> dict[str, Any]:
+    """Make `new_dir` a data directory whose tables are those of the savepoint `name` of `data_dir`.
+
+    A run of a topology with the id `topology` (by default that of the savepoint) in `new_dir` goes on with the next
+    txid, and reads on where the savepoint's transaction ended. The original may run meanwhile, and later: both are
+    independent. Maps and outlets are in other systems and are not restored. After a crash nothing is at `new_dir`.
+
+    Returns:
+        ``topology``, ``data_dir`` (the new one), ``savepoint``, ``txid``, ``tables``, and ``outside``: maps and outlets
+        of the original, which a run in `new_dir` begins with anew.
+
+    Raises:
+        InputError: no such savepoint, `new_dir` is there already, or the id cannot be one.
+        TableCorrupt: what the savepoint needs is damaged.
+    """
+    target = local_directory(new_dir)
+    with opened_books(data_dir, read_only=True) as (directory, books):
+        found = find_savepoint(directory, books, name)
+        owner = Owner(_checked_id(topology or found.topology), uuid.uuid4().hex)
+        made = _beside(target)
+        try:
+            tables = clone_tables(directory, found, made, owner, int(clock() * 1000))
+            append_history(made, [_row(directory, found)])
+            _write_ledger(made, owner, found, tables)
+            _put_in_place(made, target)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+    log.info("savepoint %s is restored in %s", name, target)
+    return {
+        "topology": owner.topology,
+        "data_dir": str(target),
+        "savepoint": name,
+        "txid": found.txid,
+        "tables": sorted(tables),
+        "outside": list(found.outside),
+    }
+
+
+def _checked_id(topology: str) -> str:
+    if fault := name_fault("topology", topology):
+        raise InputError(fault)
+    return topology
+
+
+def _beside(target: Path) -> Path:
+    """An empty directory on the same file system as `target`, which is not there yet."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        msg = f"{target}: expected a new directory to restore into, found something there; choose another one"
+        raise InputError(msg)
+    made = target.absolute().with_name(f".{target.name}.{uuid.uuid4().hex}.restoring")
+    make_directory(made)
+    return made
+
+
+def _row(directory: Path, savepoint: Savepoint) -> dict[str, Any]:
+    """The history's row of the savepoint's txid; where nothing is known of it any more, of what the savepoint knows."""
+    known = {"attempt": 0, "digest": "", "tuples": None}
+    try:
+        row = history_row(directory, savepoint.timeline, savepoint.txid)
+        known = {name: row[name] for name in known}
+    except DataDirectoryError:
+        log.warning("txid %s is no longer in the history of %s", savepoint.txid, directory)
+    own = {"first": savepoint.txid, "last": savepoint.txid, "extents": savepoint.document, "versions": {}}
+    return {**known, **own, "txid": savepoint.txid, "timeline": 0, "stamp": savepoint.stamp}
+
+
+def _write_ledger(made: Path, owner: Owner, savepoint: Savepoint, tables: Mapping[str, int]) -> None:
+    make_directory(made / "intents")
+    values = {
+        names.EPOCH: 0,
+        names.CURRTX: savepoint.txid + 1,
+        names.TABLES: dict(tables),
+        names.meta_path(savepoint.txid): Meta(savepoint.document, savepoint.stamp).to_json(),
+        names.IDENTITY: asdict(Identity(owner.topology, owner.incarnation)),
+    }
+    ledger = open_ledger(made, create=True)
+    try:
+        for ops in in_commits([[Put(path, encode_value(made / "intents", one, path))] for path, one in values.items()]):
+            ledger.commit(ops)
+    finally:
+        ledger.close()
+    write_format(made)
+
+
+def _put_in_place(made: Path, target: Path) -> None:
+    try:
+        made.rename(target)
+    except OSError as error:
+        msg = f"{target}: expected a new directory to restore into, got {error.strerror}; choose another one"
+        raise InputError(msg) from error
+    sync_names(target.absolute().parent, [target])

@@ -1,0 +1,144 @@
+"""`txstorm rewind`: all tables of a topology go back to an earlier transaction (design rule R9)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from txstorm import faults
+from txstorm.books.books import Books, Identity
+from txstorm.errors import DataDirectoryError, InputError
+from txstorm.ledger.open import open_ledger
+from txstorm.operations.savepoints import check_in_history, history_row
+from txstorm.operations.status import topology_in
+from txstorm.recovery.lost_ledger import table_refs
+from txstorm.recovery.rewind import Rewind, RewoundTable, plan_table
+from txstorm.recovery.rewinding import carry_out, finish_rewind
+from txstorm.recovery.table_checks import table_ref
+from txstorm.recovery.take_over import check, take_over
+from txstorm.results.views import read_directory_history
+from txstorm.state.external.registry import waits_for_code
+from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
+from txstorm.storage.tables.table import Owner
+
+
+def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict[str, Any]:
+    """Take back everything after transaction `to_txid` in all tables of the topology in `data_dir`, which must not run.
+
+    The next run plans txid ``to_txid + 1`` anew, from where `to_txid` ended in the source. Transactions are told apart
+    by (timeline, txid) from then on; what was taken back stays in the history under its timeline. Maps and outlets are
+    in other systems and cannot be taken back: each must be named in `keep`, and keeps what later transactions put
+    there, on which the repeated ones go on. After a crash the next start, or the next rewind, carries it out.
+
+    Returns:
+        ``topology``, ``txid``, ``timeline`` (the new one), ``taken_back`` (first and last txid), ``tables``, ``kept``.
+
+    Raises:
+        InputError: `to_txid` is not before the last committed transaction, or a map or outlet is not named.
+        StateError: a state as of `to_txid` is no longer kept.
+        DataDirectoryError: the history does not know `to_txid`, or something is damaged.
+        HeldError: the topology runs.
+    """
+    directory = topology_in(data_dir)
+    ledger = open_ledger(directory, create=False)
+    try:
+        ledger.acquire("txstorm rewind")
+        books = Books(ledger, directory / "intents")
+        finish_rewind(directory, books)
+        return _rewind(directory, books, to_txid, keep)
+    finally:
+        ledger.close()
+
+
+def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> dict[str, Any]:
+    identity = books.identity()
+    if identity is None:
+        raise DataDirectoryError(f"{directory}: its ledger does not say whose it is; there is nothing to rewind")
+    outside = _outside(directory, books)
+    _check_wanted(directory, books, txid)
+    check_in_history(directory, books, txid)
+    _check_outside(directory, books, outside, keep)
+    check(directory, books, identity)
+    take_over(directory, books, identity)
+    faults.point("rewind.before")
+    row = _row(directory, identity, txid)
+    last = books.currtx() - 1
+    decided = Rewind(
+        identity.topology,
+        identity.incarnation,
+        identity.timeline + 1,
+        books.epoch,
+        txid,
+        row,
+        tuple(_planned(directory, books.epoch, identity, txid)),
+    )
+    books.decide_rewind(decided)
+    faults.point("rewind.decided")
+    carry_out(directory, books, decided)
+    return {
+        "topology": identity.topology,
+        "txid": txid,
+        "timeline": decided.timeline,
+        "taken_back": [txid + 1, last],
+        "tables": [table.uri for table in decided.tables],
+        "kept": sorted(outside),
+    }
+
+
+def _check_wanted(directory: Path, books: Books, txid: int) -> None:
+    """Live groups are published before anything is taken back: they count as committed."""
+    last = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())])
+    if not 0 <= txid < last:
+        what = "is the last committed one: there is nothing to take back" if txid == last else "is not committed"
+        raise InputError(f"{directory}: txid {txid} {what}; expected one from 0 to {last - 1}")
+
+
+def _outside(directory: Path, books: Books) -> set[str]:
+    """Maps and outlets that hold something, whether the ledger records them or not; not those that were dropped."""
+    recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
+    folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
+    staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
+    return (recorded | staged) - books.dropped().tables.keys()
+
+
+def _check_outside(directory: Path, books: Books, outside: Collection[str], keep: Sequence[str]) -> None:
+    names = {uri: uri.partition("/")[2] for uri in outside}
+    if unknown := [name for name in keep if name not in names.values() and name not in names]:
+        known = ", ".join(sorted(names.values())) or "none"
+        raise InputError(f"{directory}: no map or outlet {unknown[0]!r} to keep; there are {known}")
+    if missing := sorted(uri for uri, name in names.items() if name not in keep and uri not in keep):
+        msg = (
+            f"{directory}: {', '.join(missing)} cannot be taken back, being in another system; with --keep "
+            f"{' --keep '.join(names[uri] for uri in missing)} it stays as it is, and what is processed again is put "
+            "there again"
+        )
+        raise InputError(msg)
+    waiting = [intent for intent in books.live_intents() if waits_for_code(intent)]
+    if waiting:
+        msg = (
+            f"{directory}: txids {waiting[0].first}-{waiting[-1].last} are decided and wait for a map or outlet; start "
+            "the topology once, which puts them, and rewind then"
+        )
+        raise InputError(msg)
+
+
+def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
+    """The history's row of `txid` for the new timeline; None where nothing stays."""
+    if txid > 0:
+        own = {"timeline": identity.timeline + 1, "first": txid, "last": txid, "versions": {}}
+        return {**history_row(directory, identity.timeline, txid), **own}
+    if 1 not in read_directory_history(directory)["txid"].to_pylist():
+        msg = f"{directory}: txid 0 is older than what is known of the topology here; choose a later one"
+        raise InputError(msg)
+    return None
+
+
+def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
+    """Also for tables that the ledger does not know yet: one that a killed start has made goes to the new timeline."""
+    found, owner = [], Owner(identity.topology, identity.incarnation, identity.timeline)
+    for number, ref in enumerate(table_refs(directory), start=1):
+        found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))
+        faults.point(f"rewind.{number}.staged")
+    return found

@@ -1,0 +1,211 @@
+"""Named savepoints: made beside a run, listed, deleted; restored in `txstorm.operations.restore`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.names import name_fault, near
+from txstorm.books.books import Books
+from txstorm.books.data_directory import make_directory
+from txstorm.books.savepoint import SavedTable, Savepoint
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.files import write_durably
+from txstorm.display import time_of
+from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.ledger.open import open_ledger
+from txstorm.ledger.paths import savepoint_path
+from txstorm.ledger.port import ABSENT, Check, Delete
+from txstorm.operations.status import topology_in
+from txstorm.recovery.table_checks import table_ref
+from txstorm.results.read import check_txid, has_letters, left_out, list_sinks, list_states, state_parts
+from txstorm.results.views import checked_txid, read_directory_history
+from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.intent import CHANGES, OUTSIDE, SINK, STATE
+from txstorm.storage.tables.table import TableRef
+
+log = logging.getLogger("txstorm.savepoint")
+NOTES = "savepoints"
+"""Where, beside the ledger, the names of its savepoints are."""
+
+
+def create_savepoint(
+    data_dir: str | Path, name: str, txid: int | None = None, clock: Callable[[], float] = time.time
+) -> Savepoint:
+    """Name the state of all tables right after transaction `txid`, by default the last committed one.
+
+    May be called while the topology runs, from any process. What the savepoint needs is kept until it is deleted.
+
+    Raises:
+        InputError: there is one of that name already, or the name cannot be one.
+        StateError: `txid` is not committed, is before the first, or is no longer kept.
+        DataDirectoryError: there is no topology in `data_dir`.
+    """
+    if fault := name_fault("savepoint", name):
+        raise InputError(fault)
+    with opened_books(data_dir) as (directory, books):
+        known = books.savepoints().get(name)
+        if known is not None:
+            msg = f"{directory}: there is a savepoint {name!r} already, of txid {known.txid}; choose another name"
+            raise InputError(f"{msg}, or delete it: txstorm savepoint delete {data_dir} {name}")
+        made = _made(directory, books, name, txid, clock)
+        if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
+            raise InputError(f"{directory}: somebody else has just made a savepoint {name!r}; choose another name")
+        _check_kept(directory, books, made)
+        _note(directory, made)
+        log.info("savepoint %s of txid %s is made", name, made.txid)
+        return made
+
+
+def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
+    """The savepoints of the topology in `data_dir`, sorted by name."""
+    with opened_books(data_dir, read_only=True) as (_, books):
+        return list(books.savepoints().values())
+
+
+def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
+    """Forget the savepoint `name`: what it needs may be removed from now on. Raises `InputError` if there is none."""
+    with opened_books(data_dir) as (directory, books):
+        found = find_savepoint(directory, books, name)
+        (directory / NOTES / f"{name}.json").unlink(missing_ok=True)
+        books.put_if([Delete(savepoint_path(name))], {})
+        return found
+
+
+def noted_savepoints(directory: Path) -> list[str]:
+    """What is noted beside the ledger of the savepoints in it, one sentence each: for when it is lost."""
+    found = []
+    for note in sorted((directory / NOTES).glob("*.json")):
+        try:
+            one = json.loads(note.read_text(encoding="utf-8"))
+            found.append(f"{note.stem} (after txid {int(one['txid'])}, made {time_of(int(one['created']))})")
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+            found.append(f"{note.stem} (its note cannot be read)")
+    return found
+
+
+def forget_notes(directory: Path) -> None:
+    """The savepoints that are noted are in no ledger any more."""
+    for note in (directory / NOTES).glob("*.json"):
+        note.unlink(missing_ok=True)
+
+
+def _note(directory: Path, made: Savepoint) -> None:
+    """Note the savepoint beside the ledger; a disk that is full does not take the savepoint back."""
+    note = directory / NOTES / f"{made.name}.json"
+    try:
+        make_directory(note.parent)
+        write_durably(note, json.dumps({"v": 1, "txid": made.txid, "created": made.created}).encode())
+    except OSError as error:
+        log.warning("savepoint %s is made, but it could not be noted beside the ledger: %s", made.name, error)
+
+
+def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
+    """The savepoint `name`; raises `InputError` with near names when there is none."""
+    known = books.savepoints()
+    if name not in known:
+        msg = f"{directory}: no savepoint {name!r}{near(name, list(known))}; it has {', '.join(known) or 'none'}"
+        raise InputError(msg)
+    return known[name]
+
+
+@contextmanager
+def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[tuple[Path, Books]]:
+    """The directory and its books, beside a run: nothing here takes the lease."""
+    directory = topology_in(data_dir)
+    ledger = open_ledger(directory, create=False, read_only=read_only)
+    try:
+        yield directory, Books(ledger, directory / "intents")
+    finally:
+        ledger.close()
+
+
+def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
+    """What the history says of the transaction `txid` of a timeline, or of one before it; stamps are UTC microseconds.
+
+    Of a txid that was committed on several timelines the last row counts: the others were taken back.
+
+    Raises:
+        DataDirectoryError: it does not know what the source gave.
+    """
+    rows = read_directory_history(directory)
+    rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
+    for row in reversed(rows.filter(pc.field("txid") == txid).to_pylist()):
+        if row["timeline"] <= timeline and row["extents"] not in (None, "null"):
+            return {**row, "extents": json.loads(row["extents"])}
+    msg = (
+        f"{directory}: the history does not know what the source gave for txid {txid}, so nothing could go on after "
+        "it; choose another txid, txstorm history shows those that are known"
+    )
+    raise DataDirectoryError(msg)
+
+
+def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float]) -> Savepoint:
+    identity = books.identity()
+    assert identity is not None
+    committed = checked_txid(directory)
+    wanted = committed if txid is None else txid
+    check_txid(f"savepoint {name!r}", wanted, committed)
+    check_in_history(directory, books, wanted)
+    if wanted < 1:
+        raise InputError(f"savepoint {name!r}: nothing is committed before txid 1; start in a new directory instead")
+    row = history_row(directory, identity.timeline, wanted)
+    return Savepoint(
+        name=name,
+        topology=identity.topology,
+        incarnation=identity.incarnation,
+        timeline=identity.timeline,
+        txid=wanted,
+        document=row["extents"],
+        stamp=row["stamp"],
+        created=int(clock() * 1_000_000),
+        tables=_tables(directory, wanted, committed),
+        outside=tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE),
+    )
+
+
+def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
+    """The tables that are right at `txid`: those made later, or dropped before, are not in the savepoint."""
+    found: dict[str, SavedTable] = {}
+    others = left_out(directory, txid)
+    for name in [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]:
+        parts = state_parts(directory, name, txid, committed, stays=True)
+        found[TableRef(STATE, name).uri] = SavedTable(parts.base.version, parts.as_of)
+        if parts.changes is not None:
+            found[TableRef(CHANGES, name).uri] = SavedTable(parts.changes.version)
+    sinks = [TableRef(SINK, name) for name in list_sinks(directory)]
+    appended = [ref for ref in sinks if ref.uri not in others]
+    for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
+        found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri).version)
+    return found
+
+
+def check_in_history(directory: Path, books: Books, txid: int) -> None:
+    """Raise `InputError` where `txid` is before the kept history."""
+    if txid < (kept := books.kept()):
+        msg = (
+            f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "
+            f"ask for {kept} or later"
+        )
+        raise InputError(msg)
+
+
+def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
+    """A version that was on its way out while the savepoint was written may be gone."""
+    try:
+        assert books.savepoints()[made.name] == made
+        check_in_history(directory, books, made.txid)
+        for uri, table in made.tables.items():
+            DeltaHandle.open(directory / uri, table.version)
+    except TxstormError as error:
+        books.put_if([Delete(savepoint_path(made.name))], {})
+        msg = f"savepoint {made.name!r}: txid {made.txid} was removed while it was made: {error}; ask for a later txid"
+        raise InputError(msg) from error

@@ -1,0 +1,198 @@
+"""How topologies are, seen from outside, live or not: what `list`, `status` and `inspect` show. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from txstorm.api.names import near
+from txstorm.books.books import Books
+from txstorm.books.data_directory import FORMAT_FILE, check_readable, ledger_exists
+from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.ledger.credentials import named_ledger
+from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.ledger.place import recorded_ledger
+
+if TYPE_CHECKING:
+    from txstorm.recovery.rewind import Rewind
+    from txstorm.storage.tables.intent import Intent
+
+ENDED = ("stopped", "failed", "killed")
+LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last_failure", "parallelism")
+
+
+def topology_in(data_dir: str | Path) -> Path:
+    """`data_dir` as a path; raises `DataDirectoryError`, with near names, unless a topology has run in it."""
+    directory = local_directory(data_dir)
+    if not directory.exists():
+        beside = [one.name for one in _directories(directory.parent)] if directory.parent.is_dir() else []
+        msg = (
+            f"data directory {data_dir} does not exist{near(directory.name, beside)}; expected one that a run has "
+            "made, such as txstorm-data/<topology>; txstorm list shows them"
+        )
+        raise DataDirectoryError(msg)
+    if not ledger_exists(check_readable(directory)):
+        msg = (
+            f"data directory {data_dir} has no ledger; restore it from a copy, or rebuild it from the tables: "
+            f"txstorm recover {data_dir}"
+        )
+        raise DataDirectoryError(msg)
+    return directory
+
+
+def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
+    """The status of every topology below `root`, by directory; one that cannot be read has ``error`` instead.
+
+    With `ledger` only those that use this one.
+
+    Raises:
+        InputError: there is no such directory.
+    """
+    directory = local_directory(root)
+    if not directory.is_dir():
+        msg = f"{root}: expected a directory with data directories in it, such as ./txstorm-data, found none"
+        raise InputError(msg)
+    own = [directory] if (directory / FORMAT_FILE).exists() else []
+    wanted = None if ledger is None else named_ledger(ledger)
+    found = [*own, *_directories(directory)]
+    return [_listed(one) for one in found if wanted is None or recorded_ledger(one.absolute()) == wanted]
+
+
+def read_status(data_dir: str | Path) -> dict[str, Any]:
+    """How the topology in `data_dir` is.
+
+    ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (who has the lease, in words, or None),
+    ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase), ``blocked`` (why
+    a decided transaction cannot be published, or None), ``error`` (what ended the last run, or None), ``hash_seed``
+    (Python's in the last run: ``seed``, which is ``random`` or a number, a ``probe`` of it, and the version of
+    ``python``; or None), and what the run last told of itself (`LIVE_FACTS`).
+
+    ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``; else
+    ``stopped``, ``failed``, ``killed`` as the last run told, or ``dead`` when it ended without telling.
+
+    Raises:
+        DataDirectoryError: there is no topology, or it is damaged.
+    """
+    with _reading(data_dir) as (directory, books):
+        return _status(directory, books)
+
+
+def read_inspection(data_dir: str | Path) -> dict[str, Any]:
+    """Everything the coordinator remembers of the topology in `data_dir`, beside its status.
+
+    ``incarnation``, ``timeline``, ``epoch``, ``currtx``, ``metadata`` (txid → document, stamp, digests), ``tables``
+    (table → last txid), ``failures`` (txid → count, last cause), and ``decided``: the groups that are decided and not
+    completed, each with its txids, attempts and tables, and whether these hold it already. ``rewind`` is one that is
+    decided and not carried out everywhere (its txid, timeline and epoch, and which tables are restored), or null.
+
+    Raises:
+        DataDirectoryError: there is no topology, or it is damaged.
+    """
+    with _reading(data_dir) as (directory, books):
+        identity = books.identity()
+        currtx = books.currtx()
+        live = [intent for intent in books.intents() if intent.last >= currtx]
+        rewind = books.rewind()
+        return {
+            **_status(directory, books),
+            "incarnation": identity.incarnation if identity else None,
+            "timeline": identity.timeline if identity else None,
+            "epoch": books.stored_epoch(),
+            "currtx": currtx,
+            "metadata": {str(txid): meta.to_json() for txid, meta in books.metas().items()},
+            "tables": books.tables(),
+            "failures": {str(txid): one for txid, one in books.failures().items()},
+            "decided": [_decided(directory, intent) for intent in live],
+            "rewind": None if rewind is None else _pending(directory, rewind),
+        }
+
+
+def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
+    from txstorm.recovery.published import publications  # looks into tables, which takes longer to load than a status
+
+    return {
+        "first": intent.first,
+        "last": intent.last,
+        "epoch": intent.epoch,
+        "attempts": {str(one.txid): one.attempt_id for one in intent.txids},
+        "tables": [
+            {
+                "table": one.uri,
+                "rows": sum(staged.rows for staged in table.files),
+                "published": one.published,
+                "cause": one.cause,
+            }
+            for one, table in zip(publications(directory, intent), intent.tables, strict=True)
+        ],
+    }
+
+
+def _pending(directory: Path, rewind: Rewind) -> dict[str, Any]:
+    from txstorm.recovery.rewind import is_restored
+
+    tables = [{"table": one.uri, "restored": is_restored(directory, rewind, one)} for one in rewind.tables]
+    return {"txid": rewind.txid, "timeline": rewind.timeline, "epoch": rewind.epoch, "tables": tables}
+
+
+def _status(directory: Path, books: Books) -> dict[str, Any]:
+    # The holder first: a run that ends meanwhile has then told its end before we look.
+    holder = books.ledger.holder()
+    told, identity = books.status() or {}, books.identity()
+    running, committed = holder is not None, books.committed()
+    # What was told may be half a second old.
+    in_flight = [one for one in told.get("in_flight", ()) if one[0] > committed] if running else []
+    return {
+        "topology": identity.topology if identity else None,
+        "data_dir": str(directory),
+        "ledger": str(recorded_ledger(directory) or ""),
+        "running": running,
+        "mode": _mode(told, holder),
+        "holder": holder,
+        "active": books.active(),
+        "committed_txid": committed,
+        "in_flight": in_flight,
+        "blocked": told.get("blocked") if running or books.live_intents() else None,
+        "error": None if running else told.get("error"),
+        "hash_seed": (books.origin() or {}).get("hash_seed"),
+        **{name: told.get(name) for name in LIVE_FACTS},
+    }
+
+
+def _mode(told: Mapping[str, Any], holder: str | None) -> str:
+    mode = told.get("mode")
+    if holder is None:
+        return mode if mode in ENDED else "dead"
+    if mode is None or f"pid {told['pid']} on {told['host']}" not in holder:
+        return "starting"  # what stands there is of the run before this one
+    return "stopping" if mode in ENDED else str(mode)
+
+
+def _listed(directory: Path) -> dict[str, Any]:
+    try:
+        return read_status(directory)
+    except TxstormError as error:  # also of a ledger elsewhere that does not answer
+        return {
+            "topology": None,
+            "data_dir": str(directory),
+            "running": False,
+            "mode": "unreadable",
+            "error": str(error),
+        }
+
+
+def _directories(root: Path) -> Iterator[Path]:
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and (path / FORMAT_FILE).exists():
+            yield path
+
+
+@contextmanager
+def _reading(data_dir: str | Path) -> Iterator[tuple[Path, Books]]:
+    directory = topology_in(data_dir)
+    ledger = open_ledger(directory, create=False, read_only=True)
+    try:
+        yield directory, Books(ledger, directory / "intents")
+    finally:
+        ledger.close()

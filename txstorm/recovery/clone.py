@@ -1,0 +1,99 @@
+"""Tables of a savepoint, as new tables of another topology: content as of one txid, without what led to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from txstorm.books.savepoint import SavedTable, Savepoint
+from txstorm.clients.delta.footer_digest import sealed
+from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.recovery.table_checks import table_ref
+from txstorm.results.read import folded, open_table
+from txstorm.storage.rows.schema import TXID, in_order
+from txstorm.storage.tables.identity import key_names_of
+from txstorm.storage.tables.intent import CHANGES, STATE
+from txstorm.storage.tables.rewrite import FILE_ROWS
+from txstorm.storage.tables.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
+from txstorm.storage.tables.table import RESTORED, DeltaTableState, Owner, TableRef
+
+
+def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Owner, now: int) -> dict[str, int]:
+    """Make the tables of `savepoint`, which are in `source`, anew in `target`; returns table → txid for its ledger.
+
+    Every new table begins with the savepoint's txid: what is before it is not known there. `now`: milliseconds since
+    1970. Call it with a `target` that nobody reads yet; what a crash leaves there is of no use.
+
+    Raises:
+        TableCorrupt: a version or file that the savepoint needs is gone or damaged.
+    """
+    for uri in savepoint.tables:
+        _clone(source, savepoint, target, owner, table_ref(uri), now)
+    refs = map(table_ref, savepoint.tables)
+    return {ref.uri: savepoint.txid for ref in refs if ref.kind != STATE or _changes_of(savepoint, ref) is None}
+
+
+def _changes_of(savepoint: Savepoint, ref: TableRef) -> SavedTable | None:
+    """The changes of the state `ref`, which has none in the layout ``merge``."""
+    return savepoint.tables.get(TableRef(CHANGES, ref.name).uri)
+
+
+def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
+    """All columns of a table's rows as of the savepoint; ``changes/…`` has none of its own."""
+    handle = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
+    if ref.kind == CHANGES:
+        return handle.schema.empty_table()
+    if ref.kind != STATE:
+        return in_order(handle.read(high=(TXID.name, savepoint.txid)), [TXID.name])
+    saved = _changes_of(savepoint, ref)
+    if saved is None:
+        return handle.read()
+    changes = DeltaHandle.open(source / TableRef(CHANGES, ref.name).uri, saved.version)
+    as_of = savepoint.tables[ref.uri].as_of
+    later = changes.read(low=(TXID.name, as_of or 0), high=(TXID.name, savepoint.txid))
+    return folded(handle.read(), later, key_names_of(handle.properties), handle.schema.names)
+
+
+def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: TableRef, now: int) -> None:
+    old = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
+    about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
+    about = {key: text for key, text in about.items() if key not in owner.properties()}
+    # A sink comes with all its rows: the copy is right from where the sink is. Of a state the savepoint is the first.
+    since = savepoint.txid if ref.kind in (STATE, CHANGES) else open_table(source, ref).since()
+    made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about, since)
+    files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now, ref.bounded))
+    if files:
+        _fill(made, files, savepoint)
+
+
+def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> Iterator[DataFile]:
+    """Write `rows` durably below `table`, with statistics of `column`; nothing refers to the files yet.
+
+    `epoch` is that of the coordinator, `now` milliseconds since 1970.
+    """
+    for start in range(0, rows.num_rows, FILE_ROWS):
+        part = rows.slice(start, FILE_ROWS)
+        data = encoded(part)
+        path = f"{STAGED}/{compact_name(epoch, sealed(unique(), data))}"
+        write_new(table / path, data)
+        yield DataFile(path, len(data), now, column_stats(part, column))
+
+
+def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint) -> None:
+    owner = table.owner
+    info = {
+        "topology": owner.topology,
+        "incarnation": owner.incarnation,
+        "timeline": owner.timeline,
+        "kind": RESTORED,
+        "epoch": 0,
+        "as_of": savepoint.txid,
+        "savepoint": savepoint.name,
+        "from": {"incarnation": savepoint.incarnation, "timeline": savepoint.timeline},
+    }
+    apps = {table.ref.txid_app(owner): savepoint.txid, owner.epoch_app: 0}
+    label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
+    table.handle.commit(Commit(apps, info, files, label=label))
+    table.handle.make_durable(range(1, 2))

@@ -1,0 +1,203 @@
+"""What the tables of a data directory tell of the ledger that belonged to them, when that is lost.
+
+Every commit of a table says which txids it holds, of which attempts, what they read and when. What only the ledger knew
+is lost: metadata of transactions that were not decided, and which groups were decided of which no table holds anything.
+Nobody has seen those; they are planned and processed again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.clients.delta.handle import is_table
+from txstorm.errors import DataDirectoryError, TableCorrupt
+from txstorm.results.read import open_table
+from txstorm.storage.tables.history import read_history
+from txstorm.storage.tables.identity import is_merged
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, OUTSIDE, SINK, STATE, TxidRecord
+from txstorm.storage.tables.table import DeltaTableState, TableRef
+
+
+@dataclass(frozen=True)
+class Published:
+    """One commit of a table: the group it holds.
+
+    Attributes:
+        first: the first txid of the table's range, which may be before the group.
+        version: the table's version.
+    """
+
+    uri: str
+    first: int
+    version: int
+    records: tuple[TxidRecord, ...]
+
+    @property
+    def last(self) -> int:
+        """The last txid of the group."""
+        return self.records[-1].txid
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tables of a data directory, and what they agree on.
+
+    Attributes:
+        tables: by uri, all but those of ``state/…`` that have one of changes.
+        groups: last txid → its commits in all tables, of the groups that are not in the history table, and of the
+            newest one of every table.
+        history: the rows of the history table on this timeline, in txid order.
+        dropped: uri → the last txid it is right for, of tables that were dropped; they are not among `tables`.
+    """
+
+    topology: str
+    incarnation: str
+    timeline: int
+    epoch: int
+    tables: Mapping[str, DeltaTableState]
+    groups: Mapping[int, Sequence[Published]]
+    history: Sequence[Mapping[str, Any]]
+    dropped: Mapping[str, int]
+
+    @property
+    def recorded(self) -> int:
+        """The last txid in the history table; 0 without one."""
+        return int(self.history[-1]["txid"]) if self.history else 0
+
+    @property
+    def last(self) -> int:
+        """The last txid that anything tells of; 0 without one."""
+        return max([self.recorded, *self.groups])
+
+
+def find_tables(data_dir: Path) -> Found:
+    """Read all tables of `data_dir` and see whether they belong together. Changes nothing.
+
+    Raises:
+        DataDirectoryError: there are no tables, or they are of several topologies or timelines.
+        TableCorrupt: one is missing, damaged, older than the history says, or they disagree on what a txid was.
+    """
+    refs = list(table_refs(data_dir))
+    if not refs:
+        msg = f"data directory {data_dir}: expected tables to rebuild its ledger from, found none; start in a new one"
+        raise DataDirectoryError(msg)
+    opened = [open_table(data_dir, ref) for ref in refs]
+    owner = opened[0].owner
+    for table in opened:
+        if table.owner != owner:
+            msg = (
+                f"table {table.ref.uri}: belongs to {table.owner}, but {opened[0].ref.uri} to {owner}; expected tables "
+                "of one topology from one moment: restore them from the same copy"
+            )
+            raise DataDirectoryError(msg)
+    _check_pairs(data_dir, opened)
+    history = _history(data_dir, owner.timeline)
+    known = {table.ref.uri: table for table in opened if table.ref.kind != STATE or _is_merged(table)}
+    groups = _groups(known, int(history[-1]["txid"]) if history else 0)
+    _check_history(known, groups, history)
+    epoch = max(table.epoch() for table in opened)
+    dropped = {uri: until for uri, table in known.items() if (until := table.until()) is not None}
+    tables = {uri: table for uri, table in known.items() if uri not in dropped}
+    return Found(owner.topology, owner.incarnation, owner.timeline, epoch, tables, groups, history, dropped)
+
+
+def table_refs(data_dir: Path) -> Iterator[TableRef]:
+    """All tables that are in a data directory, whether a ledger knows them or not."""
+    for kind in (CHANGES, SINK, STATE):
+        folder = data_dir / DIRECTORIES[kind]
+        names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        yield from (TableRef(kind, name) for name in names if is_table(folder / name))
+    if is_table(data_dir / DIRECTORIES[LETTERS]):
+        yield TableRef(LETTERS, "")
+
+
+def _is_merged(table: DeltaTableState) -> bool:
+    return table.ref.kind == STATE and is_merged(table.handle.properties)
+
+
+def _check_pairs(data_dir: Path, tables: Sequence[DeltaTableState]) -> None:
+    refs = [table.ref for table in tables if not _is_merged(table)]
+    changes, states = ({ref.name for ref in refs if ref.kind == kind} for kind in (CHANGES, STATE))
+    for name in sorted(changes ^ states):
+        there, gone = ("changes", "state") if name in changes else ("state", "changes")
+        msg = f"{data_dir}: there is a table {there}/{name}, but none {gone}/{name}; restore it from a copy"
+        raise TableCorrupt(msg)
+
+
+def _history(data_dir: Path, timeline: int) -> list[dict[str, Any]]:
+    rows = read_history(data_dir)
+    return [row for row in _micros(rows).to_pylist() if row["timeline"] == timeline]
+
+
+def _micros(rows: pa.Table) -> pa.Table:
+    """`rows` with their stamps as numbers, as ledger and commit infos have them."""
+    return rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
+
+
+def _groups(tables: Mapping[str, DeltaTableState], recorded: int) -> dict[int, list[Published]]:
+    groups: dict[int, list[Published]] = {}
+    for uri, table in tables.items():
+        for one in _commits(uri, table, recorded):
+            groups.setdefault(one.last, []).append(one)
+    for last, published in groups.items():
+        _check_same(last, published)
+    return dict(sorted(groups.items()))
+
+
+def _commits(uri: str, table: DeltaTableState, recorded: int) -> Iterator[Published]:
+    """The commits of a table, newest first: all after txid `recorded`, and one in any case."""
+    for version, info in table.commits():
+        one = Published(uri, info["first"], version, tuple(map(TxidRecord.from_json, info["txids"])))
+        yield one
+        if one.last <= recorded:
+            return
+
+
+def _check_same(last: int, published: Sequence[Published]) -> None:
+    first = published[0]
+    for one in published[1:]:
+        if _attempts(one.records) != _attempts(first.records):
+            raise _disagreed(last, one.uri, _attempts(one.records), first.uri, _attempts(first.records))
+
+
+def _check_history(
+    tables: Mapping[str, DeltaTableState],
+    groups: Mapping[int, Sequence[Published]],
+    history: Sequence[Mapping[str, Any]],
+) -> None:
+    known = {row["txid"]: (row["txid"], row["attempt"], row["digest"]) for row in history}
+    for last, published in groups.items():
+        for one in _attempts(published[0].records):
+            if known.get(one[0], one) != one:
+                raise _disagreed(last, published[0].uri, [one], "history", [known[one[0]]])
+    newest: dict[str, int] = {}
+    for row in history:
+        newest.update(json.loads(row["versions"] or "{}"))
+    for uri, version in newest.items():
+        if uri not in tables or tables[uri].version < version:
+            found = f"it at version {tables[uri].version}" if uri in tables else "no such table"
+            msg = f"table {uri}: the history knows it at version {version}, found {found}; restore it from a copy"
+            raise TableCorrupt(msg)
+
+
+def _attempts(records: Sequence[TxidRecord]) -> list[tuple[int, int, str]]:
+    return [(one.txid, one.attempt_id, one.digest) for one in records]
+
+
+def _disagreed(last: int, table: str, found: object, other: str, expected: object) -> TableCorrupt:
+    return TableCorrupt(
+        f"tables disagree on the group that ends with txid {last}: (txid, attempt, digest) is {found} in {table}, but "
+        f"{expected} in {other}; they are not from the same moment: restore them from the same copy"
+    )
+
+
+def outside_folders(data_dir: Path) -> list[TableRef]:
+    """The maps and outlets whose rows were staged in `data_dir`; what they hold is elsewhere."""
+    found = [(kind, data_dir / DIRECTORIES[kind]) for kind in OUTSIDE]
+    return [TableRef(kind, one.name) for kind, folder in found if folder.is_dir() for one in sorted(folder.iterdir())]

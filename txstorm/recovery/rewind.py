@@ -1,0 +1,295 @@
+"""The rewind intent: what every table of a topology is to hold after a rewind, and how one is brought there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from txstorm.clients.delta.features import append_only_text
+from txstorm.clients.delta.footer_digest import check_seal
+from txstorm.clients.delta.handle import Commit, DataFile
+from txstorm.clients.local_file import check_file, checked_path
+from txstorm.errors import (
+    BlockedError,
+    ConflictError,
+    DataDirectoryError,
+    FencedError,
+    LedgerCorrupt,
+    TableCorrupt,
+    TableRefused,
+    TxstormError,
+)
+from txstorm.recovery.clone import written
+from txstorm.recovery.table_checks import table_ref
+from txstorm.storage.rows.schema import TXID, in_order
+from txstorm.storage.tables.as_of import version_as_of
+from txstorm.storage.tables.directory import Place, placed
+from txstorm.storage.tables.identity import Owner, TableRef, is_merged
+from txstorm.storage.tables.intent import STATE
+from txstorm.storage.tables.table import DeltaTableState
+from txstorm.storage.tables.table_log import RESTORED, TRIES, LoggedTable
+
+FORMAT, VERSION = "txstorm-rewind", 1
+
+
+@dataclass(frozen=True, slots=True)
+class RewoundTable:
+    """What a rewind does to one table.
+
+    Attributes:
+        uri: the table.
+        as_of: the txid that it is as of afterwards; of ``state/…`` maybe an earlier one than that of the rewind.
+        removes: files that leave it: those with later rows only, and those that `adds` take the place of.
+        adds: files of the version that is restored, and the rows up to the txid of a group that goes on after it.
+    """
+
+    uri: str
+    as_of: int
+    removes: tuple[str, ...]
+    adds: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """A decided rewind, complete enough to be carried out by whoever leads next.
+
+    Attributes:
+        topology, incarnation: whose it is.
+        timeline: the new one; `epoch`: of the coordinator that decided.
+        txid: the last transaction that stays.
+        row: its row of the history; None when no transaction stays.
+        tables: all of them, in the order in which they are restored.
+    """
+
+    topology: str
+    incarnation: str
+    timeline: int
+    epoch: int
+    txid: int
+    row: Mapping[str, Any] | None
+    tables: tuple[RewoundTable, ...]
+
+    @property
+    def owner(self) -> Owner:
+        """Whose tables they are from now on."""
+        return Owner(self.topology, self.incarnation, self.timeline)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rewind as JSON values, with its format's version."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Rewind:
+        """What `to_json` made.
+
+        Raises:
+            DataDirectoryError: it was written by a newer txstorm.
+            LedgerCorrupt: it is no rewind.
+        """
+        try:
+            fields = dict(found)
+            name, version = fields.pop("format"), fields.pop("version")
+            if name == FORMAT and version > VERSION:
+                msg = f"rewind: format version {version} is newer than {VERSION}, which this txstorm reads; upgrade it"
+                raise DataDirectoryError(msg)
+            return cls(**{**fields, "tables": tuple(map(_table_from, fields["tables"]))})
+        except (KeyError, TypeError, ValueError) as cause:
+            msg = f"rewind: expected format {FORMAT!r}, got {str(found)[:80]!r}; the ledger is damaged, restore it"
+            raise LedgerCorrupt(msg) from cause
+
+
+def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
+    """What a rewind to `txid` does to the table `ref`; rows that have to be put back are staged, nothing else changes.
+
+    Called by the coordinator of `epoch`, which leads the table, when all decided groups are published. `now`:
+    milliseconds since 1970.
+
+    Raises:
+        StateError: a state as of `txid` is no longer kept, or inside a group of the layout ``merge``.
+        TableCorrupt: a file is missing or damaged.
+        TableRefused: the table is append-only, and rows would have to leave it.
+    """
+    table = DeltaTableState.open(data_dir, owner, ref)
+    todo = planned(table, txid, _Files(table, epoch, now))
+    if todo.removes and table.handle.append_only:
+        raise TableRefused(append_only_text(table.path))
+    return todo
+
+
+class Rows(Protocol):
+    """The rows in a table's files."""
+
+    def txids(self, path: str) -> tuple[int, int]:
+        """The lowest and the highest txid of the rows of a file; (0, 0) of none."""
+
+    def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
+        """The rows up to `txid` of files of the table, staged as new ones."""
+
+
+def planned(table: LoggedTable, txid: int, rows: Rows) -> RewoundTable:
+    """What a rewind to `txid` does to `table`; raises as `plan_table`.
+
+    A table that was dropped before `txid` keeps what it holds, and the txid it is at.
+    """
+    if (until := table.until()) is not None:
+        txid = min(txid, until)
+    if table.ref.kind == STATE:
+        return _state(table, txid)
+    spans = {file.path: rows.txids(file.path) for file in table.log.files()}
+    removes = [path for path, (_, last) in spans.items() if last > txid]
+    cut = [path for path in removes if spans[path][0] <= txid]
+    return RewoundTable(table.ref.uri, txid, tuple(removes), rows.kept(cut, txid) if cut else ())
+
+
+def restore_table(where: Path | Place, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
+    """Bring one table to where `rewind` has decided it to be, once; may be called again after any failure.
+
+    Raises:
+        FencedError: a newer coordinator leads the table.
+        TableCorrupt: the table, or a file that comes back, is gone or damaged.
+        BlockedError: the commit cannot be made.
+    """
+    ref, owner = table_ref(todo.uri), rewind.owner
+    table = placed(where).table(owner, ref)
+    for _ in range(TRIES):
+        if (found := table.epoch()) > epoch:
+            msg = f"table {ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch {epoch}"
+            raise FencedError(f"{msg}; the other one carries the rewind out")
+        if table.log.app_version(ref.txid_app(owner)) is not None:
+            table.secure()
+            return
+        try:
+            table.log.commit(_commit(table, rewind, todo, epoch, now))
+        except ConflictError:
+            pass
+        except TableCorrupt as cause:
+            _check_moved(table, cause)
+        table.refresh()
+    msg = f"table {ref.uri}: cannot rewind it to txid {rewind.txid} in {TRIES} tries: another writer changes it"
+    raise BlockedError(f"{msg} all the time; stop that one")
+
+
+def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | None:
+    """Whether the table is where `rewind` wants it; None if it cannot be asked."""
+    ref, owner = table_ref(todo.uri), rewind.owner
+    try:
+        return DeltaTableState.open(data_dir, owner, ref).handle.app_version(ref.txid_app(owner)) is not None
+    except TxstormError:
+        return None
+
+
+def _table_from(found: Mapping[str, Any]) -> RewoundTable:
+    adds = tuple(DataFile(**{**one, "path": checked_path(one["path"])}) for one in found["adds"])
+    return RewoundTable(found["uri"], found["as_of"], tuple(map(checked_path, found["removes"])), adds)
+
+
+class _Files:
+    """The Parquet files of a table as `Rows`."""
+
+    def __init__(self, table: DeltaTableState, epoch: int, now: int) -> None:
+        self._table, self._epoch, self._now = table, epoch, now
+
+    def txids(self, path: str) -> tuple[int, int]:
+        """From the file's footer, where that says so."""
+        with _Reading(self._table, path):
+            return _txids(self._file(path))
+
+    def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
+        """Written below the table, durably."""
+        rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
+        return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
+
+    def _rows(self, path: str, txid: int) -> pa.Table:
+        with _Reading(self._table, path):
+            schema = self._table.handle.schema
+            kept = self._file(path).read().filter(pc.field(TXID.name) <= txid)
+            return kept.select(schema.names).cast(schema)
+
+    def _file(self, path: str) -> pq.ParquetFile:
+        file = self._table.path / path
+        check_file(file)
+        check_seal(file)
+        return pq.ParquetFile(file, page_checksum_verification=True)
+
+
+def _txids(file: pq.ParquetFile) -> tuple[int, int]:
+    """The lowest and the highest txid of a file's rows, from its footer where that says so."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    found = [column.statistics for column in columns if column.path_in_schema == TXID.name]
+    if found and all(one is not None and one.has_min_max for one in found):
+        return min(one.min for one in found), max(one.max for one in found)
+    ends = pc.min_max(file.read([TXID.name])[TXID.name]).as_py()
+    return (0, 0) if ends["max"] is None else (ends["min"], ends["max"])
+
+
+def _state(table: LoggedTable, txid: int) -> RewoundTable:
+    """The newest version that is not ahead of `txid`; of a state that was added later, nothing."""
+    now = {file.path for file in table.log.files()}
+    if txid < table.since():
+        return RewoundTable(table.ref.uri, txid, tuple(sorted(now)), ())
+    version, as_of = version_as_of(table, txid)
+    then = {file.path: file for file in table.at(version).files()}
+    adds = tuple(file for path, file in sorted(then.items()) if path not in now)
+    for file in adds:
+        if not table.has_file(file.path):
+            raise _unreadable(table, file.path, "it is missing")
+    if is_merged(table.log.properties):
+        as_of = txid  # what is between changed nothing, and the ledger records the table at the txid of the rewind
+    return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
+
+
+def _commit(table: LoggedTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
+    owner = rewind.owner
+    current = {file.path: file for file in table.log.files()}
+    info = {
+        "topology": owner.topology,
+        "incarnation": owner.incarnation,
+        "timeline": owner.timeline,
+        "kind": RESTORED,
+        "epoch": epoch,
+        "as_of": todo.as_of,
+        "rewind": rewind.txid,
+    }
+    adds = [file for file in todo.adds if file.path not in current]
+    removes = [current[path] for path in todo.removes if path in current]
+    since, until = min(table.since(), rewind.txid), table.until()
+    apps = {table.ref.txid_app(owner): todo.as_of, owner.epoch_app: epoch, owner.since_app: since}
+    if until is not None:
+        apps[owner.until_app] = min(until, rewind.txid)
+    return Commit(apps, info, adds, removes, now, f"txstorm rewind to txid {rewind.txid}")
+
+
+def _check_moved(table: LoggedTable, cause: TableCorrupt) -> None:
+    """The commit may have been made or not: read again, and only when nothing has moved give up."""
+    before = table.version
+    table.log.reopen()
+    if table.version == before:
+        raise BlockedError(f"table {table.ref.uri}: cannot rewind it: {cause}") from cause
+
+
+class _Reading:
+    """Names the file that cannot be read."""
+
+    def __init__(self, table: DeltaTableState, path: str) -> None:
+        self._table, self._path = table, path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | pa.ArrowException):
+            raise _unreadable(self._table, self._path, str(error)) from error
+
+
+def _unreadable(table: LoggedTable, path: str, why: str) -> TableCorrupt:
+    return TableCorrupt(
+        f"table {table.ref.uri}: file {path} cannot be read, so the table cannot be rewound: {why}; restore the "
+        "table's directory from a copy"
+    )

@@ -1,0 +1,198 @@
+"""Roster of a topology: the tables and sources that its ledger records, held against those its code declares.
+
+A start that lacks a recorded one would leave it behind silently, so it is refused unless the operator drops it by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from txstorm import faults
+from txstorm.api.composite import AnySpout, CompositeSpout, is_opaque
+from txstorm.api.names import near
+from txstorm.books.books import Books, Dropped
+from txstorm.errors import DataDirectoryError, InputError, StateError
+from txstorm.recovery.table_checks import mark_dropped
+from txstorm.state.external.registry import check_declared, declared_uris
+from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
+from txstorm.storage.tables.directory import Place
+from txstorm.storage.tables.identity import Owner
+from txstorm.topology.graph import Topology
+
+log = logging.getLogger("txstorm.open")
+SOURCE = "source "
+"""What messages put before a source's name; tables go by their directory."""
+
+
+class Roster(NamedTuple):
+    """What a start leaves behind, having been told to by name.
+
+    Attributes:
+        tables: as the ledger calls them.
+        sources: of a composite spout.
+    """
+
+    tables: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
+
+    def dropped(self, books: Books, declared: Iterable[str], committed: int) -> Dropped:
+        """What is dropped after this start, of a topology with the `declared` sources; `committed`: the last txid."""
+        before = books.dropped()
+        sources = {name: txid for name, txid in before.sources.items() if name not in set(declared)}
+        return Dropped(
+            {**before.tables, **dict.fromkeys(self.tables, committed)},
+            {**sources, **dict.fromkeys(self.sources - sources.keys(), committed)},
+        )
+
+
+def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> Roster:
+    """Compare what the ledger records with what `topology` declares; returns what `drop` names of it. Writes nothing.
+
+    Raises:
+        StateError: a table or source is recorded and not declared, or declared and was dropped.
+        InputError: `drop` names something that is declared, or not recorded.
+        DataDirectoryError: transactions in flight need a source that is not declared.
+    """
+    gone, declared = books.dropped(), _declared(topology)
+    check_declared(declared_uris(topology.maps, topology.outlets), books.live_intents())
+    tables = left_behind(books, declared) - {LETTERS_REF.uri}
+    sources = _recorded_sources(topology, books) - sources_of(topology.spout.object) - gone.sources.keys()
+    left = {**{uri: uri for uri in sorted(tables)}, **{f"{SOURCE}{name}": name for name in sorted(sources)}}
+    named = {label for name in drop for label in _named(topology, books, name, left)}
+    if missing := [label for label in left if label not in named]:
+        raise StateError(_left_out(topology, missing, left))
+    _check_in_flight(topology, books, sources)
+    return Roster(
+        frozenset(label for label in named if not label.startswith(SOURCE)),
+        frozenset(label.removeprefix(SOURCE) for label in named if label.startswith(SOURCE)),
+    )
+
+
+def left_behind(books: Books, declared: Mapping[str, str]) -> set[str]:
+    """The recorded tables that are not `declared` (recorded name → what messages call it).
+
+    Raises:
+        StateError: one that is declared was dropped.
+    """
+    gone = books.dropped().tables
+    for uri, label in declared.items():
+        if uri in gone:
+            raise dropped(label, gone[uri])
+    live = {one.uri for intent in books.live_intents() for one in intent.tables}
+    return (books.tables().keys() | live) - declared.keys()
+
+
+def record(
+    where: Path | Place,
+    books: Books,
+    owner: Owner,
+    tables: Mapping[str, int],
+    roster: Roster,
+    sources: Iterable[str] = (),
+) -> None:
+    """Record `tables` (recorded name → last txid), and what is dropped: the ledger first, then the dropped tables.
+
+    Called at the end of P0, when nothing is decided that is not published: nothing is committed in between.
+    """
+    committed = books.currtx() - 1
+    books.write_tables(tables, roster.dropped(books, sources, committed))
+    faults.point("p0.recorded")
+    for name in sorted([*roster.tables, *roster.sources]):
+        log.warning("%s is dropped after txid %s", name, committed)
+    mark_dropped(where, dict.fromkeys(roster.tables, committed), owner, books.epoch)
+
+
+def sources_of(spout: AnySpout) -> set[str]:
+    """The names of the sources of a composite spout; none of another one."""
+    return set(spout.sources) if isinstance(spout, CompositeSpout) else set()
+
+
+def _declared(topology: Topology) -> dict[str, str]:
+    """Recorded name → what messages call it, of all that the code declares."""
+    found = {one.refs[0].uri: one.label for one in declarations(topology.states, topology.sinks)}
+    for uri in declared_uris(topology.maps, topology.outlets):
+        directory, _, name = uri.partition("/")
+        found[uri] = f"{directory.removesuffix('s')} {name!r}"
+    # The other layout of a state is refused as such, where its table is opened.
+    other = {"changes": "state", "state": "changes"}
+    for uri, label in list(found.items()):
+        directory, _, name = uri.partition("/")
+        if directory in other:
+            found.setdefault(f"{other[directory]}/{name}", label)
+    return found
+
+
+def _recorded_sources(topology: Topology, books: Books) -> set[str]:
+    """The sources that the spout documents know; raises `DataDirectoryError` if those are of another kind of spout."""
+    found = {txid: _sources(meta.document) for txid, meta in books.metas().items()}
+    composite = isinstance(topology.spout.object, CompositeSpout)
+    for txid, sources in found.items():
+        if bool(sources) is not composite:
+            kinds = ("a composite spout", "a single source")
+            was, now = kinds if sources else kinds[::-1]
+            msg = (
+                f"spout {topology.spout.id!r}: the positions of txid {txid} are those of {was}, the code has {now}, "
+                "which cannot go on from there; give it the former kind (a CompositeSpout may have one source), or "
+                "start in a new data directory"
+            )
+            raise DataDirectoryError(msg)
+    return {name for sources in found.values() for name in sources}
+
+
+def _sources(document: Any) -> Mapping[str, Any]:
+    """Source → its document, where `document` is that of a composite spout."""
+    if isinstance(document, Mapping) and document.keys() == {"sources"} and isinstance(document["sources"], Mapping):
+        return document["sources"]
+    return {}
+
+
+def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str]) -> list[str]:
+    """What of `left` an operator means by `name`: a table by its name or directory, a source by its name."""
+    known = [label for label, one in left.items() if name in (label, one, one.partition("/")[2])]
+    if len(known) == 1:
+        return known
+    if known:
+        msg = f"--drop {name}: there are {' and '.join(known)}; name one as it stands here, or each of them"
+        raise InputError(msg)
+    gone = books.dropped()
+    if any(name in (uri, uri.partition("/")[2]) for uri in gone.tables) or name in gone.sources:
+        return []  # started again with the same command
+    if any(name in (uri, uri.partition("/")[2]) for uri in _declared(topology)) or name in sources_of(
+        topology.spout.object
+    ):
+        msg = f"--drop {name}: topology {topology.id!r} declares it; take it out of the code, or do not drop it"
+        raise InputError(msg)
+    names = [one.partition("/")[2] or one for one in left.values()]
+    those = ", ".join(names) or "nothing"
+    raise InputError(f"--drop {name}: nothing of that name is recorded{near(name, names)}; there is {those} to drop")
+
+
+def _left_out(topology: Topology, missing: Sequence[str], left: Mapping[str, str]) -> str:
+    names = [left[label].partition("/")[2] or left[label] for label in missing]
+    short = [name if names.count(name) == 1 else left[label] for name, label in zip(names, missing, strict=True)]
+    words = ("is", "it", "it stays", "its") if len(missing) == 1 else ("are", "them", "they stay", "their")
+    return (
+        f"topology {topology.id!r}: {', '.join(missing)} {words[0]} recorded in the ledger, but not declared by the "
+        f"code; what is committed without {words[1]} would be missing there for good. Put {words[1]} back; or, if "
+        f"{words[2]} as now and {words[3]} name is not used again, drop {words[1]}: "
+        f"{' '.join(f'--drop {name}' for name in short)} (in Python: run(topology, drop={short!r}))"
+    )
+
+
+def _check_in_flight(topology: Topology, books: Books, sources: Iterable[str]) -> None:
+    """Transactions that a transactional spout has planned have to be emitted again, with all their sources."""
+    if is_opaque(topology.spout.object):
+        return
+    currtx = max([books.currtx(), *(intent.last + 1 for intent in books.live_intents())])
+    for txid, meta in books.metas().items():
+        emitting = {name for name, one in _sources(meta.document).items() if not one.get("skipped")}
+        if txid >= currtx and (needed := sorted(emitting.intersection(sources))):
+            last = max(books.metas())
+            msg = (
+                f"topology {topology.id!r}: txid {txid} is planned with source {needed[0]!r} and not committed; run "
+                f"the code that has it until txid {last} (--until-txid {last}), and drop it then"
+            )
+            raise DataDirectoryError(msg)

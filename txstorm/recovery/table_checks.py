@@ -1,0 +1,171 @@
+"""What a new coordinator does before it loads any code of the topology: check, take over, roll forward (P0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from txstorm import faults
+from txstorm.errors import TableCorrupt
+from txstorm.storage.tables.directory import Place, placed
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable, check_place
+from txstorm.storage.tables.table_log import LoggedTable
+
+_KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
+
+
+def table_ref(uri: str) -> TableRef:
+    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``.
+
+    States of the layout ``merge`` are called ``state/…`` there. Raises `LedgerCorrupt` for anything else: what a ledger
+    holds does not choose directories.
+    """
+    directory, _, name = uri.partition("/")
+    ref = TableRef(_KINDS.get(directory, ""), name)
+    check_place(ref.kind, ref.name, uri)
+    return ref
+
+
+def tables_of(recorded: Iterable[str]) -> list[TableRef]:
+    """All tables behind the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
+    refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
+    return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]
+
+
+def check_tables(  # noqa: D417 - the rest is in the text
+    where: Path | Place,
+    recorded: Mapping[str, int],
+    incarnation: str,
+    live: Sequence[Intent],
+    *,
+    timeline: int = 0,
+    topology: str = "",
+) -> None:
+    """Check, without writing, that ledger and tables belong together.
+
+    Called in P0 before the epoch is raised; afterwards it is `check_raised`. Every table must be at the txid the ledger
+    recorded, or be where a live intent explains it to be.
+
+    Args:
+        recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
+        live: the decided intents that may not be published yet, in txid order.
+
+    Raises:
+        TableCorrupt: a table is missing, damaged, or at a txid that nothing explains.
+        TableRefused: a table has a Delta feature that txstorm does not obey.
+        DataDirectoryError: a table is foreign or of another incarnation.
+    """
+    owner, place = Owner(topology, incarnation, timeline), placed(where)
+    for ref in tables_of(recorded):
+        check_there(place, ref)
+        table = place.table(owner, ref)
+        table.check_writable()
+        _check_txid(table, recorded, live)
+
+
+def raise_epochs(where: Path | Place, recorded: Mapping[str, int], owner: Owner, epoch: int) -> list[LoggedTable]:
+    """Take over all tables behind the `recorded` names; returns them, as they are with `epoch`.
+
+    `recorded`: table → the last txid that the ledger knows to be complete there.
+
+    Raises:
+        FencedError: a newer coordinator has taken over.
+        TableCorrupt, DataDirectoryError, BlockedError: a table is missing, damaged, foreign, or cannot be written.
+    """
+    tables = []
+    for number, ref in enumerate(tables_of(recorded), start=1):
+        table = placed(where).table(owner, ref)
+        table.raise_epoch(epoch, recorded.get(ref.uri))
+        tables.append(table)
+        faults.point(f"p0.{number}.raised")
+    return tables
+
+
+def mark_dropped(where: Path | Place, dropped: Mapping[str, int], owner: Owner, epoch: int) -> None:
+    """Have the tables behind the `dropped` names say until which txid they are right, unless they do already.
+
+    The ledger says so first, and nothing is committed in between: a coordinator that dies there leaves it to the next.
+    A table whose directory was removed meanwhile is not missed.
+
+    Args:
+        where: the data directory.
+        dropped: table (``changes/…``, ``sinks/…``) → the last txid it is right for.
+        owner: whose they are.
+        epoch: of the coordinator that leads.
+
+    Raises:
+        FencedError: a newer coordinator has taken over.
+        TableCorrupt, DataDirectoryError, BlockedError: a table is damaged, foreign, or cannot be written.
+    """
+    place = placed(where)
+    recorded = {ref: uri for uri in dropped for ref in tables_of([uri])}
+    for number, (ref, uri) in enumerate(recorded.items(), start=1):
+        if place.has(ref):
+            place.table(owner, ref).drop(dropped[uri], epoch)
+            faults.point(f"p0.{number}.dropped")
+
+
+def check_raised(tables: Iterable[LoggedTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+    """Check again what `check_tables` checks of the txids, now that nobody else can publish to `tables`.
+
+    They are what `raise_epochs` returned: who led before cannot have come in after that, so they are not read again.
+
+    Raises:
+        TableCorrupt: a table is at a txid that nothing explains.
+    """
+    for table in tables:
+        _check_txid(table, recorded, live)
+
+
+def roll_forward(where: Path | Place, intent: Intent, epoch: int) -> dict[str, int]:
+    """Publish a decided group from its intent alone: no user code, no source; returns table → version.
+
+    Maps and outlets are left out: their systems are known when the topology's code is loaded.
+
+    Called in P0 by the coordinator of `epoch` for every live intent in txid order; doing it again changes nothing.
+
+    Raises:
+        TableCorrupt: a table or a staged file is missing or damaged.
+        FencedError: a newer coordinator leads a table.
+        BlockedError: a commit cannot be made.
+    """
+    owner, place = Owner(intent.topology, intent.incarnation, intent.timeline), placed(where)
+    return {
+        table.uri: _publish(place, owner, number, table, intent, epoch)
+        for number, table in enumerate(intent.tables, start=1)
+        if table.kind not in OUTSIDE
+    }
+
+
+def _publish(place: Place, owner: Owner, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+    found = place.table(owner, TableRef(table.kind, table.name))
+    found.check_staged(table)
+    return found.publish(number, table, intent, epoch)
+
+
+def check_there(place: Place, ref: TableRef) -> None:
+    """Raise `TableCorrupt` unless there is the table `ref`, readable or not."""
+    if not place.has(ref):
+        msg = (
+            f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
+            "taken together with the ledger"
+        )
+        raise TableCorrupt(msg)
+
+
+def _check_txid(checked: LoggedTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+    uri = checked.ref.uri
+    if uri not in recorded:
+        return  # the table of a state as of a txid: it follows the one of its changes
+    allowed, found = {recorded[uri]}, checked.last_txid()
+    for intent in live:
+        for table in intent.tables:
+            if table.uri == uri and table.previous in allowed:
+                allowed.add(intent.last)
+    if found not in allowed:
+        msg = (
+            f"table {uri}: the ledger expects it at txid {' or '.join(map(str, sorted(allowed)))}, found {found}; "
+            "ledger and tables are not from the same moment: restore both from the same copy"
+        )
+        raise TableCorrupt(msg)

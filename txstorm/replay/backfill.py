@@ -1,0 +1,166 @@
+"""A backfill: committed txids again, with the code of today, into the fresh tables of a new data directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby, islice
+from pathlib import Path
+
+from txstorm.books.books import Meta
+from txstorm.books.origin import Origin
+from txstorm.engine.port import Engine, ErrorRow
+from txstorm.engine.task.stage import sweep_spilled
+from txstorm.errors import InputError, SpoutError
+from txstorm.ledger.open import local_directory
+from txstorm.ledger.paths import meta_path
+from txstorm.ledger.port import Delete, Op
+from txstorm.monitor.progress import Monitor
+from txstorm.replay.ranges import TRIES, Done, Packs, Result, Span
+from txstorm.replay.recording import Recording, Source
+from txstorm.runtime.commit.outcome import Ready, batch_digest
+from txstorm.runtime.failure import batch_failure
+from txstorm.runtime.opening import RunOptions, open_session
+from txstorm.runtime.session import Session
+from txstorm.topology.graph import Topology
+
+Told = Callable[[int], None]
+
+
+def check_into(recording: Recording, into: str | Path, span: Span) -> Path:
+    """`into` as a path; raises `InputError` unless a backfill of `span` can be made there."""
+    target = local_directory(into).absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        msg = f"--into {target}: expected a directory that is new or empty; name another one"
+        raise InputError(msg)
+    if target.is_relative_to(recording.data_dir.absolute()):
+        msg = (
+            f"--into {target} lies inside {recording.data_dir}, which a replay does not change; name another directory"
+        )
+        raise InputError(msg)
+    if span.first != 1:
+        msg = (
+            f"--into: a backfill begins with txid 1, got --from-txid {span.first}: fresh tables are empty, and states "
+            "would lack what txids before it made of them; leave --from-txid out"
+        )
+        raise InputError(msg)
+    return target
+
+
+def backfill(
+    topology: Topology,
+    recording: Recording,
+    span: Span,
+    into: Path,
+    engine: Engine,
+    origin: Origin,
+    told: Told,
+) -> Result:
+    """Run `span` again on `engine` into the data directory `into`, which `check_into` has passed.
+
+    It gets a ledger and tables of its own, with the txids, attempts, stamps and extents that were recorded; a run of
+    the topology there goes on after `span`.
+
+    Args:
+        topology: the code, which may have changed.
+        recording: of the directory whose transactions are run again.
+        span: which txids; the first is 1.
+        into: the new directory.
+        engine: closed in the end.
+        origin: where the code is, for the new ledger.
+        told: called with each txid that is committed.
+
+    Raises:
+        TopologyFailed: user code raised; what came before is committed.
+        SpoutError: the source does not give a recorded batch any more; likewise.
+    """
+    session = open_session(topology, engine, into, RunOptions(origin=origin), Monitor(()), _slept)
+    result = Result(topology.id, span, into=into)
+    compact = False
+    try:
+        engine.start(session.program)
+        source = Source(session.planning.planner, recording)
+        writer = _Writer(session, source, result, told)
+        for group in _groups(Packs(engine, source, topology.settings), span, topology.settings.max_group_txids):
+            writer.write(group)
+        compact = True
+    except BaseException as error:
+        error.add_note(f"{into} holds {result.txids} of the {len(span)} txids; begin again in another directory.")
+        raise
+    finally:
+        session.close(compact=lambda: compact)
+    return result
+
+
+class _Writer:
+    """Commits processed txids as the driver does, with what was recorded of them."""
+
+    def __init__(self, session: Session, source: Source, result: Result, told: Told) -> None:
+        self._session = session
+        self._source = source
+        self._result = result
+        self._told = told
+        self._metas: list[int] = []
+
+    def write(self, group: list[Done]) -> None:
+        """P4 to P8 of consecutive txids."""
+        metas = {one.recorded.txid: self._meta(one) for one in group}
+        self._session.books.write_metas(metas)
+        self._metas += list(metas)
+        left = [self._ready(one, metas[one.recorded.txid]) for one in group]
+        tries = 0
+        while left:
+            outcome = self._session.committer.commit(left, self._housekeeping)
+            tries = 1 if outcome.committed else tries + 1
+            left = left[len(outcome.committed) :]
+            for one in outcome.committed:
+                self._done(one.ready, sum(one.counts.values()))
+            if outcome.failed is not None:
+                attempt, row = outcome.failed
+                assert row is not None  # nobody takes a group away here
+                if row.kind != "failed" or tries >= TRIES:
+                    raise batch_failure(attempt, row, tries)
+        self._session.after_commit()
+
+    def _meta(self, done: Done) -> Meta:
+        error, recorded = done.processed.error, done.recorded
+        if isinstance(error, ErrorRow):
+            raise batch_failure(recorded.attempt, error, 1)
+        document = self._source.document(recorded, done.processed.parts)
+        if document != recorded.document:
+            msg = (
+                f"txid {recorded.txid}: the spout read other extents than were recorded; its source has changed, and "
+                "later txids would not follow: run the topology anew instead of a backfill"
+            )
+            raise SpoutError(msg)
+        return Meta(document, recorded.stamp, dict(done.processed.digests))
+
+    def _ready(self, done: Done, meta: Meta) -> Ready:
+        return Ready(done.txid_input, done.processed, batch_digest(done.processed.digests), meta.document)
+
+    def _housekeeping(self, last: int) -> list[Op]:
+        old, self._metas = [one for one in self._metas if one < last], [one for one in self._metas if one >= last]
+        return [Delete(meta_path(txid)) for txid in old]
+
+    def _done(self, ready: Ready, tuples: int) -> None:
+        txid = ready.attempt.txid
+        equal = ready.digest == self._recorded_digest(txid)
+        self._result.count(txid, tuples, equal=equal)
+        sweep_spilled(self._session.program.spill_dir, txid)
+        self._told(txid)
+
+    def _recorded_digest(self, txid: int) -> str:
+        return self._source.recording.of(txid).digest
+
+
+def _groups(packs: Packs, span: Span, most: int) -> Iterator[list[Done]]:
+    """The processed txids in groups of one commit; a txid that failed ends its group, and is alone in the next."""
+    outcomes = packs.run(span)
+    for failed, found in groupby(outcomes, lambda one: one.processed.error is not None):
+        while group := list(islice(found, 1 if failed else min(most, packs.size))):
+            yield group
+
+
+def _slept(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False

@@ -1,0 +1,202 @@
+"""Whether what a replay made of a txid is what was committed: digests, and the rows of every table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.engine.port import ErrorRow
+from txstorm.results.read import json_value
+from txstorm.storage.rows.schema import KEY_GROUP, TXID
+
+KEPT = 1000
+"""Differing rows of one table that a verdict keeps; it counts all."""
+
+_HIDDEN = {TXID.name, KEY_GROUP.name}
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """One row that is not the same.
+
+    Attributes:
+        key: of a state; None for a row of a sink.
+        committed: the row as it was committed, as JSON values; None where it was not.
+        replayed: the row as the replay made it, likewise.
+    """
+
+    key: Row | None
+    committed: Row | None
+    replayed: Row | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields."""
+        return {"key": self.key, "committed": self.committed, "replayed": self.replayed}
+
+
+@dataclass(frozen=True)
+class TableVerdict:
+    """One table of one txid.
+
+    Attributes:
+        table: ``changes/<state>`` or ``sinks/<sink>``.
+        committed, replayed: numbers of rows.
+        different: number of rows that differ.
+        differences: the first `KEPT` of them.
+        reordered: a sink has the same rows in another order.
+    """
+
+    table: str
+    committed: int
+    replayed: int
+    different: int = 0
+    differences: tuple[RowDifference, ...] = ()
+    reordered: bool = False
+
+    @property
+    def equal(self) -> bool:
+        """Whether the rows are the same, those of a sink in the same order."""
+        return not self.different and not self.reordered
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields."""
+        return {
+            "committed": self.committed,
+            "replayed": self.replayed,
+            "different": self.different,
+            "reordered": self.reordered,
+            "differences": [one.to_json() for one in self.differences],
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one txid's replay.
+
+    Attributes:
+        attempt: the attempt that was committed, under which it ran again.
+        committed_digest: of the input, as recorded.
+        digest: of the input, as replayed; None when it was not read to its end.
+        tables: one verdict per table.
+        failure: user code that raised; tables are not compared then.
+        tuples: emitted by spout and bolts.
+        notes: what explains a difference.
+    """
+
+    attempt: TransactionAttempt
+    committed_digest: str
+    digest: str | None = None
+    tables: tuple[TableVerdict, ...] = ()
+    failure: ErrorRow | None = None
+    tuples: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def txid(self) -> int:
+        """The transaction."""
+        return self.attempt.txid
+
+    @property
+    def equal(self) -> bool:
+        """Whether the result is the one committed: the same input, the same rows."""
+        return self.failure is None and self.digest == self.committed_digest and all(one.equal for one in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints of it."""
+        failure = self.failure
+        return {
+            "txid": self.txid,
+            "attempt": self.attempt.attempt_id,
+            "equal": self.equal,
+            "digest": {"committed": self.committed_digest, "replayed": self.digest},
+            "tuples": self.tuples,
+            "tables": {one.table: one.to_json() for one in self.tables},
+            "failure": None if failure is None else {"type": failure.type, "message": str(failure)},
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one table and txid on both sides; None where there is no such table, or nothing was written.
+
+    Attributes:
+        keys: key columns; None for a sink.
+    """
+
+    committed: pa.Table | None
+    replayed: pa.Table | None
+    keys: Sequence[str] | None
+
+
+def compared(table: str, rows: Rows) -> TableVerdict:
+    """What differs between the committed and the replayed rows of `table`."""
+    before, after = _size(rows.committed), _size(rows.replayed)
+    if _same(rows.committed, rows.replayed):
+        return TableVerdict(table, before, after)
+    committed, replayed = _plain(rows.committed), _plain(rows.replayed)
+    if rows.keys is not None:
+        found = list(_by_key(committed, replayed, rows.keys))
+        return TableVerdict(table, before, after, len(found), tuple(found[:KEPT]))
+    found = [*_missing(committed, replayed, committed=True), *_missing(replayed, committed, committed=False)]
+    return TableVerdict(table, before, after, len(found), tuple(found[:KEPT]), not found and committed != replayed)
+
+
+def _size(table: pa.Table | None) -> int:
+    return 0 if table is None else int(table.num_rows)
+
+
+def _same(committed: pa.Table | None, replayed: pa.Table | None) -> bool:
+    """Whether both are equal to the byte, which is quickly seen; what is not goes through `_plain`."""
+    if committed is None or replayed is None or committed.num_rows != replayed.num_rows:
+        return not (committed or replayed)
+    names = [name for name in committed.column_names if name not in _HIDDEN]
+    if not set(names) <= set(replayed.column_names):
+        return False
+    try:
+        return bool(committed.select(names).equals(replayed.select(names).cast(committed.select(names).schema)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return False
+
+
+def _plain(table: pa.Table | None) -> list[dict[str, Any]]:
+    """The rows as JSON values, in which NaN equals NaN."""
+    if table is None:
+        return []
+    names = [name for name in table.column_names if name not in _HIDDEN]
+    return [json_value(row) for row in table.select(names).to_pylist()]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _by_key(committed: list[Any], replayed: list[Any], keys: Sequence[str]) -> Iterable[RowDifference]:
+    sides = [{_text([row[key] for key in keys]): row for row in side} for side in (committed, replayed)]
+    for key in sorted(set(sides[0]) | set(sides[1])):
+        before, after = sides[0].get(key), sides[1].get(key)
+        if _text(before) != _text(after):
+            row = before or after or {}
+            shown = {name: row[name] for name in keys}
+            yield RowDifference(shown, _without(before, keys), _without(after, keys))
+
+
+def _without(row: dict[str, Any] | None, keys: Sequence[str]) -> Row | None:
+    return None if row is None else {name: value for name, value in row.items() if name not in keys}
+
+
+def _missing(rows: list[Any], others: list[Any], *, committed: bool) -> Iterable[RowDifference]:
+    """Rows of a sink that the other side does not have as often."""
+    left = Counter(map(_text, others))
+    for row in rows:
+        text = _text(row)
+        left[text] -= 1
+        if left[text] < 0:
+            yield RowDifference(None, row, None) if committed else RowDifference(None, None, row)

@@ -1,0 +1,172 @@
+"""Ranges of committed txids again, in packs on an engine: what audits and backfills have in common."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txstorm.engine.port import Engine, ErrorRow, Pack, Processed, TxidInput
+from txstorm.errors import EngineError, InputError
+from txstorm.replay.recording import Recorded, Recording, Source
+from txstorm.topology.settings import Settings
+
+PACK = 16
+"""Txids of one job, where the topology does not say."""
+
+TRIES = 3
+"""How often a batch is tried that raises `FailedException`, or whose worker dies."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Committed txids `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+@dataclass
+class Result:
+    """How a range went; what the last line of a batch replay says.
+
+    Attributes:
+        tuples: emitted by spout and bolts.
+        equal: number of txids that gave what was committed: the same input and, in an audit, the same rows.
+        different: the others.
+        into: the new data directory of a backfill.
+    """
+
+    topology: str
+    span: Span
+    txids: int = 0
+    tuples: int = 0
+    equal: int = 0
+    different: list[int] = field(default_factory=list)
+    into: Path | None = None
+
+    def count(self, txid: int, tuples: int, *, equal: bool) -> None:
+        """One more txid is done."""
+        self.txids += 1
+        self.tuples += tuples
+        if equal:
+            self.equal += 1
+        else:
+            self.different.append(txid)
+
+    def to_json(self, seconds: float) -> dict[str, Any]:
+        """The fields, and how long it took."""
+        return {
+            "topology": self.topology,
+            "from_txid": self.span.first,
+            "to_txid": self.span.last,
+            "txids": self.txids,
+            "tuples": self.tuples,
+            "seconds": round(seconds, 3),
+            "equal": self.equal,
+            "different": self.different,
+            "into": None if self.into is None else str(self.into),
+        }
+
+
+@dataclass(frozen=True)
+class Done:
+    """A processed txid of a range."""
+
+    recorded: Recorded
+    txid_input: TxidInput
+    processed: Processed
+
+
+def span_of(recording: Recording, first: int | None, last: int | None) -> Span:
+    """The range that was asked for, all of it by default; raises `InputError` unless all of it is kept."""
+    span = Span(1 if first is None else first, recording.committed if last is None else last)
+    recording.check(span.first)
+    recording.check(span.last)
+    if len(span) < 1:
+        msg = f"txids {span.first} to {span.last}: expected a range, got one that ends before it begins"
+        raise InputError(msg)
+    return span
+
+
+class Packs:
+    """Processes the txids of a range on an engine, several packs at once, and gives them back in txid order.
+
+    Args:
+        engine: started with the program of the topology.
+        source: gives the recorded batches.
+        settings: of the topology; `max_pack_txids` and `max_jobs` count.
+    """
+
+    def __init__(self, engine: Engine, source: Source, settings: Settings) -> None:
+        self._engine = engine
+        self._source = source
+        # A spout that reads on from where the last txid ended must begin each where the recorded one did.
+        self.size = 1 if source.chained else settings.max_pack_txids or PACK
+        self._jobs = settings.max_jobs
+
+    def run(self, span: Span) -> Iterator[Done]:
+        """The outcome of every txid of `span`; of a txid that failed the one of its last try."""
+        waiting = deque(
+            list(range(first, min(first + self.size, span.last + 1)))
+            for first in range(span.first, span.last + 1, self.size)
+        )
+        running: deque[_Job] = deque()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._jobs:
+                    running.append(self._submit(waiting.popleft()))
+                job = running.popleft()
+                found, again = _outcomes(job)
+                yield from found
+                running.extendleft(self._submit(txids, tries) for txids, tries in reversed(again))
+        finally:
+            for job in running:
+                self._engine.cancel(job.future)
+
+    def _submit(self, txids: Sequence[int], tries: int = 1) -> _Job:
+        recorded = [self._source.recording.of(txid) for txid in txids]
+        pack = self._source.pack(recorded)
+        return _Job(recorded, pack, self._engine.submit(pack), tries)
+
+
+@dataclass(frozen=True)
+class _Job:
+    recorded: Sequence[Recorded]
+    pack: Pack
+    future: Future[list[Processed]]
+    tries: int
+
+    @property
+    def txids(self) -> list[int]:
+        return [one.txid for one in self.recorded]
+
+
+Again = list[tuple[list[int], int]]
+
+
+def _outcomes(job: _Job) -> tuple[list[Done], Again]:
+    """What a job gave, and which txids are to be processed again, in packs with the number of their try."""
+    try:
+        processed = job.future.result()
+    except EngineError as error:
+        if len(job.txids) > 1:
+            half = len(job.txids) // 2
+            return [], [(job.txids[:half], 1), (job.txids[half:], 1)]
+        processed = [Processed(job.pack.inputs[0].attempt, error=_lost(str(error)))]
+    done = [Done(*one) for one in zip(job.recorded, job.pack.inputs, processed, strict=False)]
+    rest = job.txids[len(done) :]
+    if processed[-1].error is not None and processed[-1].error.kind in ("failed", "lost") and job.tries < TRIES:
+        again: Again = [([job.txids[len(done) - 1]], job.tries + 1)]
+        return done[:-1], again + ([(rest, 1)] if rest else [])
+    return done, [(rest, 1)] if rest else []
+
+
+def _lost(cause: str) -> ErrorRow:
+    return ErrorRow("the worker", 0, "lost", "EngineError", cause, "", "")

@@ -1,0 +1,203 @@
+"""What a data directory remembers of its committed transactions: enough to run each of them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.books.books import Identity
+from txstorm.engine.port import SOURCE, Pack, TxidInput
+from txstorm.engine.program import Program
+from txstorm.engine.task.letters import METADATA
+from txstorm.errors import InputError
+from txstorm.results.read import read_letters
+from txstorm.results.views import (
+    check_readable,
+    checked_txid,
+    identity_of,
+    origin_recorded,
+    read_directory_history,
+)
+from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
+from txstorm.storage.rows.schema import TXID
+from txstorm.topology.graph import Topology
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One committed txid.
+
+    Attributes:
+        attempt: the attempt that was committed.
+        stamp: its processing time, UTC microseconds.
+        digest: of its input.
+        document: the spout document with the extents that were read; it determines the batch.
+        divert: which errors made dead letters of it; see `TxidInput.divert`.
+    """
+
+    attempt: TransactionAttempt
+    stamp: int
+    digest: str
+    document: Any
+    divert: tuple[str, ...] = ()
+
+    @property
+    def txid(self) -> int:
+        """The transaction."""
+        return self.attempt.txid
+
+
+class Recording:
+    """The committed transactions of a data directory, read once; works beside a live run, writes nothing.
+
+    Attributes:
+        data_dir: where.
+        identity: whose.
+        origin: of the last run, if that has recorded it.
+        committed: the last committed txid.
+
+    Raises:
+        DataDirectoryError: there is no topology's data.
+    """
+
+    def __init__(self, data_dir: str | Path) -> None:
+        self.data_dir = check_readable(data_dir)
+        self.identity = self._identity()
+        self.origin = origin_recorded(self.data_dir)
+        self.committed = checked_txid(self.data_dir)
+        self._rows = read_directory_history(self.data_dir)
+        self._diverted = _diverted(read_letters(self.data_dir))
+        # By timeline and txid: of a txid that was committed on two timelines the later row counts.
+        self._at = {txid: row for row, txid in enumerate(self._rows["txid"].to_pylist())}
+
+    def of(self, txid: int) -> Recorded:
+        """What is kept of `txid`; raises `InputError` when it is not committed, or no longer kept."""
+        self.check(txid)
+        row = self._rows.slice(self._at[txid], 1)
+        return Recorded(
+            TransactionAttempt(txid, row["attempt"][0].as_py()),
+            pc.cast(row["stamp"], pa.int64())[0].as_py(),
+            row["digest"][0].as_py(),
+            json.loads(row["extents"][0].as_py()),
+            self._diverted.get(txid, ()),
+        )
+
+    def check(self, txid: int) -> None:
+        """Raise `InputError` unless `txid` is committed and kept."""
+        if not 1 <= txid <= self.committed:
+            there = f"ask for 1 to {self.committed}" if self.committed else "there is nothing to replay yet"
+            msg = f"{self.data_dir}: txid {txid} is not committed; the last one is {self.committed}: {there}"
+            raise InputError(msg)
+        if txid not in self._at:
+            kept = f"begins with txid {min(self._at)}" if self._at else "is empty"
+            msg = f"{self.data_dir}: txid {txid} is older than the kept history, which {kept}; ask for a later one"
+            raise InputError(msg)
+
+    def document_before(self, txid: int) -> Any:
+        """The spout document of the txid before `txid`; None when it is not kept, or there is none."""
+        return self.of(txid - 1).document if txid - 1 in self._at else None
+
+    def check_topology(self, topology: Topology) -> None:
+        """Raise `InputError` unless `topology` is the one whose transactions these are, and can be run again."""
+        if topology.id != self.identity.topology:
+            msg = (
+                f"{self.data_dir} holds topology {self.identity.topology!r}, but the code is that of {topology.id!r}; "
+                "name the right one with --topology MODULE:ATTRIBUTE"
+            )
+            raise InputError(msg)
+        if kept_elsewhere := _kept_elsewhere(topology):
+            msg = (
+                f"topology {topology.id!r} cannot be replayed: {kept_elsewhere}; what such a store held before a "
+                "txid is not kept, and a replay would change it: name code without it with --topology"
+            )
+            raise InputError(msg)
+
+    def _identity(self) -> Identity:
+        identity = identity_of(self.data_dir)
+        if identity is None:
+            msg = f"{self.data_dir}: its ledger does not say whose it is; no topology has been run to the end of P0"
+            raise InputError(msg)
+        return identity
+
+
+def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
+    """Txid → the kinds of errors that made dead letters of it."""
+    kinds: dict[int, set[str]] = {}
+    for row in [] if letters is None else letters.to_pylist():
+        whole = row["what"] == METADATA and row["source_task"] is None
+        kind = SOURCE if whole else "failed" if row["kind"] == "reported" else row["kind"]
+        kinds.setdefault(row[TXID.name], set()).add(kind)
+    return {txid: tuple(sorted(found)) for txid, found in kinds.items()}
+
+
+def _kept_elsewhere(topology: Topology) -> str:
+    """What a replay could neither read as it was nor leave as it is."""
+    maps = [
+        f"map {one.name!r} of {owner} is in a store of its own"
+        for owner, found in topology.maps.items()
+        for one in found
+    ]
+    external = [f"{one.id} is external" for one in topology.components if one.external]
+    outlets = [
+        f"outlet {one.name!r} of {owner} is in a system of its own"
+        for owner, found in topology.outlets.items()
+        for one in found
+    ]
+    return ", ".join([*maps, *outlets, *external])
+
+
+class Source:
+    """Recorded batches as input of packs.
+
+    Args:
+        planner: of the topology's spout; it gives what travels with a batch.
+        recording: where the batches were committed.
+    """
+
+    def __init__(self, planner: SpoutPlanner, recording: Recording) -> None:
+        self.planner = planner
+        self.recording = recording
+
+    @property
+    def chained(self) -> bool:
+        """Whether the spout reads on from where the txid before ended, whatever was recorded of this one."""
+        return self.planner.opaque and self.planner.task_planned
+
+    def pack(self, recorded: Sequence[Recorded]) -> Pack:
+        """A pack of committed txids, with the attempt ids and stamps they were committed with."""
+        inputs = tuple(
+            TxidInput(one.attempt, one.document, one.stamp, self.planner.payload(one.document), divert=one.divert)
+            for one in recorded
+        )
+        before = self.recording.document_before(recorded[0].txid)
+        # `committed` stays 0: no emitter is told to clean up what a live run may still need.
+        return Pack(inputs, {} if before is None else self.planner.carried(before))
+
+    def document(self, recorded: Recorded, parts: dict[str, Any]) -> Any:
+        """What the replay read, to be compared with what was recorded."""
+        return self.planner.finish(recorded.document, parts) if self.planner.task_planned else recorded.document
+
+
+@contextmanager
+def opened_source(topology: Topology, program: Program, recording: Recording) -> Iterator[Source]:
+    """The source of a topology that is not run; its coordinator is closed in the end.
+
+    Raises:
+        SpoutError: the source is gone.
+        TopologyFailed: the spout raised something else.
+    """
+    spout = topology.spout
+    check_spout(spout.object)
+    made = planner(spout.object, program.driver_context(spout.id))
+    try:
+        yield Source(made, recording)
+    finally:
+        made.close()

@@ -1,0 +1,192 @@
+"""The tables of a replay: states as of a txid in memory, for committers to read and write; nothing reaches a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.engine.port import ErrorRow, Processed, TxidInput
+from txstorm.engine.program import Program
+from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
+from txstorm.errors import TxstormError
+from txstorm.recovery.table_checks import table_ref
+from txstorm.replay.compare import Rows
+from txstorm.results.read import (
+    keeps_no_changes,
+    key_names,
+    list_sinks,
+    list_states,
+    open_table,
+    read_changes,
+    read_sink,
+    read_state,
+)
+from txstorm.state.collections import state_group
+from txstorm.state.commit_group import Resources, States, Tables
+from txstorm.state.index.index import StateIndex
+from txstorm.state.index.ordered_index import state_index
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.rows.schema import PREV, TXID, stored_fields
+from txstorm.storage.tables.declared import Declaration, declarations
+from txstorm.storage.tables.intent import CHANGES, SINK
+from txstorm.storage.tables.merge_layout import no_changes
+from txstorm.storage.tables.table import TableRef
+from txstorm.topology.graph import Topology
+
+
+class ReplayTables:
+    """The states and sinks of a topology as they were after `before`, in memory.
+
+    Each txid is `commit`ted over the state before it and taken back again; `follow` then brings the states to what
+    the recorded run made of it, so that one difference does not become the difference of all later txids.
+
+    Raises:
+        StateError: a declaration differs from its table, or the state as of `before` is no longer kept.
+    """
+
+    def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int) -> None:
+        self._committed = Committed(data_dir)
+        self._indexes: dict[str, StateIndex] = {}
+        self._states: dict[str, States] = {}
+        self._sinks: dict[str, SinkGroup] = {}
+        states: dict[str, tuple[str, States]] = {}
+        sinks: dict[str, tuple[str, SinkGroup]] = {}
+        for one in declarations(topology.states, topology.sinks):
+            self._check(data_dir, one)
+            name = one.table.name
+            if isinstance(one.table, SinkTable):
+                self._sinks[name] = SinkGroup(one.table)
+                sinks[name] = one.component, self._sinks[name]
+            else:
+                self._states[name] = state_group(one.table, self._loaded(data_dir, one.table, before, committed))
+                states[name] = one.component, self._states[name]
+        self._tables = Tables(states, sinks, ())
+
+    def _check(self, data_dir: Path, one: Declaration) -> None:
+        """A table that the code declares must have the columns the code declares."""
+        for ref in one.refs[:1]:
+            if ref.uri in self._committed.kinds:
+                one.checked(open_table(data_dir, ref))
+
+    def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex:
+        index = self._indexes[state.name] = state_index(state)
+        uri = TableRef(CHANGES, state.name).uri
+        if uri in self._committed.kinds:
+            if before < self._committed.lives[uri][0]:
+                return index  # it began later: empty
+            rows = read_state(data_dir, state.name, before, committed, whole=True)
+            rows = rows.append_column(TXID, pa.repeat(pa.scalar(before, TXID.type), rows.num_rows))
+            index.load(rows.append_column(PREV, pa.nulls(rows.num_rows, pa.struct(stored_fields(state)))))
+        return index
+
+    def prefetch(self, first: int, last: int) -> None:
+        """Read what the recorded run wrote in txids `first` to `last`, in one go."""
+        self._committed.read(first, last)
+
+    def commit(self, program: Program, txid_input: TxidInput, processed: Processed) -> dict[str, int] | ErrorRow:
+        """Run the commit phase of a processed txid; gives the tuples emitted in it, or what failed.
+
+        What it wrote is there for `written`, until `follow` or `undo`.
+        """
+        txid = txid_input.attempt.txid
+        self._tables.begin(txid, txid_input.stamp)
+        run = CommitRun(program, txid_input, processed.cargo, Resources(txid, self._tables))
+        try:
+            run.run()
+            for group in self._groups():
+                group.end_txid(txid)
+        except CommitFailed as failure:
+            self.caught(failure)
+            return failure.row
+        except TxstormError as error:
+            self.caught(error)
+            return ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
+        return run.counts
+
+    def caught(self, error: BaseException) -> None:
+        """Called with what the commit phase raised, while its frames are still there."""
+
+    def rows(self, txid: int) -> dict[str, Rows]:
+        """Per table what the recorded run wrote in `txid`, and what `commit` did; tables of both or either.
+
+        Without those that began later or were dropped before, of which nothing is recorded to compare with, and dropped
+        ones that the code has no longer.
+        """
+        replayed: dict[str, pa.Table | None] = {
+            TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
+        }
+        replayed |= {TableRef(SINK, name).uri: group.rows(txid, txid) for name, group in self._sinks.items()}
+        uris = dict.fromkeys([*replayed, *self._committed.kinds])
+        lives = {uri: self._committed.lives.get(uri, (0, None)) for uri in uris}
+        right = [
+            uri
+            for uri, (since, until) in lives.items()
+            if since < txid and (until is None or (txid <= until and uri in replayed))
+        ]
+        return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in right}
+
+    def follow(self, txid: int) -> None:
+        """Take back what `commit` wrote and bring the states to what the recorded run made of `txid`."""
+        for group in self._groups():
+            group.drop_from(txid)
+        for name, index in self._indexes.items():
+            rows = self._committed.of(TableRef(CHANGES, name).uri, txid)
+            if rows is not None and rows.num_rows:
+                index.load(rows)
+
+    def _groups(self) -> list[States | SinkGroup]:
+        return [*self._states.values(), *self._sinks.values()]
+
+    def _keys(self, uri: str) -> Sequence[str] | None:
+        declared = {TableRef(CHANGES, name).uri: group.keys.names for name, group in self._states.items()}
+        return self._committed.kinds.get(uri, declared.get(uri))
+
+
+class Committed:
+    """The rows that the recorded run wrote, a range of txids at a time.
+
+    Attributes:
+        kinds: table → its key columns; None for a sink.
+        lives: table → the txid it begins after, and the last one it is right for if it was dropped.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._readers: dict[str, Callable[[int, int], pa.Table]] = {}
+        self.kinds: dict[str, Sequence[str] | None] = {}
+        for name in list_states(data_dir):
+            if keeps_no_changes(data_dir, name):
+                raise no_changes(name)
+            self.kinds[TableRef(CHANGES, name).uri] = key_names(data_dir, name)
+            self._readers[TableRef(CHANGES, name).uri] = self._changes(name)
+        for name in list_sinks(data_dir):
+            self.kinds[TableRef(SINK, name).uri] = None
+            self._readers[TableRef(SINK, name).uri] = self._sink(name)
+        opened = [open_table(data_dir, table_ref(uri)) for uri in self.kinds]
+        self.lives = {one.ref.uri: (one.since(), one.until()) for one in opened}
+        self._read: Mapping[str, pa.Table] = {}
+        self._range = range(0)
+
+    def _changes(self, name: str) -> Callable[[int, int], pa.Table]:
+        return lambda first, last: read_changes(self._data_dir, name, first, last)
+
+    def _sink(self, name: str) -> Callable[[int, int], pa.Table]:
+        return lambda first, last: read_sink(self._data_dir, name, first, last)
+
+    def read(self, first: int, last: int) -> None:
+        """Have the rows of txids `first` to `last` at hand."""
+        self._read = {uri: reader(first, last) for uri, reader in self._readers.items()}
+        self._range = range(first, last + 1)
+
+    def of(self, uri: str, txid: int) -> pa.Table | None:
+        """The rows of one txid; None where there is no such table."""
+        if uri not in self.kinds:
+            return None
+        if txid not in self._range:
+            self.read(txid, txid)
+        rows = self._read[uri]
+        return rows.filter(pc.equal(rows[TXID.name], txid))

@@ -1,0 +1,63 @@
+"""What a reader looks at before it believes the tables: that none is lost, somebody else's, or from an older copy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from txstorm.errors import TableCorrupt
+from txstorm.recovery.table_checks import check_there, tables_of
+from txstorm.results.read import open_table
+from txstorm.storage.tables.directory import placed
+from txstorm.storage.tables.identity import Owner, check_owner
+
+
+def check_not_behind(
+    data_dir: Path, owner: Owner, recorded: Mapping[str, int], names: Collection[str] | None = None
+) -> tuple[int, int]:
+    """Check tables against what the ledger said before they were opened; called beside live runs too.
+
+    Tables only go on: one may be ahead, or on a later timeline, where a run or a rewind was quicker than the reader.
+    Returns the newest timeline and txid that there is in any of them.
+
+    Args:
+        data_dir: the data directory.
+        owner: whose it is, and the timeline.
+        recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
+        names: which of them; all by default.
+
+    Raises:
+        TableCorrupt: a table is missing, damaged, or not as far as the ledger says.
+        DataDirectoryError: a table is foreign or of another incarnation.
+    """
+    newest = (0, 0)
+    for ref in tables_of(uri for uri in recorded if names is None or uri in names):
+        check_there(placed(data_dir), ref)
+        table = open_table(data_dir, ref)
+        check_owner(ref.uri, table.handle.properties, owner)
+        # The table of a state as of a txid has none recorded: it follows the one of its changes.
+        expected, found = recorded.get(ref.uri, 0), table.last_txid()
+        if (table.owner.timeline, found) < (owner.timeline, expected):
+            msg = (
+                f"table {data_dir / ref.uri}: the ledger knows it to be at txid {expected} of timeline "
+                f"{owner.timeline} at least, found {found} of timeline {table.owner.timeline}; ledger and tables are "
+                "not from the same moment: restore both from the same copy"
+            )
+            raise TableCorrupt(msg)
+        newest = max(newest, (table.owner.timeline, found))
+    return newest
+
+
+def check_not_ahead(data_dir: Path, newest: tuple[int, int], known: tuple[int, int]) -> None:
+    """Check the `newest` timeline and txid of tables against what the ledger said after they were opened.
+
+    Raises:
+        TableCorrupt: the ledger is from before that.
+    """
+    if newest > known:
+        msg = (
+            f"data directory {data_dir}: its tables are at txid {newest[1]} of timeline {newest[0]}, the ledger knows "
+            f"nothing after txid {known[1]} of timeline {known[0]}; they are not from the same moment: restore both "
+            "from the same copy"
+        )
+        raise TableCorrupt(msg)

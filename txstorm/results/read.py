@@ -1,0 +1,325 @@
+"""Reading states and sinks without a run, without the topology's code and beside a live run."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.names import near
+from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.errors import StateError, TableCorrupt
+from txstorm.recovery.table_checks import table_ref
+from txstorm.storage.rows.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
+from txstorm.storage.rows.ttl import alive, moment, ttl_of
+from txstorm.storage.tables.as_of import check_right, too_old, version_as_of, why_not
+from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.identity import KEYS, VALUES, is_merged
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
+from txstorm.storage.tables.merge_layout import no_changes
+from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.upkeep.read_guard import reads
+
+Stamps = Callable[[int], int | None]
+"""The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
+_STATE, _TXID = b"txstorm.state", b"txstorm.txid"
+
+
+@dataclass(frozen=True)
+class StateParts:
+    """A state as of one txid: a version of ``state/<name>``, with the changes after it over it.
+
+    Attributes:
+        base: the state table, at a version that is not ahead of `txid`.
+        as_of: the txid that `base` is as of.
+        changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count; None where there is none.
+        keys, values: names of the columns.
+        ttl: how long its keys live that nobody writes.
+    """
+
+    base: DeltaHandle
+    as_of: int
+    changes: DeltaHandle | None
+    txid: int
+    keys: list[str]
+    values: list[str]
+    ttl: timedelta | None = None
+
+
+def list_states(data_dir: Path) -> list[str]:
+    """The names of the states in a data directory."""
+    return _names(data_dir, CHANGES)
+
+
+def list_sinks(data_dir: Path) -> list[str]:
+    """The names of the sinks in a data directory."""
+    return _names(data_dir, SINK)
+
+
+@reads
+def read_state(
+    data_dir: Path,
+    name: str,
+    txid: int | None = None,
+    committed: int = 0,
+    stamps: Stamps = lambda txid: None,
+    *,
+    whole: bool = False,
+) -> pa.Table:
+    """The key and value columns of a state, one row per key, sorted by key with None first.
+
+    The same state gives the same rows in the same order. The table's metadata names state and txid. Of a state whose
+    keys have a time to live those are left out that are gone at the stamp of the transaction.
+
+    Args:
+        data_dir: the data directory.
+        name: the state.
+        txid: as of which transaction; the last committed one by default.
+        committed: the topology's last committed txid, where it is known: the last ones may have changed nothing here.
+        stamps: asked for the stamp of the transaction, where it matters; where it is not known, the newest one of a
+            row counts.
+        whole: with the stamps of the rows, and those of keys that are gone.
+
+    Raises:
+        StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
+        TableCorrupt: a table or file is damaged.
+    """
+    parts = state_parts(data_dir, name, txid, committed)
+    try:
+        rows = _rows(parts)
+    except TableCorrupt:  # a reader that stood still for minutes may find that its version was superseded and removed
+        stood, parts = parts, state_parts(data_dir, name, parts.txid, committed)
+        if parts.base.version == stood.base.version:
+            raise
+        rows = _rows(parts)
+    shown = [*parts.keys, *parts.values]
+    if parts.ttl is not None and not whole:
+        known = stamps(parts.txid)
+        rows = alive(rows, parts.ttl, None if known is None else moment(known)).select(shown).combine_chunks()
+    return rows.replace_schema_metadata({_STATE: name.encode(), _TXID: str(parts.txid).encode()})
+
+
+def _rows(parts: StateParts) -> pa.Table:
+    """Keys, values and stamps of the rows, by key."""
+    columns = [*parts.keys, *parts.values, *([] if parts.ttl is None else [STAMP.name])]
+    rows = parts.base.read()
+    if parts.changes is None:
+        return in_order(rows, parts.keys).select(columns).combine_chunks()
+    later = parts.changes.read(low=(TXID.name, parts.as_of), high=(TXID.name, parts.txid))
+    return folded(rows, later, parts.keys, columns)
+
+
+def state_parts(
+    data_dir: Path, name: str, txid: int | None = None, committed: int = 0, *, stays: bool = False
+) -> StateParts:
+    """What the state `name` is made of, as of `txid`; as `read_state`.
+
+    `stays`: from a version that stays, for whoever goes on reading it later.
+    """
+    # The state table first: what is published meanwhile is in the changes then, never the other way round.
+    kept = _open(data_dir, STATE, name)
+    changes = None if is_merged(kept.handle.properties) else _open(data_dir, CHANGES, name)
+    newest = changes or kept
+    last = max(newest.last_txid(), committed)
+    wanted = (last if (until := newest.until()) is None else until) if txid is None else txid
+    check_txid(f"state {name!r}", wanted, last)
+    check_right(f"state {name!r}", newest, wanted)
+    version, as_of = version_as_of(kept, wanted, stays=stays)
+    if changes is not None and as_of < changes.floor():
+        raise too_old(name, wanted, changes.floor())
+    keys, values = _columns(kept.handle, KEYS), _columns(kept.handle, VALUES)
+    ttl = ttl_of(kept.handle.properties)
+    return StateParts(kept.at(version), as_of, None if changes is None else changes.handle, wanted, keys, values, ttl)
+
+
+def check_txid(what: str, wanted: int, last: int) -> None:
+    """Raise `StateError` unless txid `wanted` is committed, where `last` is the last one that is."""
+    if not 0 <= wanted <= last:
+        msg = f"{what}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}"
+        raise StateError(msg)
+
+
+@reads
+def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
+    """The change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
+
+    Where keys have a time to live there is ``_stamp`` too, behind the values.
+
+    Args:
+        data_dir: the data directory.
+        name: the state.
+        first: the first txid.
+        last: the last one, included.
+        committed: the topology's last committed txid; given, the range is checked against it.
+
+    Raises:
+        StateError: no such state; `last` is not committed yet; `first` is after it, or below 1; or it has the layout
+            ``merge``.
+    """
+    if keeps_no_changes(data_dir, name):
+        raise no_changes(name)
+    table = _open(data_dir, CHANGES, name)
+    if committed is not None:
+        check_txid(f"changes of state {name!r}", last, max(table.last_txid(), committed))
+        if not 1 <= first <= last:
+            msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
+            raise StateError(msg)
+        for txid in (first - 1, last):
+            check_right(f"changes of state {name!r}", table, txid)
+    if first <= table.floor():
+        msg = (
+            f"changes of state {name!r}: those up to txid {table.floor()} are no longer kept (history_retention), got "
+            f"from txid {first}; ask for {table.floor() + 1} or later"
+        )
+        raise StateError(msg)
+    keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
+    values += [] if ttl_of(table.handle.properties) is None else [STAMP.name]
+    rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
+    return in_order(rows, [TXID.name, *keys])
+
+
+def keeps_no_changes(data_dir: Path, name: str) -> bool:
+    """Whether there is a state `name` of the layout ``merge``, which has no table of changes."""
+    path = data_dir / TableRef(STATE, name).uri
+    return is_table(path) and is_merged(DeltaHandle.open(path).properties)
+
+
+def key_names(data_dir: Path, name: str) -> list[str]:
+    """The key columns of a state, in the order of their declaration; raises `StateError` when there is none such."""
+    return _columns(_open(data_dir, STATE, name).handle, KEYS)
+
+
+@reads
+def read_sink(data_dir: Path, name: str, first: int = 1, last: int | None = None) -> pa.Table:
+    """The rows of a sink with their ``_txid``, of txids `first` to `last`, by txid and then as they were appended.
+
+    Raises:
+        StateError: no such sink.
+    """
+    return _appended(_open(data_dir, SINK, name), first, last)
+
+
+@reads
+def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
+    """The dead letters up to txid `last` with their ``_txid``, by txid and then as they were added.
+
+    None when none were ever kept.
+    """
+    return _appended(open_table(data_dir, LETTERS_REF), 1, last) if has_letters(data_dir) else None
+
+
+def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
+    """Table (``state/…``, ``sinks/…``) → why a cut at `txid` (None: the last one) cannot show it, where that is so."""
+    refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
+    found = {}
+    for ref in [*refs, *(TableRef(SINK, name) for name in list_sinks(data_dir))]:
+        if fault := why_not(open_table(data_dir, ref), txid):
+            found[ref.uri if ref.kind == SINK else TableRef(STATE, ref.name).uri] = fault
+    return found
+
+
+def has_letters(data_dir: Path) -> bool:
+    """Whether there is a table of dead letters in a data directory."""
+    return is_table(data_dir / LETTERS_REF.uri)
+
+
+def check_appended(what: str, data_dir: Path, uri: str, txid: int) -> None:
+    """Raise `StateError` where the sink, or the dead letters, at `uri` cannot say what was in it at `txid`."""
+    if is_table(data_dir / uri):
+        check_right(what, open_table(data_dir, table_ref(uri)), txid)
+
+
+def _appended(table: DeltaTableState, first: int, last: int | None) -> pa.Table:
+    high = None if last is None else (TXID.name, last)
+    rows = table.handle.read(low=(TXID.name, first - 1), high=high)
+    return rows.take(pa.array(np.argsort(rows[TXID.name].to_numpy(), kind="stable")))
+
+
+def txid_of(table: pa.Table) -> int:
+    """The txid that a table of `read_state` is as of."""
+    return int((table.schema.metadata or {})[_TXID])
+
+
+def rows_json(table: pa.Table) -> str:
+    """A table of `read_state` as one line ``{"state": …, "txid": …, "rows": [{column: value, …}, …]}``.
+
+    The same state gives the same bytes: times are ISO 8601 in UTC with microseconds, decimals are strings with all
+    digits of their scale, bytes are base64, and floats that JSON has not are strings.
+    """
+    name = (table.schema.metadata or {})[_STATE].decode()
+    document = {"state": name, "txid": txid_of(table), "rows": [json_value(row) for row in table.to_pylist()]}
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+
+
+def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
+    """The table `ref`, on the timeline of its newest commit."""
+    handle = DeltaHandle.open(data_dir / ref.uri)
+    own = handle.properties
+    timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
+    owner = Owner(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
+    return DeltaTableState(data_dir, owner, ref, handle)
+
+
+def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
+    known = _names(data_dir, kind)
+    if name not in known:
+        what = "sink" if kind == SINK else "state"
+        if (data_dir / DIRECTORIES[MAP] / name).is_dir():
+            msg = f"{data_dir}: {name!r} is a map in a store of the user's own; read it there"
+            raise StateError(msg)
+        msg = f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}"
+        raise StateError(msg)
+    return open_table(data_dir, TableRef(kind, name))
+
+
+def _names(data_dir: Path, kind: str) -> list[str]:
+    # A state is named by either of its tables: one that has lost the other is damaged, not unknown.
+    kinds = (SINK,) if kind == SINK else (CHANGES, STATE)
+    found = (path for one in kinds for path in (data_dir / DIRECTORIES[one]).glob("*") if is_table(path))
+    return sorted({path.name for path in found})
+
+
+def _columns(handle: DeltaHandle, prop: str) -> list[str]:
+    return list(json.loads(handle.properties.get(prop, "[]")))
+
+
+def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
+    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones.
+
+    `columns` are those of the answer, which is sorted by `keys`, None first.
+    """
+    ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
+    wanted = list(dict.fromkeys([*columns, TXID.name, OP.name]))
+    rows = pa.concat_tables([base.append_column(OP.name, ops).select(wanted), later.select(wanted)])
+    rows = rows.take(pc.sort_indices(rows[TXID.name])).append_column("_row", pa.array(np.arange(rows.num_rows)))
+    newest = rows.group_by(keys).aggregate([("_row", "max")])["_row_max"] if keys and rows else rows["_row"][-1:]
+    rows = rows.take(newest)
+    return in_order(rows.filter(pc.not_equal(rows[OP.name], REMOVED)), keys).select(columns).combine_chunks()
+
+
+def json_value(value: Any) -> Any:
+    """A value of a row as JSON holds it, spelt as in `rows_json`."""
+    if isinstance(value, Mapping):
+        return {name: json_value(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [json_value(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float) and not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,126 @@
+"""States, changes and sinks as Spark SQL: the same rows as `txstorm.results.read` gives, without txstorm."""
+
+# ruff: noqa: S608 - names are quoted, all else is numbers
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.results.read import Stamps, StateParts, has_letters, left_out, list_sinks, list_states, state_parts
+from txstorm.storage.rows.schema import OP, REMOVED, STAMP, TXID, UPDATED
+from txstorm.storage.rows.ttl import MICROSECOND
+from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.intent import SINK, STATE
+from txstorm.storage.tables.table import TableRef
+
+log = logging.getLogger("txstorm.views")
+RANK = "_rank"
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of Spark SQL.
+
+    Attributes:
+        name: what it is called.
+        query: the SELECT behind it.
+    """
+
+    name: str
+    query: str
+
+    @property
+    def statement(self) -> str:
+        """What makes it, for as long as the session lasts."""
+        return f"CREATE OR REPLACE TEMP VIEW {quoted(self.name)} AS {self.query}"
+
+
+def views(
+    data_dir: Path, txid: int | None, committed: int, prefix: str = "", stamps: Stamps = lambda txid: None
+) -> list[View]:
+    """One view per table: ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, in this order.
+
+    A state of the layout ``merge`` has no changes, and its view without `txid` is its table.
+
+    With `txid` all of them stay at that transaction; without one they follow what is published. A state is read
+    from a version of its table that stays, with the changes since over it: right for as long as that version is in
+    the log (twelve hours at least, with the `log_retention` of a day) and the topology is not rewound to before it.
+    Where keys have a time to live, what is gone is told by the stamp of the last transaction when the view is made,
+    or a newer one of a row; see `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no
+    view, which the log says.
+
+    Raises:
+        StateError: `txid` is not committed, or no longer kept.
+    """
+    directory = data_dir.absolute()
+    others = left_out(directory, txid)
+    for uri, why in others.items():
+        log.warning("%s has no view: %s", uri, why)
+    names = [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]
+    states = {name: _parts(directory, name, txid, committed) for name in names}
+    made = [View(f"{prefix}state_{name}", _state(parts, txid, stamps)) for name, parts in states.items()]
+    kept = {name: parts.changes for name, parts in states.items() if parts.changes is not None}
+    made += [View(f"{prefix}changes_{name}", _rows(changes, txid)) for name, changes in kept.items()]
+    for name in [name for name in list_sinks(directory) if TableRef(SINK, name).uri not in others]:
+        made.append(View(f"{prefix}sink_{name}", _rows(_table(directory, TableRef(SINK, name)), txid)))
+    if has_letters(directory):
+        made.append(View(f"{prefix}dead_letters", _rows(_table(directory, LETTERS_REF), txid)))
+    return made
+
+
+def quoted(name: str) -> str:
+    """`name` as an identifier of Spark SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _parts(data_dir: Path, name: str, txid: int | None, committed: int) -> StateParts:
+    """From a version that stays and is in the log that Spark reads; else from the newest one, for some minutes."""
+    parts = state_parts(data_dir, name, txid, committed, stays=True)
+    in_log = parts.base.log_entry(parts.base.version).exists()
+    return parts if in_log else state_parts(data_dir, name, txid, committed)
+
+
+def _state(parts: StateParts, txid: int | None, stamps: Stamps) -> str:
+    """The newest row of every key, without removed ones; base rows carry the txid that changed them last."""
+    shown = ", ".join(map(quoted, [*parts.keys, *parts.values]))
+    if parts.changes is None:
+        return f"SELECT {shown} FROM {_newest(parts.base) if txid is None else _at(parts.base)}"
+    columns = shown if parts.ttl is None else f"{shown}, {STAMP.name}"
+    upper = "" if txid is None else f" AND {TXID.name} <= {txid}"
+    base = f"SELECT {columns}, {TXID.name}, '{UPDATED}' AS {OP.name} FROM {_at(parts.base)}"
+    later = f"SELECT {columns}, {TXID.name}, {OP.name} FROM {_newest(parts.changes)}"
+    both = f"{base} UNION ALL {later} WHERE {TXID.name} > {parts.as_of}{upper}"
+    keys = f"PARTITION BY {', '.join(map(quoted, parts.keys))} " if parts.keys else ""
+    ranked = f"SELECT *, row_number() OVER ({keys}ORDER BY {TXID.name} DESC) AS {RANK} FROM ({both})"
+    there = f"{RANK} = 1 AND {OP.name} <> '{REMOVED}'"
+    if parts.ttl is not None:
+        newest = f"SELECT max(unix_micros({STAMP.name})) FROM ({later} WHERE {TXID.name} > {parts.as_of}{upper})"
+        there += f" AND {_alive(parts.ttl, stamps(parts.txid) or 0, '' if txid is not None else newest)}"
+    return f"SELECT {shown} FROM ({ranked}) WHERE {there}"
+
+
+def _alive(ttl: timedelta, stamp: int, newest: str) -> str:
+    """Whether the time to live of a row is not over at `stamp`, or at what the query `newest` gives."""
+    now = f"greatest({stamp}, ({newest}))" if newest else f"{stamp}"
+    return f"unix_micros({STAMP.name}) > {now} - {ttl // MICROSECOND}"
+
+
+def _rows(table: DeltaHandle, txid: int | None) -> str:
+    upper = "" if txid is None else f" WHERE {TXID.name} <= {txid}"
+    return f"SELECT * FROM {_newest(table)}{upper}"
+
+
+def _table(data_dir: Path, ref: TableRef) -> DeltaHandle:
+    return DeltaHandle.open(data_dir / ref.uri)
+
+
+def _newest(table: DeltaHandle) -> str:
+    return f"delta.{quoted(str(table.path))}"
+
+
+def _at(table: DeltaHandle) -> str:
+    return f"{_newest(table)} VERSION AS OF {table.version}"

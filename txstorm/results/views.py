@@ -1,0 +1,339 @@
+"""Reading results: states, sinks and the history of a data directory, beside a live run and without Java."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from txstorm.books.books import Books, Identity
+from txstorm.books.data_directory import check_readable as check_readable
+from txstorm.books.data_directory import ledger_exists
+from txstorm.books.origin import Origin
+from txstorm.engine.task.letters import TABLE_SCHEMA
+from txstorm.errors import LedgerCorrupt, MissingDependency, TableCorrupt
+from txstorm.ledger.open import open_ledger
+from txstorm.results.freshness import check_not_ahead, check_not_behind
+from txstorm.results.read import (
+    Stamps,
+    check_appended,
+    check_txid,
+    list_sinks,
+    list_states,
+    read_changes,
+    read_letters,
+    read_sink,
+    read_state,
+    rows_json,
+    txid_of,
+)
+from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.history import HISTORY, history_table, read_history, recorded_stamp
+from txstorm.storage.tables.identity import Owner
+
+SHOWN = 20
+Answer = TypeVar("Answer")
+
+
+class TableView:
+    """What states and sinks have in common: their rows in the forms people ask for.
+
+    Every call reads the directory as it is then.
+    """
+
+    def __init__(self, data_dir: str | Path, name: str) -> None:
+        self.data_dir = Path(data_dir)
+        self.name = name
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """The rows as a `pandas.DataFrame`; raises `MissingDependency` where pandas is not installed."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise MissingDependency("pandas", "pandas") from None
+        return self.to_arrow().to_pandas()
+
+    def to_spark(self, spark: Any) -> Any:
+        """The rows as a DataFrame of the session `spark`; they go through the driver."""
+        return spark.createDataFrame(self.to_arrow())
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries."""
+        return list(self.to_arrow().to_pylist())
+
+    def _repr_html_(self) -> str:
+        return table_html(self.to_arrow(), str(self))
+
+
+class StateView(TableView):
+    """A keyed state: one row per key, key and value columns, sorted by key.
+
+    Args:
+        data_dir: the data directory of a topology.
+        name: the state.
+        txid: as of which transaction; the last committed one at the time of each call when None.
+
+    Raises:
+        StateError: (by the reading methods) no such state, or a txid that is not committed or no longer kept.
+    """
+
+    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
+        super().__init__(data_dir, name)
+        self._txid = txid
+
+    @property
+    def txid(self) -> int:
+        """The transaction whose state a call shows."""
+        return committed_txid(self.data_dir) if self._txid is None else self._txid
+
+    def as_of(self, txid: int) -> StateView:
+        """The state right after transaction `txid`."""
+        return StateView(self.data_dir, self.name, txid)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`, sorted by key."""
+        committed = checked_txid(self.data_dir, *_names(self.name))
+        return read_state(self.data_dir, self.name, self._txid, committed, stamps_in(self.data_dir))
+
+    def to_json(self) -> str:
+        """One line ``{"state": …, "txid": …, "rows": […]}``; the same state gives the same bytes."""
+        return rows_json(self.to_arrow())
+
+    def changes(self, from_txid: int, to_txid: int) -> pa.Table:
+        """The changed rows of transactions `from_txid` to `to_txid`, both included.
+
+        Beside keys and values: ``_txid``, ``_prev`` (the values before) and ``_op`` (``u`` put, ``d`` removed);
+        where keys have a time to live, ``_stamp``, when they were written.
+
+        Raises:
+            StateError: no such state, `to_txid` is not committed, or the order is the other way round.
+        """
+        committed = checked_txid(self.data_dir, *_names(self.name))
+        return read_changes(self.data_dir, self.name, from_txid, to_txid, committed)
+
+    def __str__(self) -> str:
+        when = "the last committed txid" if self._txid is None else f"txid {self._txid}"
+        return f"state {self.name} as of {when}"
+
+    def __repr__(self) -> str:
+        return f"<{self} in {self.data_dir}>"
+
+    def _repr_html_(self) -> str:
+        rows = self.to_arrow()
+        return table_html(rows, f"state {self.name} as of txid {txid_of(rows)}")
+
+
+class _AppendedView(TableView):
+    """Rows that are only ever appended, up to a transaction.
+
+    Args:
+        data_dir: the data directory of a topology.
+        name: the table.
+        txid: the last transaction that is shown; all that are published when None.
+    """
+
+    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
+        super().__init__(data_dir, name)
+        self._txid = txid
+
+    def _last(self, uri: str) -> int | None:
+        committed = checked_txid(self.data_dir, uri)
+        if self._txid is not None:
+            check_txid(str(self), self._txid, committed)
+            check_appended(str(self), self.data_dir, uri, self._txid)
+        return self._txid
+
+    @property
+    def _when(self) -> str:
+        return "" if self._txid is None else f" as of txid {self._txid}"
+
+    def __repr__(self) -> str:
+        return f"<{self} in {self.data_dir}>"
+
+
+class SinkView(_AppendedView):
+    """The rows of a sink with their ``_txid``, in the order they were committed."""
+
+    def as_of(self, txid: int) -> SinkView:
+        """The rows up to transaction `txid`."""
+        return SinkView(self.data_dir, self.name, txid)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`; raises `StateError` when there is no such sink, or its txid not committed."""
+        return read_sink(self.data_dir, self.name, last=self._last(f"sinks/{self.name}"))
+
+    def __str__(self) -> str:
+        return f"sink {self.name}{self._when}"
+
+
+class DeadLettersView(_AppendedView):
+    """The records that were left out of their transactions, with ``_txid``, in the order they were committed.
+
+    Columns: ``component`` and ``task`` that could not handle the record; ``source``, ``source_task`` and ``stream`` it
+    came from; ``what``: ``tuple``, or ``metadata`` of a batch that was not emitted; ``record``: it, as JSON; ``kind``,
+    ``type``, ``message`` and ``frame`` of the error; ``attempt`` and ``stamp`` of the transaction.
+    """
+
+    def __init__(self, data_dir: str | Path, txid: int | None = None) -> None:
+        super().__init__(data_dir, "dead_letters", txid)
+
+    def as_of(self, txid: int) -> DeadLettersView:
+        """The records that transactions up to `txid` left out."""
+        return DeadLettersView(self.data_dir, txid)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`; empty when nothing was ever left out."""
+        rows = read_letters(self.data_dir, self._last(LETTERS_REF.uri))
+        return pa.schema([*TABLE_SCHEMA, TXID]).empty_table() if rows is None else rows
+
+    def __str__(self) -> str:
+        return f"dead letters{self._when}"
+
+
+def committed_txid(data_dir: str | Path) -> int:
+    """The last committed transaction of the topology in `data_dir`; 0 before the first, and without a ledger."""
+    return _ask(Path(data_dir), Books.committed, 0)
+
+
+def checked_txid(data_dir: str | Path, *names: str) -> int:
+    """As `committed_txid`, and the tables belong to it: those `names` that the ledger knows, or all without any.
+
+    Raises:
+        TableCorrupt: a table is missing, damaged, or not from the same moment as the ledger.
+        DataDirectoryError: a table is foreign or of another incarnation.
+    """
+    directory = Path(data_dir)
+    standing = _ask(directory, _Standing.read, None)
+    if standing is None:
+        return 0
+    if standing.owner is not None:
+        _check_newest(directory, standing, check_not_behind(directory, standing.owner, standing.tables, names or None))
+    return standing.committed
+
+
+def _check_newest(directory: Path, standing: _Standing | None, newest: tuple[int, int]) -> None:
+    """Raise `TableCorrupt` where the `newest` timeline and txid of tables are none that the ledger knows of."""
+    if standing is not None and newest > standing.newest:
+        # As beside a live run: but what was in a table before this look at the ledger, that knows by now.
+        then = _ask(directory, _Standing.read, standing)
+        check_not_ahead(directory, newest, then.newest)
+
+
+class _Standing(NamedTuple):
+    """What the ledger says of the tables; `newest` is the timeline and txid that none may be ahead of."""
+
+    committed: int
+    owner: Owner | None
+    tables: dict[str, int]
+    newest: tuple[int, int]
+
+    @classmethod
+    def read(cls, books: Books) -> _Standing:
+        tables, identity = books.tables(), books.identity()
+        owner = None if identity is None else Owner(identity.topology, identity.incarnation, identity.timeline)
+        rewind = books.rewind()
+        last = max([books.currtx() - 1, *books.kept_intents()])
+        timeline = max(owner.timeline if owner else 0, rewind.timeline if rewind else 0)
+        return cls(books.committed(), owner, tables, (timeline, last))
+
+
+def _names(state: str) -> tuple[str, str]:
+    return f"changes/{state}", f"state/{state}"
+
+
+def stamps_in(data_dir: str | Path) -> Stamps:
+    """What knows the stamps of the transactions in `data_dir`."""
+    return lambda txid: _stamp(Path(data_dir), txid)
+
+
+def identity_of(data_dir: str | Path) -> Identity | None:
+    """Whose data directory this is; None when its ledger does not say."""
+    return _ask(Path(data_dir), Books.identity, None)
+
+
+def origin_recorded(data_dir: str | Path) -> Origin | None:
+    """Where the code of the topology is, as its last run knew it; None when it did not say."""
+    found = _ask(Path(data_dir), Books.origin, None)
+    return None if found is None else Origin.from_json(found)
+
+
+def tables_of(data_dir: str | Path) -> tuple[list[str], list[str]]:
+    """The names of the states and of the sinks in `data_dir`."""
+    directory = Path(data_dir)
+    return list_states(directory), list_sinks(directory)
+
+
+def read_directory_history(data_dir: str | Path) -> pa.Table:
+    """One row per committed txid, sorted by timeline and txid.
+
+    Columns: ``timeline``, ``txid``, ``attempt``, ``stamp`` (its processing time), ``first`` and ``last`` of its group,
+    ``digest`` of its input, ``extents`` and ``versions`` (table → version) as JSON, and ``tuples`` (null where it was
+    rolled forward after a crash).
+
+    Raises:
+        DataDirectoryError: the ledger or the history table is damaged, lost in part, or of a newer format.
+    """
+    directory = Path(data_dir)
+    standing = _ask(directory, _Standing.read, None)
+    # The ledger first: rows that move to the table meanwhile are seen twice, never not at all.
+    kept = history_table(_kept_rows(directory))
+    moved = read_history(directory)
+    known = set(zip(moved["timeline"].to_pylist(), moved["txid"].to_pylist(), strict=True))
+    _check_newest(directory, standing, max(known, default=(0, 0)))
+    keys = zip(kept["timeline"].to_pylist(), kept["txid"].to_pylist(), strict=True)
+    new = kept.filter(pa.array([key not in known for key in keys], pa.bool_()))
+    rows = pa.concat_tables([moved, new])
+    if standing is not None and standing.committed and standing.committed not in rows["txid"].to_pylist():
+        msg = (
+            f"table {directory / HISTORY}: the ledger has committed txid {standing.committed}, expected it there, got "
+            f"{rows.num_rows} others; they are not from the same moment: restore both from the same copy"
+        )
+        raise TableCorrupt(msg)
+    return rows.sort_by([("timeline", "ascending"), ("txid", "ascending")])
+
+
+def _kept_rows(directory: Path) -> list[dict[str, Any]]:
+    nothing: dict[int, list[dict[str, Any]]] = {}
+    try:
+        groups = _ask(directory, Books.history, nothing)
+    except LedgerCorrupt:
+        # A run that ends moves its rows and then sweeps the files of long ones, maybe between our scan and our look.
+        groups = _ask(directory, Books.history, nothing)
+    return [row for rows in groups.values() for row in rows]
+
+
+def _stamp(directory: Path, txid: int) -> int | None:
+    kept = {(row["timeline"], row["txid"]): int(row["stamp"]) for row in _kept_rows(directory)}
+    newest = max((at for at in kept if at[1] == txid), default=None)
+    return recorded_stamp(directory, txid) if newest is None else kept[newest]
+
+
+def _ask(directory: Path, question: Callable[[Books], Answer], otherwise: Answer) -> Answer:
+    if not ledger_exists(directory):
+        return otherwise
+    ledger = open_ledger(directory, create=False, read_only=True)
+    try:
+        return question(Books(ledger, directory / "intents"))
+    finally:
+        ledger.close()
+
+
+def table_html(rows: pa.Table, caption: str) -> str:
+    """The first rows of a table for a notebook."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows.column_names)
+    body = "".join(_row_html(list(row.values())) for row in rows.slice(0, SHOWN).to_pylist())
+    more = f", {SHOWN} shown" if rows.num_rows > SHOWN else ""
+    title = f"{caption}: {rows.num_rows:,} rows{more}"
+    return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row_html(values: Sequence[Any]) -> str:
+    return "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in values) + "</tr>"

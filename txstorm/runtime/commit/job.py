@@ -1,0 +1,205 @@
+"""Large commits: what committers get of a txid beyond a bound is committed by a job, not by the driver alone.
+
+The driver divides the work: per task of a committer its input, in files, and the present rows of the keys in it. The
+tasks let the committer finish and stage what it writes; the driver decides and publishes that like any other rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from txstorm.api.state import KeyedState
+from txstorm.engine.arrow import is_tagged_column
+from txstorm.engine.cargo import Cargo, Kind
+from txstorm.engine.port import CommitShare, Engine, ErrorRow, LargeCommit, ShareDone
+from txstorm.engine.program import Program
+from txstorm.engine.task.commit_phase import CommitFailed
+from txstorm.engine.task.stage import spill, unspill
+from txstorm.errors import EngineError, StateError
+from txstorm.runtime.commit.outcome import Ready
+from txstorm.runtime.commit.turn import Turn
+from txstorm.state.commit_job import given_rows, input_keys, write_given
+from txstorm.storage.tables.staging import Staged, StagedName
+
+log = logging.getLogger("txstorm.commit")
+
+
+@dataclass
+class Spread:
+    """What a job has done of the commit phase of a txid.
+
+    Attributes:
+        staged: the committers it has let finish → table → the files of its rows.
+        sent: the same committers → what they have emitted for bolts behind them.
+        counts: component → tuples they emitted.
+        reported: what they reported.
+    """
+
+    staged: Mapping[str, Mapping[str, Sequence[Staged]]] = field(default_factory=dict)
+    sent: Mapping[str, Sequence[Cargo]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    reported: list[str] = field(default_factory=list)
+
+
+class LargeCommits:
+    """The commits of one run that jobs make. `cancel` is called on any thread, all else on the one that commits.
+
+    Args:
+        program: the topology.
+        engine: runs the jobs.
+        data_dir: where the tables are; workers must see it under the same path.
+        epoch: of the coordinator.
+        allowed: whether there are to be any.
+    """
+
+    def __init__(self, program: Program, engine: Engine, data_dir: Path, epoch: int, *, allowed: bool) -> None:
+        self._program = program
+        self._engine = engine
+        self._data_dir = data_dir
+        self._epoch = epoch
+        self._allowed = allowed
+        self._running: Future[list[ShareDone]] | None = None
+
+    def use(self, program: Program) -> None:
+        """Commit later txids with `program`."""
+        self._program = program
+
+    def of(self, ready: Ready) -> tuple[str, ...]:
+        """The committers that get more of `ready` than the bounds allow in the driver, and that a job can do."""
+        program = self._program
+        if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
+            return ()
+        rows, size = Counter[str](), Counter[str]()
+        for one in ready.processed.cargo:
+            target = program.edges[one.edge].target
+            rows[target] += one.data["rows"] if one.batch is None else one.batch.num_rows
+            size[target] += one.data["bytes"] if one.batch is None else one.batch.nbytes
+        most_rows, most_bytes = program.settings["large_commit_rows"], program.settings["large_commit_bytes"]
+        return tuple(
+            name
+            for name in program.spread
+            if (most_rows is not None and rows[name] > most_rows)
+            or (most_bytes is not None and size[name] > most_bytes)
+        )
+
+    def together(self, group: Sequence[Ready]) -> Sequence[Ready]:
+        """As many of `group` as are one group: a large one is a group of its own."""
+        for number, one in enumerate(group):
+            if self.of(one):
+                return group[: max(1, number)]
+        return group
+
+    def run(self, ready: Ready, turn: Turn) -> Spread:
+        """Let a job do its part of the commit phase of `ready`, in its turn; its rows are staged then.
+
+        They are the turn's once it cannot be taken away any more.
+
+        Raises:
+            CommitFailed: a committer raised, a worker died, or the job was cancelled.
+            OSError: a file cannot be read or written.
+        """
+        components, shares = self._shares(ready, turn)
+        if not shares:
+            return Spread()
+        attempt = ready.attempt
+        for name in components:
+            turn.tables.expect(name, StagedName(self._epoch, *attempt, name, ""))
+        given = replace(ready.txid_input, document=None, payload=None)
+        work = LargeCommit(given, str(self._data_dir.absolute()), self._epoch, tuple(shares))
+        turn.begins(components[0], 0)
+        log.info("txid %s: %s commit in %s tasks", attempt, ", ".join(components), len(shares))
+        answers = self._answers(work)
+        spread = Spread(
+            {name: _files(answers, name) for name in components},
+            {name: [sent for one in answers if one.component == name for sent in one.sent] for name in components},
+        )
+        for one in answers:
+            spread.counts.update(one.counts)
+            spread.reported += one.reported
+        return spread
+
+    def cancel(self) -> None:
+        """Give up the job that runs, if there is one."""
+        running = self._running
+        if running is not None:
+            self._engine.cancel(running)
+
+    def _answers(self, work: LargeCommit) -> list[ShareDone]:
+        self._running = running = self._engine.commit(work)
+        try:
+            answers = running.result()
+        except EngineError as error:
+            raise CommitFailed(ErrorRow("the worker", 0, "lost", "EngineError", str(error), "", "")) from error
+        finally:
+            if self._running is running:  # else this thread was left behind, and another one is at work
+                self._running = None
+        for one in answers:
+            if one.refused is not None:
+                raise OSError(*one.refused)
+            if one.error is not None:
+                raise CommitFailed(one.error)
+        return answers
+
+    def _shares(self, ready: Ready, turn: Turn) -> tuple[tuple[str, ...], list[CommitShare]]:
+        """The shares of the committers that can be divided; the driver does the others."""
+        components: list[str] = []
+        shares: list[CommitShare] = []
+        for name in self.of(ready):
+            try:
+                shares += self._shares_of(name, ready, turn)
+            except StateError as error:  # the keys are not in the input as they are in the state
+                log.warning("txid %s: %s commits in the driver, large as it is: %s", ready.attempt, name, error)
+            else:
+                components.append(name)
+        return tuple(components), shares
+
+    def _shares_of(self, name: str, ready: Ready, turn: Turn) -> list[CommitShare]:
+        edges, tasks = self._program.edges, range(self._program.components[name].parallelism)
+        cargo: list[list[Cargo]] = [[] for _ in tasks]
+        for one in ready.processed.cargo:
+            if edges[one.edge].target == name:
+                cargo[one.target].append(one if one.kind is Kind.SPILLED else spill(one, self._spill_dir))
+        given = [self._given(name, one, ready, turn) for one in cargo]
+        return [CommitShare(name, task, tuple(cargo[task]), given[task]) for task in tasks]
+
+    def _given(self, name: str, cargo: Sequence[Cargo], ready: Ready, turn: Turn) -> dict[str, str]:
+        """State → the file with the present rows of the keys in `cargo`."""
+        files = {}
+        for state in self._program.spread[name]:
+            if isinstance(state, KeyedState):
+                attempt, where = ready.attempt, f"the input of {name}"
+                batches = (unspill(one, self._spill_dir) for one in cargo)
+                keys = input_keys(state, (_untagged(batch, state, where) for batch in batches), where)
+                rows = given_rows(turn.tables.keyed(state.name), keys, attempt.txid)
+                files[state.name] = f"{attempt.txid}-{attempt.attempt_id}-{state.name}-{uuid.uuid4().hex}.arrow"
+                write_given(rows, self._spill_dir / files[state.name])
+        return files
+
+    @property
+    def _spill_dir(self) -> Path:
+        assert self._program.spill_dir is not None
+        return Path(self._program.spill_dir)
+
+
+def _untagged(batch: pa.RecordBatch, state: KeyedState, where: str) -> pa.RecordBatch:
+    for name in state.key:
+        if is_tagged_column(batch, batch.schema.get_field_index(name)):
+            msg = f"{where}: field {name!r} holds values of several types; emit one type in it"
+            raise StateError(msg)
+    return batch
+
+
+def _files(answers: Sequence[ShareDone], component: str) -> dict[str, list[Staged]]:
+    files: dict[str, list[Staged]] = {}
+    for one in answers:
+        for uri, staged in one.staged.items() if one.component == component else ():
+            files.setdefault(uri, []).append(staged)
+    return files

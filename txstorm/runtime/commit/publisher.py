@@ -1,0 +1,147 @@
+"""P6 to P8 of one group: the intent is decided, its tables are published, the ledger moves on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from txstorm.books.books import Books
+from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt
+from txstorm.ledger import paths as names
+from txstorm.ledger.port import Delete, Op
+from txstorm.runtime.commit.outcome import history_rows
+from txstorm.storage.tables.intent import Intent
+
+Housekeeping = Callable[[int], list[Op]]
+
+
+class Publisher(Protocol):
+    """The tables, maps and outlets that groups are published to; `txstorm.state.store.StateStore` is the real one."""
+
+    def last_txids(self) -> dict[str, int]:
+        """Table → the last txid published to it."""
+
+    def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
+        """Publish a decided group to all it touches; returns table → version. May be called again."""
+
+    def forget(self, before: int) -> None:
+        """Staged rows of groups before `before` are needed no more."""
+
+
+class timed:  # noqa: N801 - a context manager, used like a function
+    """Adds the milliseconds of a step to those of an outcome."""
+
+    def __init__(self, milliseconds: dict[str, float], step: str) -> None:
+        self._milliseconds = milliseconds
+        self._step = step
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        took, before = (time.perf_counter() - self._started) * 1000, self._milliseconds.get(self._step, 0.0)
+        self._milliseconds[self._step] = before + took
+
+
+def pause_after(attempt: int) -> float:
+    """Seconds between a try to publish what is decided and the next one; the first try is number 0."""
+    return float(min(5.0, 0.05 * 2**attempt))
+
+
+class Concluder:
+    """Decides groups, publishes and completes them, one at a time.
+
+    Args:
+        keep_intents: how many of the last intents stay in the ledger.
+        blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
+        sleep: waits between tries; returns True when the run is to stop.
+    """
+
+    TRIES = 8
+    """How often publishing is tried before the run ends with what keeps it."""
+
+    def __init__(
+        self,
+        store: Publisher,
+        books: Books,
+        *,
+        keep_intents: int,
+        blocked: Callable[[str | None], None],
+        sleep: Callable[[float], bool],
+    ) -> None:
+        self._store = store
+        self._books = books
+        self._keep = keep_intents
+        self._blocked = blocked
+        self._sleep = sleep
+        self._tables = dict(store.last_txids())
+        self._kept = books.kept_intents()
+
+    def conclude(
+        self,
+        intent: Intent,
+        tuples: Mapping[int, int],
+        housekeeping: Housekeeping,
+        *,
+        published: Callable[[int], None],
+        milliseconds: dict[str, float],
+    ) -> None:
+        """P6 to P8 of the group that `intent` says: decide, publish, complete.
+
+        Args:
+            intent: all its rows are staged, durably.
+            tuples: txid → how many, for the history.
+            housekeeping: gives ledger operations to go with P8, for the group's last txid.
+            published: called with the last txid between P7 and P8.
+            milliseconds: gets how long each step took.
+
+        Raises:
+            FencedError: another coordinator has taken over.
+            BlockedError: the group is decided and cannot be published; the next start rolls it forward.
+        """
+        versions = self._decide_and_publish(intent, milliseconds)
+        last = intent.last
+        published(last)
+        touched = [table.uri for table in intent.tables if table.uri in self._tables]
+        self._tables.update(dict.fromkeys(touched, last))
+        with timed(milliseconds, "complete"):
+            ops = [*housekeeping(last), *(self._old_intents(last) if intent.tables else [])]
+            self._books.complete(last, self._tables, history_rows(intent, versions, tuples), ops)
+            self._store.forget(before=self._kept[0] if self._kept else last)
+
+    def _decide_and_publish(self, intent: Intent, milliseconds: dict[str, float]) -> dict[str, int]:
+        """P6 and P7. A group that changed no table has nothing to publish: P8 alone makes it committed."""
+        if not intent.tables:
+            return {}
+        with timed(milliseconds, "decide"):
+            self._books.decide(intent)
+        with timed(milliseconds, "publish"):
+            return self._publish(intent)
+
+    def _publish(self, intent: Intent) -> dict[str, int]:
+        """Publish a decided intent. It cannot be given up: tried again until it works or the run stops."""
+        for attempt in range(self.TRIES):
+            self._books.check_lease()
+            try:
+                versions = self._store.publish(intent, self._books.epoch)
+            except FencedError:
+                raise
+            except (BlockedError, TableCorrupt, ConflictError, OSError) as error:
+                self._blocked(str(error))
+                cause = error
+            else:
+                self._blocked(None)
+                return versions
+            if self._sleep(pause_after(attempt)):
+                break
+        msg = (
+            f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; mend the cause and "
+            "start the topology again, they are rolled forward then"
+        )
+        raise BlockedError(msg) from cause
+
+    def _old_intents(self, last: int) -> list[Op]:
+        self._kept.append(last)
+        old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]
+        return [Delete(names.intent_path(one)) for one in old]

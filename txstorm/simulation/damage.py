@@ -1,0 +1,162 @@
+"""Damage between two runs: what no longer belongs together is refused by the next start, before it writes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from txstorm.books.books import DECIDED
+from txstorm.clients.delta.log import FOREIGN
+from txstorm.errors import DataDirectoryError, LedgerCorrupt, StateError, TableCorrupt
+from txstorm.ledger import paths as names
+from txstorm.simulation import schedule as kinds
+from txstorm.simulation.delta.tables import CHECKPOINTED, Stored, Version
+from txstorm.simulation.expected import Violation
+from txstorm.storage.tables.intent import SINK
+from txstorm.storage.tables.table_log import COMMITTED
+
+if TYPE_CHECKING:
+    from txstorm.simulation.world import World
+
+
+def damage(world: World) -> None:
+    """All that runs ends, something is damaged, a start is tried and refused, and what there was is put back."""
+    at, all_tables = world.entries.at, list(world.tables.values())
+    stored = all_tables[world.below(len(all_tables))]
+    if names.TABLES not in at or DECIDED in at or not stored.versions:
+        return
+    if stored.uri not in world.code or stored.uri.replace("state/", "changes/") not in _recorded(world):
+        return  # nobody looks at a dropped table, or asks for one that is only made
+    before = copy(stored)
+    stored.versions, stored.rows = list(stored.versions), dict(stored.rows)
+    first = world.below(len(DAMAGES))
+    done = (one(world, stored) for one in (*DAMAGES[first:], *DAMAGES[:first]))
+    what = next(filter(None, done), None)  # not everything can happen to every table
+    if what is not None:
+        for process in list(world.processes):
+            world.ended(process, "is stopped")
+        world.count(kinds.DAMAGE, f"{stored.uri} {what}")
+        with world.calm():
+            _try(world, f"{stored.uri} {what}")
+    vars(stored).update(vars(before))
+
+
+def refused(world: World, what: str) -> None:
+    """A start of code that lacks a recorded table is tried and refused; where none is recorded, nothing happens."""
+    gone = _recorded(world).keys() - set(world.code) - world.drop if names.TABLES in world.entries.at else set()
+    if gone and DECIDED not in world.entries.at:
+        for process in list(world.processes):
+            if not process.busy:
+                world.ended(process, "is stopped")
+        if not world.processes:
+            world.count(kinds.LEFT_OUT, what)
+            with world.calm():
+                _try(world, what)
+
+
+def _try(world: World, what: str) -> None:
+    process, sizes = world.process("c"), [len(one.versions) for one in world.tables.values()]
+    entries = world.entries.at.copy()
+    world.entries.holder = None
+    try:
+        process.open()
+    except (TableCorrupt, DataDirectoryError, LedgerCorrupt, StateError) as error:
+        world.ended(process, f"refuses to start: {error}")
+    else:
+        raise Violation(8, f"{what}, and {process} leads")
+    if entries != world.entries.at or sizes != [len(one.versions) for one in world.tables.values()]:
+        raise Violation(8, f"{what}, and {process} has written before it noticed")
+
+
+def _foreign(world: World, stored: Stored) -> str | None:
+    """Another directory's table in its place."""
+    there, what = stored.properties, ("incarnation", "format")[world.below(2)]
+    stored.properties = {**there, f"txstorm.{what}": "other"}
+    return f"has another {what}"
+
+
+def _stranger(world: World, stored: Stored) -> str | None:
+    """A table that nobody of txstorm has made."""
+    stored.properties = {}
+    return "is none of txstorm"
+
+
+def _missing(world: World, stored: Stored) -> str | None:
+    if stored.ref.uri not in _recorded(world):
+        return None
+    stored.versions.clear()
+    return "is missing"
+
+
+def _behind(world: World, stored: Stored) -> str | None:
+    """From a copy that was taken before the ledger's."""
+    recorded, app = _recorded(world).get(stored.uri, 0), world.judge.txid_app(stored)
+    older = [number for number, one in enumerate(stored.versions) if one.apps.get(app, recorded) < recorded]
+    if not older:
+        return None
+    del stored.versions[older[-1] + 1 :]
+    return "is of an earlier moment"
+
+
+def _ahead(world: World, stored: Stored) -> str | None:
+    """From a copy that was taken after the ledger's."""
+    app, last = world.judge.txid_app(stored), stored.versions[-1]
+    if stored.uri not in _recorded(world) or app not in last.apps:
+        return None
+    stored.versions[-1] = last._replace(apps={**last.apps, app: last.apps[app] + 1000})
+    return "is of a later moment"
+
+
+def _torn(world: World, stored: Stored) -> str | None:
+    """An entry of the log holds nothing any more, and entries before and after it tell."""
+    version = len(stored.versions) - 1
+    since = version - version % CHECKPOINTED
+    for number in range(since + 1, version):
+        info = stored.versions[number].info
+        before, after = (_same(stored.versions[one].info, info) for one in (number - 1, number + 1))
+        if info.get("kind") == COMMITTED and before and after:
+            stored.versions[number] = Version({}, stored.versions[number].apps, stored.versions[number].files)
+            return "has lost an entry of its log"
+    return None
+
+
+def _same(found: Mapping[str, Any], info: Mapping[str, Any]) -> bool:
+    return "last" in found and found.get("timeline") == info.get("timeline")
+
+
+def _written(world: World, stored: Stored) -> str | None:
+    """Somebody else has changed rows of a state."""
+    if stored.ref.kind == SINK:
+        return None
+    last = stored.versions[-1]
+    stored.versions[-1] = last._replace(info={**last.info, FOREIGN: "DELETE"})
+    return "was changed by somebody else"
+
+
+def _unstaged(world: World, stored: Stored) -> str | None:
+    """A power cut has taken a staged file of an intent that is kept."""
+    kept = world.entries.below.get(names.INTENTS, {})
+    intents = [world.values.decode(entry.value, "") for _, entry in sorted(kept.items())]
+    paths = [table["staged"]["path"] for one in intents for table in one["tables"] if table["uri"] == stored.uri]
+    if not paths:
+        return None
+    del stored.rows[paths[world.below(len(paths))]]
+    return "has lost a staged file"
+
+
+def _recorded(world: World) -> Mapping[str, int]:
+    found: Mapping[str, int] = world.values.decode(world.entries.at[names.TABLES].value, "")
+    return found
+
+
+DAMAGES: tuple[Callable[[World, Stored], str | None], ...] = (
+    _torn,
+    _written,
+    _foreign,
+    _unstaged,
+    _stranger,
+    _behind,
+    _missing,
+    _ahead,
+)

@@ -1,0 +1,325 @@
+"""Simulated Delta tables: logs that are a compare-and-set on their version, and staged files that are rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from txstorm.clients.delta.delta_values import Commit, DataFile, LogEntry
+from txstorm.errors import ConflictError, TableCorrupt
+from txstorm.simulation.expected import Violation
+from txstorm.simulation.judge import THEIRS
+from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.intent import IntentTable
+from txstorm.storage.tables.staging import Staged
+from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, LoggedTable, identity_info
+
+if TYPE_CHECKING:
+    from txstorm.simulation.process import Process
+    from txstorm.simulation.world import World
+
+CHECKPOINTED = 4
+"""Versions between checkpoints."""
+
+Row = tuple[int, int, int, int]
+"""Txid, partition, first offset, the offset after the last. Of a state: the txid it is as of, and 0 as first offset."""
+
+
+class Version(NamedTuple):
+    """One version of a table: what its log says of it."""
+
+    info: Mapping[str, Any]
+    apps: Mapping[str, int]
+    files: dict[str, DataFile]
+
+
+NOTHING = Version({}, {}, {})
+
+
+class Stored:
+    """What survives of a table: the versions, and the rows in the files that are there."""
+
+    def __init__(self, ref: TableRef, number: int) -> None:
+        self.ref = ref
+        self.uri = ref.uri
+        self.number = number
+        self.properties: Mapping[str, str] = {}
+        self.versions: list[Version] = []
+        self.rows: dict[str, tuple[Row, ...]] = {THEIRS: ()}
+        self.locked = False  # by everybody who commits, as Spark needs it
+        self.volatile: set[int] = set()  # versions that a power cut could take
+        self.lost: set[int] = set()  # those of them whose sync has failed: no other one will help
+        self.raised = self.published = 0  # the newest version that raised the epoch; and that published or restored
+
+    def append(self, commit: Commit) -> None:
+        """Make a version."""
+        old = self.versions[-1] if self.versions else NOTHING
+        files = old.files
+        if commit.info["kind"] == EPOCH:
+            self.raised = len(self.versions)
+        elif commit.info["kind"] in (COMMITTED, RESTORED):
+            self.published = len(self.versions)
+        if self.versions:
+            self.volatile.add(len(self.versions))
+        if commit.adds or commit.removes:
+            files = dict(files)
+            for gone in commit.removes:
+                files.pop(gone.path, None)
+            for one in commit.adds:
+                files[one.path] = one
+        self.versions.append(Version(commit.info, {**old.apps, **commit.transactions}, files))
+
+    def check_durable(self, last: int, what: str) -> None:
+        """Raise `Violation` if a power cut could take version `last`, or one before it, that no checkpoint covers.
+
+        Checkpoints are durable in these worlds, and whoever opens a table reads, and makes durable, the entries since
+        the newest one. `what` follows from the versions.
+        """
+        newest = len(self.versions) - 1
+        since = newest - newest % CHECKPOINTED
+        if taken := [number for number in self.volatile if since <= number <= last]:
+            raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
+
+    def foreign(self) -> None:
+        """A commit of somebody else, which changes no row."""
+        self.versions.append(self.versions[-1]._replace(info={}))
+
+
+class SimLog:
+    """A `TableLog` of one process."""
+
+    def __init__(self, world: World, process: Process, stored: Stored, version: int | None = None) -> None:
+        self._world = world
+        self._process = process
+        self._stored = stored
+        self._version = len(stored.versions) - 1 if version is None else version
+
+    @property
+    def version(self) -> int:
+        """The version this is at."""
+        return self._version
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self._stored.properties
+
+    def refresh(self) -> None:
+        """Move to the newest version."""
+        self._world.reads(self._process, "refresh", self._stored.uri)
+        self._version = len(self._stored.versions) - 1
+
+    reopen = refresh
+
+    def still_has(self, version: int) -> bool:
+        """Always: the writers of these worlds replace no entry."""
+        return True
+
+    def app_version(self, app_id: str) -> int | None:
+        """The last version that was committed under `app_id`, or None."""
+        return self._stored.versions[self._version].apps.get(app_id)
+
+    def info(self, version: int) -> Mapping[str, Any]:
+        """The commit info of `version`."""
+        return self._stored.versions[version].info
+
+    def checked_infos(self) -> list[Mapping[str, Any]]:
+        """The commit infos since the last checkpoint, oldest first."""
+        version = self._version
+        return [one.info for one in self._stored.versions[version - version % CHECKPOINTED : version + 1]]
+
+    def commit(self, commit: Commit) -> None:
+        """Make the next version and move to it, or not; the process may die around it, or not get the answer."""
+        stored, process = self._stored, self._process
+        kind = self._world.passes(process, "table commit", stored.uri)
+        if kind == CONFLICT:
+            stored.foreign()
+        if kind == FAILED:
+            raise process.refused(TableCorrupt("the table did not take it"))
+        if self._version != len(stored.versions) - 1:
+            raise self._conflict()
+        self._append(commit, kind)
+        self._version += 1
+
+    def append_with_spark(self, commit: Commit, app: str) -> None:
+        """The same by Spark: it makes files of its own, keeps `app` only, and goes on after commits that are no harm.
+
+        That the table is at this version is seen under its lock, so no coordinator can come in between.
+        """
+        stored, process = self._stored, self._process
+        kind = self._world.passes(process, "commit by Spark", stored.uri)
+        if kind == FAILED:
+            raise process.refused(TableCorrupt("Spark could not append to it"))
+        if self._version != len(stored.versions) - 1:
+            raise self._conflict()
+        if kind == CONFLICT:
+            stored.foreign()
+        adds = [replace(file, path=f"part-{self._world.unique()}.parquet") for file in commit.adds]
+        for ours, file in zip(commit.adds, adds, strict=True):
+            stored.rows[file.path] = stored.rows[ours.path]
+        self._append(commit._replace(transactions={app: commit.transactions[app]}, adds=adds), kind)
+
+    def _conflict(self) -> ConflictError:
+        return ConflictError(f"{self._stored.uri} is at another version")
+
+    def _append(self, commit: Commit, kind: str | None) -> None:
+        self._world.judge.before_table(self._process, self._stored, commit)
+        self._stored.append(commit)
+        if kind == CRASH_AFTER:
+            self._process.dies()
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
+        if kind == LOST:
+            raise self._process.refused(TableCorrupt("the table's answer is lost"))
+
+    def history(self, newest: int | None = None) -> Iterator[LogEntry]:
+        """The versions, newest first, from this one or an earlier one on."""
+        for version in range(self._version if newest is None else min(newest, self._version), -1, -1):
+            yield LogEntry(version, self._stored.versions[version].info)
+
+    def files(self) -> Sequence[DataFile]:
+        """The files of this version."""
+        return list(self._stored.versions[self._version].files.values())
+
+    def logged_paths(self) -> set[str]:
+        """Every file that any version refers to."""
+        return {path for one in self._stored.versions for path in one.files}
+
+
+class SimTable(LoggedTable):
+    """A table as one process sees it; what is decided about it is shipped code."""
+
+    def __init__(self, world: World, process: Process, owner: Owner, stored: Stored) -> None:
+        self.stored = stored
+        self._world, self._process = world, process
+        self.sim_log = SimLog(world, process, stored)
+        self._by_spark = False
+        super().__init__(owner, stored.ref, self.sim_log)
+
+    def use_spark(self) -> None:
+        """Have Spark publish groups; called before the epoch is raised."""
+        self._by_spark = True
+
+    def prepare(self) -> bool:
+        """From now on everybody commits under the table's lock."""
+        fresh = self._by_spark and not self.stored.locked
+        self.stored.locked |= fresh
+        return fresh
+
+    def commit_group(self, commit: Commit) -> int | None:
+        """Make a commit that publishes rows; what Spark has made of it is to be read back."""
+        if not self._by_spark:
+            return super().commit_group(commit)
+        self.sim_log.append_with_spark(commit, self._txid_app)
+        return None
+
+    def sync(self, versions: range, *, again: bool = False) -> None:
+        """Moments at which the process may die, or a sync fails: then only what is written again becomes durable."""
+        for version in versions:
+            try:
+                self._world.reads(self._process, "table sync", self.stored.uri)
+            except Exception:
+                self.stored.lost |= self.stored.volatile & set(versions)
+                raise
+            if again:
+                self.stored.lost.discard(version)
+            if version not in self.stored.lost:
+                self.stored.volatile.discard(version)
+
+    def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
+        """The staged file; no state is kept in the layout ``merge`` here."""
+        check_staged(self.stored, table.staged)
+        return [DataFile(table.staged.path, table.staged.size)], []
+
+    def check_columns(self, table: IntentTable) -> None:
+        """Tables have no columns here."""
+
+    def check_staged(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the staged rows are there."""
+        check_staged(self.stored, table.staged)
+
+    def at(self, version: int) -> SimLog:
+        """The log at `version`."""
+        return SimLog(self._world, self._process, self.stored, version)
+
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file at `path`."""
+        return path in self.stored.rows
+
+
+def check_staged(stored: Stored, staged: Staged) -> None:
+    """Raise `TableCorrupt` unless the staged file is there."""
+    if staged.path not in stored.rows:
+        raise TableCorrupt(f"table {stored.uri}: the staged file {staged.path} is gone")
+
+
+class SimPlace:
+    """All tables of a world, as one process sees them."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world, self._process = world, process
+
+    def __str__(self) -> str:
+        return "the simulated directory"
+
+    def has(self, ref: TableRef) -> bool:
+        """Whether there is a table `ref`."""
+        return bool(self._world.tables[ref.uri].versions)
+
+    def table(self, owner: Owner, ref: TableRef) -> SimTable:
+        """The table `ref` at its newest version."""
+        uri = ref.uri
+        self._world.reads(self._process, "table open", uri)
+        return SimTable(self._world, self._process, owner, self._world.tables[uri])
+
+    def create(self, owner: Owner, ref: TableRef, txid: int) -> SimTable:
+        """Make an empty table whose range starts after `txid`."""
+        stored = self._world.tables[ref.uri]
+        kind = self._world.passes(self._process, "table create", stored.uri)
+        if kind == FAILED or stored.versions:
+            raise self._process.injected(TableCorrupt("the table cannot be made"))
+        stored.properties = owner.properties()
+        info = {**identity_info(owner), "kind": CREATED, "last": txid}
+        stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
+        if kind in (CRASH_AFTER, LOST):
+            self._process.dies()
+        return SimTable(self._world, self._process, owner, stored)
+
+    def check_staged(self, uri: str, staged: Staged) -> None:
+        """Raise `TableCorrupt` unless a file staged for the table `uri` is there."""
+        check_staged(self._world.tables[uri], staged)
+
+    def check_history(self) -> None:
+        """The history table is always well: its own log is tested elsewhere."""
+
+    def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append the rows of the history that are not there yet."""
+        kind = self._world.passes(self._process, "history append", "history")
+        if kind == FAILED:
+            raise self._process.injected(TableCorrupt("the history did not take it"))
+        history = self._world.history
+        last = max((one["txid"] for one in history if rows and one["timeline"] == rows[0]["timeline"]), default=-1)
+        fresh = [row for row in rows if row["txid"] > last]
+        self._world.judge.history(fresh)
+        history.extend(fresh)
+        if kind in (CRASH_AFTER, LOST):
+            self._process.dies()
+
+
+class SimRows:
+    """The rows of a table's files, for a rewind."""
+
+    def __init__(self, process: Process, stored: Stored) -> None:
+        self._process, self._stored = process, stored
+
+    def txids(self, path: str) -> tuple[int, int]:
+        """The lowest and the highest txid of the rows of a file."""
+        txids = [row[0] for row in self._stored.rows[path]]
+        return (min(txids), max(txids)) if txids else (0, 0)
+
+    def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
+        """The rows up to `txid`, staged as one file."""
+        rows = tuple(sorted(row for path in paths for row in self._stored.rows[path] if row[0] <= txid))
+        return (self._process.compacted(self._stored, rows),)

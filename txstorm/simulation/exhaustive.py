@@ -1,0 +1,172 @@
+"""Exhaustive search of small worlds: something strikes at every command, and then at every command that follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from txstorm.api.attempt import FIRST_TXID
+from txstorm.engine.gc_pause import seldom_collected
+from txstorm.errors import InputError
+from txstorm.simulation.process import Process
+from txstorm.simulation.schedule import CRASH, CRASH_AFTER, LOST, PAUSE, Schedule, Strike, drawn
+from txstorm.simulation.search import Found, quiet, violation
+from txstorm.simulation.world import World
+
+TXIDS = 3
+SHARPEST = (CRASH, CRASH_AFTER, PAUSE, LOST)
+"""What strikes: the process dies before or after the command, sleeps while a second one leads, or gets no answer."""
+
+ENDS, ANSWERS = 2, 1
+"""At most so many crashes and pauses in one world, and so many lost answers."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which small worlds.
+
+    Attributes:
+        tables: 1 to 3; the second one is a state.
+        opaque: whether batches may change when they are planned again.
+        group: how many transactions may be decided together.
+    """
+
+    tables: int
+    opaque: bool
+    group: int = 1
+
+
+SCOPES = (Scope(2, opaque=True), Scope(2, opaque=False), Scope(3, opaque=True, group=2), Scope(3, opaque=False))
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A strike of one world: at which step, by what, and the command it met, such as ``table commit sinks/out``."""
+
+    step: int
+    kind: str
+    command: str
+
+
+@dataclass
+class Search:
+    """What a search has come to.
+
+    Attributes:
+        worlds: how many were run; `steps`: of all of them together.
+        met: (command, kind) → in how many worlds.
+        followed: (command, kind, command, kind) → in how many worlds the one strike came right after the other.
+        found: the violations.
+    """
+
+    worlds: int = 0
+    steps: int = 0
+    met: Counter[tuple[str, str]] = field(default_factory=Counter)
+    followed: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    found: list[Found] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        """What ``txstorm simulate --exhaustive --json`` prints at its end."""
+        commands = dict.fromkeys(sorted(command for command, _ in self.met))
+        return {
+            "worlds": self.worlds,
+            "steps": self.steps,
+            "violations": len(self.found),
+            "commands": {one: {kind: self.met[one, kind] for kind in SHARPEST} for one in commands},
+            "pairs": len(self.followed),
+            "missed": [list(one) for one in self.missed()],
+        }
+
+    def missed(self) -> list[tuple[str, str]]:
+        """Pairs of a command that was met and a kind that never struck there."""
+        commands = dict.fromkeys(command for command, _ in self.met)
+        return [(command, kind) for command in commands for kind in SHARPEST if not self.met[command, kind]]
+
+
+def searched(strikes: int = 2, scopes: Sequence[Scope] = SCOPES) -> Search:
+    """Run every world in which up to `strikes` things strike while three transactions are committed.
+
+    A world without strikes says which commands there are; one for each of them and each kind of strike says which
+    follow, and so on: what comes before a strike is the same with and without it.
+
+    Args:
+        strikes: 3 is all that `ENDS` and `ANSWERS` allow, and takes about thirty times as long as 2.
+        scopes: in which worlds.
+
+    Raises:
+        InputError: a number is out of its range.
+    """
+    _check("strikes", strikes, ENDS + ANSWERS)
+    search = Search()
+    with seldom_collected(), quiet():
+        for scope in scopes:
+            _check("tables", scope.tables, 3)
+            _check("group", scope.group, TXIDS)
+            _search(search, _small(scope), (), strikes)
+    return search
+
+
+def _check(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise InputError(f"exhaustive search: {name}: expected 1 to {most}, got {value}")
+
+
+class _Watched(World):
+    """A world that remembers the commands at which something can strike."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(schedule)
+        self.commands: list[tuple[int, str]] = []
+        self.committed: int | None = None
+
+    def passes(self, process: Process, what: str, about: object) -> str | None:
+        if self.committed is None:
+            path = str(about)
+            above, _, name = path.rpartition("/")
+            self.commands.append((self.steps + 1, f"{what} {above if name.isdecimal() else path}"))
+        return super().passes(process, what, about)
+
+    def _heal(self) -> None:
+        self.committed = self.judge.currtx - FIRST_TXID
+        super()._heal()
+
+
+def _search(search: Search, schedule: Schedule, struck: tuple[Struck, ...], more: int) -> None:
+    world = _Watched(replace(schedule, strikes=tuple(Strike(one.step, one.kind) for one in struck)))
+    what = violation(world)
+    search.worlds, search.steps = search.worlds + 1, search.steps + world.steps
+    if struck:
+        search.met[struck[-1].command, struck[-1].kind] += 1
+    if len(struck) > 1:
+        before, last = struck[-2:]
+        search.followed[before.command, before.kind, last.command, last.kind] += 1
+    if what is not None:
+        search.found.append(Found(world.schedule, what))
+    commands = world.commands
+    world.forget()
+    if what is None and more:
+        for one in _next(commands, struck):
+            _search(search, schedule, (*struck, one), more - 1)
+
+
+def _next(commands: Sequence[tuple[int, str]], struck: Sequence[Struck]) -> Iterator[Struck]:
+    lost = sum(one.kind == LOST for one in struck)
+    for step, command in commands:
+        if not struck or step > struck[-1].step:
+            for kind in SHARPEST:
+                if lost < ANSWERS if kind == LOST else len(struck) - lost < ENDS:
+                    yield Struck(step, kind, command)
+
+
+def _small(scope: Scope) -> Schedule:
+    """A world without trouble that commits three transactions before it heals."""
+    for index in count():
+        calm = replace(drawn(0, index), trouble=0, flaky=0, external=False, spark=False, strikes=(), notices=False)
+        shape = replace(calm, **vars(scope), partitions=1, depth=TXIDS, turns=6)
+        world = _Watched(shape)
+        world.run()
+        if world.committed == TXIDS:
+            return shape
+    raise AssertionError

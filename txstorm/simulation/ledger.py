@@ -1,0 +1,149 @@
+"""A simulated ledger: its entries survive, its answers may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from txstorm.errors import FencedError, HeldError, TxstormError
+from txstorm.ledger.port import Entry, Op, name_order, outcome
+from txstorm.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
+
+if TYPE_CHECKING:
+    from txstorm.simulation.process import Process
+    from txstorm.simulation.world import World
+
+
+class Injected(TxstormError):
+    """The store of a simulated world does not answer."""
+
+
+class Values:
+    """Values of a ledger, which keeps them as they are: what JSON does to them is tested elsewhere."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, Any] = {}
+
+    def encode(self, value: Any, what: str, epoch: int) -> bytes:
+        """A number that stands for the value."""
+        data = b"%d" % len(self._values)
+        self._values[data] = value
+        return data
+
+    def decode(self, data: bytes, what: str) -> Any:
+        """The value again."""
+        return self._values[data]
+
+    def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
+        """There are no files."""
+
+
+class Entries:
+    """What survives: entries by their path, and by the path above them and their name; and who has the lease."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, Entry] = {}
+        self.below: dict[str, dict[str, Entry]] = {}
+        self.holder: SimLedger | None = None
+
+    def update(self, changed: Mapping[str, Entry | None]) -> None:
+        """Put or remove entries."""
+        for path, entry in changed.items():
+            above, _, name = path.rpartition("/")
+            names = self.below.get(above)
+            if names is None:
+                names = self.below[above] = {}
+            if entry is None:
+                names.pop(name, None)
+                self.at.pop(path, None)
+            else:
+                names[name] = self.at[path] = entry
+
+    def paths(self, path: str) -> list[str]:
+        """The entries directly below `path`."""
+        return [f"{path}/{name}" for name in self.below.get(path, ())]
+
+    def names(self, path: str) -> list[str]:
+        """Names directly below `path`."""
+        found = self.below.get(path, ())
+        return sorted(found, key=name_order) if len(found) > 1 else list(found)
+
+
+class SimLedger:
+    """A handle of one process on the `Entries` of its world."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._entries = world.entries
+        self._at = world.entries.at
+        self._notices = world.schedule.notices
+
+    def get(self, path: str) -> Entry | None:
+        """The entry at `path`, or None."""
+        self._world.reads(self._process, "ledger get", path)
+        return self._at.get(path)
+
+    def children(self, path: str) -> list[str]:
+        """Names directly below `path`."""
+        self._world.reads(self._process, "ledger children", path)
+        return self._entries.names(path)
+
+    def scan(self, path: str) -> dict[str, Entry]:
+        """The entries directly below `path`."""
+        self._world.reads(self._process, "ledger scan", path)
+        found = self._entries.below.get(path, {})
+        return {name: found[name] for name in self._entries.names(path)} if len(found) > 1 else found.copy()
+
+    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
+        """Carry out `ops`, all or nothing; the process may die before or after it, or not get the answer."""
+        if not ops:
+            return
+        kind = self._world.passes(self._process, "ledger commit", ops[-1].path)
+        self.check_lease()
+        if kind == FAILED:
+            raise self._process.injected(Injected("the ledger did not take it"))
+        at = self._at
+        changed: dict[str, Entry | None] = {}
+        for op in ops:
+            path = op.path
+            there = changed[path] if path in changed else at.get(path)
+            after = outcome(op, there)
+            if after is not there:
+                changed[path] = after
+        self._world.judge.before_ledger(self._process, changed)
+        self._entries.update(changed)
+        if kind == CRASH_AFTER:
+            self._process.dies()
+        if kind == PAUSE_AFTER:
+            self._world.pause(self._process)
+        if kind == LOST:
+            raise self._process.injected(Injected("the ledger's answer is lost"))
+
+    def acquire(self, owner: str) -> None:
+        """Take the lease."""
+        if self._entries.holder is not None:
+            raise HeldError(f"another process has the lease, {owner} cannot")
+        self._entries.holder = self
+
+    def check_lease(self) -> None:
+        """Raise `FencedError` if the lease is lost and that shows already."""
+        if self._notices and self._entries.holder is not self:
+            raise FencedError("the lease is lost")
+
+    def wait_free(self, seconds: float) -> bool:
+        """Whether nobody has the lease."""
+        return self._entries.holder is None
+
+    def release(self) -> None:
+        """Give the lease back."""
+        if self._entries.holder is self:
+            self._entries.holder = None
+
+    def holder(self) -> str | None:
+        """Who has the lease."""
+        return None if self._entries.holder is None else "a process"
+
+    def close(self) -> None:
+        """Release the lease."""
+        self.release()

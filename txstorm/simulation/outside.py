@@ -1,0 +1,81 @@
+"""A simulated source, and what the shipped planning asks of a spout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from txstorm.api.context import TaskContext
+from txstorm.api.spout import NOT_READY, SpoutCoordinator, TransactionalSpout
+from txstorm.simulation.schedule import REPLAYED, TOPOLOGY
+from txstorm.spouts.executors import planner
+from txstorm.spouts.port import SpoutPlanner
+
+if TYPE_CHECKING:
+    from txstorm.simulation.world import World
+
+Extents = list[list[int]]
+"""Per partition the first offset and the one after the last."""
+
+
+class SimPlanner(SpoutPlanner):
+    """The shipped planner over a coordinator of users' making, with its extents as the whole document."""
+
+    def __init__(self, world: World) -> None:
+        self.opaque = world.schedule.opaque
+        self._coordinator = SimCoordinator(world)
+        self._shipped = planner(SimSpout(self._coordinator), TaskContext(TOPOLOGY, "source", 0, 1))
+        self.told: Any = None
+
+    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+        """What comes next; an opaque replay may get more or less than before."""
+        self._coordinator.replay = replay
+        made = self._shipped.plan(txid, None if previous is None else {"meta": previous}, replay=replay)
+        return made if made is NOT_READY else made["meta"]
+
+    def committed(self, document: Any) -> None:
+        """The driver says how far transactions are committed."""
+        self.told = document
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimSpout(TransactionalSpout):
+    """Hands out the coordinator of a world."""
+
+    def __init__(self, coordinator: SimCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        """The one there is."""
+        return self._coordinator
+
+
+class SimCoordinator(SpoutCoordinator):
+    """Plans ranges of offsets per partition; where a partition is away it carries its position.
+
+    It changes the metadata that it is given, and later what it has returned, as users do.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._planned: dict[int, str] = {}
+        self._returned: Extents = []
+        self.replay = False
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        """Move every partition on, as much as is drawn."""
+        world, some = self._world, self.replay
+        extents: Extents = prev_metadata or [[0, 0] for _ in range(world.schedule.partitions)]
+        for number, extent in enumerate(extents):
+            start = extent[1]
+            size = 0 if number in world.away else min(world.available[number] - start, 1 + world.below(4))
+            extent[:] = [start, start + size]
+            some |= size > 0
+        self._returned.clear()
+        if not some:
+            return NOT_READY
+        if self.replay and self._planned.get(txid) not in (None, str(extents)):
+            world.counts[REPLAYED] += 1
+        self._planned[txid], self._returned = str(extents), extents
+        return extents

@@ -1,0 +1,423 @@
+"""One process of a simulated world: what the driver does around the machine, without its threads.
+
+Machine, books, planning, taking over, concluding and the tables' protocol are shipped code; the order in which answers
+come, what committers write, and the files are simulated. It is one module, as the driver that it stands for is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.books.books import Books, Identity
+from txstorm.clients.delta.delta_values import DataFile
+from txstorm.coordinator import commands as cmd
+from txstorm.coordinator import events as ev
+from txstorm.coordinator.machine import initial, step
+from txstorm.engine.port import Processed
+from txstorm.errors import SpoutError, StateError
+from txstorm.ledger import paths as names
+from txstorm.recovery.rewinding import finish_rewind
+from txstorm.recovery.roster import Roster, left_behind, record
+from txstorm.recovery.take_over import check, take_over
+from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.commit.publisher import Concluder
+from txstorm.simulation import schedule as kinds
+from txstorm.simulation.delta.tables import Row, SimPlace, SimTable, Stored
+from txstorm.simulation.expected import Violation, rows_from
+from txstorm.simulation.ledger import SimLedger
+from txstorm.simulation.outside import SimPlanner
+from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
+from txstorm.simulation.upkeep import compaction, exchanged, gathering, thin
+from txstorm.storage.tables.as_of import Versions
+from txstorm.storage.tables.exchange import Exchange
+from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.intent import STATE, Intent, IntentTable, TxidRecord
+from txstorm.storage.tables.staging import STAGED, Staged, StagedName, compact_name
+from txstorm.storage.upkeep.sweep import kept_by, orphans
+
+if TYPE_CHECKING:
+    from txstorm.simulation.world import World
+
+KEEP_INTENTS = 2
+DROPPING = 6
+"""About as many steps as it takes to drop a table."""
+
+WAKE = ev.Wake()
+E = TypeVar("E", bound=Exception)
+
+
+class Crash(BaseException):
+    """The process dies here; nothing of it but what is durable is left."""
+
+
+class Process:
+    """A coordinator, or the operator's rewind; `name` is for the trace."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.world = world
+        self.ledger = SimLedger(world, self)
+        self.books = Books(self.ledger, world.values)
+        self.place = SimPlace(world, self)
+        self.struck = self.busy = self.publishing = False
+        self.starts, self.goes_on = True, True
+        self.asked = -1
+        self.group: cmd.Commit | None = None
+        self.jobs: dict[int, int] = {}
+        self.ready: dict[int, Processed] = {}
+        self.dead: list[tuple[int, int]] = []
+        self.works: list[tuple[SimTable, Exchange]] = []
+        self.held: set[int] = set()
+        self.versions: dict[str, Versions] = {}
+        self.code, self.drop = world.code, world.drop
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether a rewind came after it began: what it was doing counts no more."""
+        return self.owner.timeline != self.world.judge.timeline
+
+    def dies(self) -> NoReturn:
+        """End here."""
+        raise Crash
+
+    def injected(self, error: E) -> E:
+        """`error` comes from the world: that this process ends with it is no fault of it."""
+        self.struck = True
+        return error
+
+    def refused(self, error: E) -> E:
+        """The same of a table, to which what is decided has to be published again and again."""
+        return error if self.publishing else self.injected(error)
+
+    # -- P0 -----------------------------------------------------------------------------------------------------
+
+    def lead(self, *, starts: bool = False) -> Identity:
+        """Take the lease and take over what is there, as `txstorm.runtime.opening` and a rewind do."""
+        self.ledger.acquire(self.name)
+        known = self.books.identity()
+        identity = known or Identity(TOPOLOGY, INCARNATION)
+        if finish_rewind(self.place, self.books, self.world.clock) is not None:
+            identity = known = self.books.identity() or identity
+        check(self.place, self.books, identity)
+        if starts:
+            self._left_behind()
+        if identity != known:
+            self.books.write_identity(identity, known)
+        take_over(self.place, self.books, identity)
+        return identity
+
+    def _left_behind(self) -> Roster:
+        """What its code lacks and it was told to drop; raises `StateError` where it was not."""
+        uris = {uri: uri for uri in self.code if not uri.startswith("state/")}
+        left = left_behind(self.books, uris)
+        if not left <= self.drop:
+            raise StateError(f"{sorted(left)} is recorded, the code has {sorted(uris)}")
+        return Roster(frozenset(left))
+
+    def open(self) -> None:
+        """Lead, make what tables are missing, and go on where the ledger says."""
+        identity = self.lead(starts=True)
+        roster = self._left_behind()
+        self.owner = Owner(identity.topology, identity.incarnation, identity.timeline)
+        currtx = self.books.currtx()
+        self.tables = {uri: self._opened(self.world.tables[uri], currtx - 1) for uri in self.code}
+        recorded = self.books.tables()
+        for table in self.tables.values():
+            if self.world.by_spark(table.stored):
+                table.use_spark()
+            table.raise_epoch(self.books.epoch)
+            recorded_as = table.stored.uri.replace("state/", "changes/")
+            if recorded_as not in recorded and table.last_txid() != currtx - 1:
+                table.begin(currtx - 1, self.books.epoch)
+        self.last = {u: one.last_txid() for u, one in self.tables.items() if one.ref.kind != STATE}
+        if roster.tables and self.world.below(2):
+            self.world.arm(DROPPING)
+        record(self.place, self.books, self.owner, self.last, roster)
+        source, external = SimPlanner(self.world), self.world.schedule.external
+        self.planning = Planning(self.books, source, self.world.micros, external=external)
+        self.concluder = Concluder(
+            self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
+        )
+        self.attempts = self.books.epoch << 32
+        self.state = initial(self.world.config)
+        self.feed(ev.Opened(currtx, self.planning.open(currtx)))
+        self.look()
+
+    def _opened(self, stored: Stored, after: int) -> SimTable:
+        if stored.versions:
+            return self.place.table(self.owner, stored.ref)
+        return self.place.create(self.owner, stored.ref, after)
+
+    # -- the machine ---------------------------------------------------------------------------------------------
+
+    def feed(self, event: ev.Event) -> None:
+        """Tell the machine, and carry out what it says."""
+        pending, reads = [event], self.world.reads
+        for happened in pending:
+            reads(self, "event", happened)
+            self.state, commands = step(self.state, happened)
+            for command in commands:
+                if (answer := self._carry_out(command)) is not None:
+                    pending.append(answer)
+
+    def activate(self, *, active: bool) -> None:
+        """Begin new transactions again, or none until then."""
+        if active != self.starts:
+            self.starts = active
+            self.feed(ev.Activated() if active else ev.Deactivated())
+            self.look()
+
+    def look(self) -> None:
+        """Ask the source again if it has changed; what is planned is stored before it is processed."""
+        self.books.check_lease()
+        if self.asked != self.world.news:
+            self.asked = self.world.news
+            self.feed(WAKE)
+        self.planning.save()
+
+    def _carry_out(self, command: cmd.Command) -> ev.Event | None:
+        match command:
+            case cmd.Plan():
+                return self._plan(command)
+            case cmd.Process():
+                self.jobs[command.txid] = command.attempt_id
+                if not self.goes_on:
+                    self._wrong(command, "is stopping")
+            case cmd.Commit():
+                self._check_group(command)
+                self.group = command
+            case cmd.Discard():
+                self._discard(command)
+            case cmd.Forget():
+                if command.before >= self.world.judge.currtx and not self.taken_back:
+                    self._wrong(command, "knows that it is not committed")
+        return None
+
+    def _check_group(self, command: cmd.Commit) -> None:
+        if len(command.txids) > self.world.schedule.group or not self.goes_on:
+            self._wrong(command, f"may commit {self.world.schedule.group} at once, and none if it is stopping")
+        attempts = [self.ready[txid].attempt.attempt_id for txid in command.txids]
+        if attempts != list(command.attempt_ids):
+            self._wrong(command, f"has attempts {attempts} of them")
+
+    def _wrong(self, command: cmd.Command, though: str) -> NoReturn:
+        raise Violation(9, f"{self} is told {command}, though it {though}")
+
+    def _plan(self, command: cmd.Plan) -> ev.Event:
+        if len(self.jobs) + len(self.ready) >= self.world.schedule.depth:
+            self._wrong(command, f"may have {self.world.schedule.depth} in flight")
+        if not (command.replay or self.starts):
+            self._wrong(command, "is to begin nothing new")
+        if self.held and command.txid >= min(self.held):
+            self._wrong(command, f"has to wait with txid {min(self.held)}")
+        if not self.planning.plan(command.txid, replay=command.replay):
+            return ev.NotReady(command.txid)
+        self.attempts += 1
+        return ev.Planned(command.txid, self.attempts)
+
+    def _discard(self, command: cmd.Discard) -> None:
+        for txid, attempt in zip(command.txids, command.attempt_ids, strict=True):
+            self.dead.append((txid, attempt))
+            self.jobs.pop(txid, None)
+            self.ready.pop(txid, None)
+        if self.group is not None and set(self.group.attempt_ids) & set(command.attempt_ids):
+            self.group = None
+
+    def work_off(self) -> None:
+        """Everything that can be done at once."""
+        while self.works:
+            self.end_upkeep()
+        while self.jobs:
+            self.process(0)
+        while self.group is not None:
+            self.commit()
+        for txid in sorted(self.held):
+            self.resume(txid)
+        self.look()
+
+    # -- processing ----------------------------------------------------------------------------------------------
+
+    def process(self, place: int) -> None:
+        """The processing phase of one of the jobs is over (P4)."""
+        txid = list(self.jobs)[place % len(self.jobs)]
+        attempt = TransactionAttempt(txid, self.jobs.pop(txid))
+        made = Processed(attempt, digests={"source": f"{self.planning.document(txid)}"})
+        self.planning.processed([made])
+        self.ready[txid] = made
+        self.feed(ev.Processed(*attempt))
+
+    def lie(self, place: int) -> None:
+        """The source gives another batch than the first time, though it is none that may do that."""
+        txid = list(self.jobs)[place % len(self.jobs)]
+        if self.world.schedule.opaque or not self.planning.metas[txid].digests:
+            return
+        self.world.count(kinds.LIE, f"{self} gets another batch for txid {txid}")
+        digests = {"source": "another one"} if place % 2 else {}
+        try:
+            self.planning.processed([Processed(TransactionAttempt(txid, self.jobs[txid]), digests=digests)])
+        except SpoutError as error:
+            raise self.injected(error) from None
+        raise Violation(4, f"{self} takes another batch for txid {txid} than the first time")
+
+    def fail(self, place: int, *, resume: bool, emitted: bool) -> None:
+        """The processing phase of one of the jobs has failed, before or after its batch was read."""
+        txid = list(self.jobs)[place % len(self.jobs)]
+        if emitted:
+            self._emitted(TransactionAttempt(txid, self.jobs[txid]))
+        if not resume:
+            self.held.add(txid)
+        self.feed(ev.Failed(txid, self.jobs[txid], resume))
+
+    def _emitted(self, attempt: TransactionAttempt) -> None:
+        """From now on a replay is held to what was read, whoever replays it; unless it was read before."""
+        digests = {"source": f"{self.planning.document(attempt.txid)}"}
+        fresh = not (self.world.schedule.opaque or self.planning.metas[attempt.txid].digests)
+        self.planning.emitted(Processed(attempt, digests=digests))
+        over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another one, while this one slept
+        if fresh and not over and self.world.judge.read(attempt.txid) != digests:
+            raise Violation(4, f"what {self} has read for txid {attempt.txid} is not kept")
+
+    def resume(self, txid: int) -> None:
+        """What has failed may be tried again."""
+        self.held.discard(txid)
+        self.feed(ev.Resume(txid))
+
+    def stale(self, place: int, kind: int) -> None:
+        """A late answer of an attempt that is void, or one that comes again: it must change nothing."""
+        txid, attempt = (*self.dead, *[one.attempt for one in self.ready.values()])[place]
+        events = ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt)
+        before, late = self.state, events[kind if place < len(self.dead) else 0]
+        self.feed(late)
+        if self.state != before:
+            raise Violation(
+                9, f"{self} is told {late}, which comes late or again, and goes from {before} to {self.state}"
+            )
+
+    # -- P5 to P8 ------------------------------------------------------------------------------------------------
+
+    def commit(self, upto: int | None = None) -> None:
+        """The commit phase of the group whose turn it is; `finish_batch` of its txid number `upto` fails."""
+        assert self.group is not None
+        group, self.group = list(zip(self.group.txids, self.group.attempt_ids, strict=True)), None
+        done = group[:upto]
+        if self.world.schedule.external:
+            self._change_database(group[0][0])
+        if done:
+            made = self._staged([self.ready[txid] for txid, _ in done])
+            tuples = dict.fromkeys([txid for txid, _ in done], 1)
+            took: dict[str, float] = {}
+            outlived = self.planning.outlived
+            intents = len(self.world.entries.names(names.INTENTS)) + (len(made.tables) > 0)
+            self.concluder.conclude(made, tuples, outlived, published=self._published(made), milliseconds=took)
+            if not self.taken_back:
+                self.world.judge.completed(made.last, min(intents, KEEP_INTENTS))
+            for txid, _ in done:
+                self.ready.pop(txid, None)
+            self.planning.committed(made.last)
+            self.feed(ev.Committed(*done[-1]))
+        if upto is not None and upto < len(group):
+            if self.group is not None:
+                self._wrong(self.group, f"is about to be told that {group[upto]} has failed")
+            self.feed(ev.Failed(*group[upto]))
+
+    def _change_database(self, txid: int) -> None:
+        if not self.world.judge.read(txid):
+            raise Violation(4, f"{self} changes a database for txid {txid}, what it has read of it is not kept")
+        for key in self.world.database.apply(self._record(self.ready[txid])):
+            self.world.reads(self, "put", key)
+
+    def _published(self, made: Intent) -> Callable[[int], None]:
+        return lambda last: self.last.update(dict.fromkeys([table.uri for table in made.tables], last))
+
+    def _staged(self, done: Sequence[Processed]) -> Intent:
+        """P5: what the committers wrote is staged, table by table."""
+        records = tuple(map(self._record, done))
+        first, last = records[0].txid, done[-1].attempt
+        tables = []
+        for uri, table in self.tables.items():
+            rows = rows_from(records, table.stored) if table.ref.kind != STATE else ()
+            if rows:
+                self.world.reads(self, "stage", uri)
+                name = StagedName(self.books.epoch, last.txid, last.attempt_id, "sim", "all").text(self.world.unique())
+                path = f"{STAGED}/{name}"
+                table.stored.rows[path] = rows
+                staged = Staged(path, len(rows), "", len(rows), "{}", first, last.txid)
+                tables.append(IntentTable(table.ref.kind, table.ref.name, uri, "", self.last[uri], staged))
+        return Intent(TOPOLOGY, INCARNATION, self.owner.timeline, self.books.epoch, records, tuple(tables))
+
+    def _record(self, one: Processed) -> TxidRecord:
+        meta = self.planning.metas[one.attempt.txid]
+        return TxidRecord(*one.attempt, one.digests["source"], meta.document, meta.stamp)
+
+    def last_txids(self) -> dict[str, int]:
+        """Table → the last txid published to it."""
+        return self.last
+
+    def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
+        """P7, in an order that is drawn: really it is all at once."""
+        numbered = list(enumerate(intent.tables, start=1))
+        if len(numbered) > 1 and self.world.below(2):
+            numbered.reverse()
+        self.publishing = True
+        try:
+            return {one.uri: self.tables[one.uri].publish(number, one, intent, epoch) for number, one in numbered}
+        finally:
+            self.publishing = False
+
+    def forget(self, before: int) -> None:
+        """There are no maps."""
+
+    # -- upkeep --------------------------------------------------------------------------------------------------
+
+    def begin_upkeep(self, *, compact: bool) -> bool:
+        """Write the files of a compaction, or of gathering small files; whether there is anything to do."""
+        refs = [table.ref for table in self.tables.values() if (table.ref.kind == STATE) is compact]
+        compacts = any(table.ref.kind == STATE for table, _ in self.works)
+        if len(self.works) > 1 or not refs or (compact and compacts):
+            return False
+        ref = refs[self.world.below(len(refs))]
+        work = compaction(self, ref) if compact else gathering(self, ref)
+        self.works += [] if work is None else [work]
+        return work is not None
+
+    def end_upkeep(self) -> None:
+        """Put the files in their place, in the committer's turn."""
+        written, files = self.works.pop(self.world.below(len(self.works)))
+        table = self.tables[written.ref.uri]
+        done = table.exchange(files, self.books.epoch) if files.as_of is None else exchanged(self, table, files)
+        if done:
+            table.stored.check_durable(table.version, f"{self} says that {table.ref.uri} has other files")
+        elif files.as_of is not None and table.last_txid() < files.as_of and self.world.leads(self):
+            raise Violation(7, f"{self} leads and cannot bring {table.ref.uri} to txid {files.as_of}")
+        if self.world.below(2):
+            thin(self)
+
+    def compacted(self, stored: Stored, rows: tuple[Row, ...]) -> DataFile:
+        """Stage the rows of other files as one."""
+        path = f"{STAGED}/{compact_name(self.books.epoch, self.world.unique())}"
+        stored.rows[path] = rows
+        return DataFile(path, len(rows))
+
+    def sweep(self) -> None:
+        """Remove what nothing refers to, and what is superseded."""
+        thin(self)
+        live = self.books.intents()
+        for uri, table in self.tables.items():
+            kept = kept_by(live, uri)
+            kept |= {file.path for work, files in self.works if work.ref.uri == uri for file in files.adds}
+            for path in orphans(sorted(table.stored.rows), self.books.epoch, kept, table.sim_log):
+                del table.stored.rows[path]
+
+    def flush_history(self) -> None:
+        """Move the history rows from the ledger to the history."""
+        groups = self.books.history()
+        if groups:
+            self.place.append_history([row for rows in groups.values() for row in rows])
+            self.books.forget_history(list(groups))
+            if not self.taken_back:
+                self.world.judge.gone(names.HISTORY, groups)

@@ -1,0 +1,215 @@
+"""Many schedules, on one or several processes; and of one that fails the smallest that still does."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import resource
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from txstorm.engine.gc_pause import seldom_collected
+from txstorm.errors import InputError
+from txstorm.simulation.expected import Violation
+from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
+from txstorm.simulation.world import World
+
+STORIES = 3
+"""Violations that are told; the others are counted."""
+
+SHRINKS = 2000
+"""Schedules that are tried to make a failing one smaller."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule that breaks an invariant: `what` says which, and how."""
+
+    schedule: Schedule
+    what: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What many schedules came to.
+
+    Attributes:
+        schedules, seed: what was asked for.
+        steps: of all schedules together.
+        cpu_seconds: of all processes together.
+        faults: kind → how often it happened.
+        found: the violations, in the order of their schedules.
+    """
+
+    schedules: int
+    seed: int
+    steps: int
+    cpu_seconds: float
+    faults: Mapping[str, int]
+    found: Sequence[Found] = field(default=())
+
+    def to_json(self) -> dict[str, object]:
+        """What ``txstorm simulate --json`` prints at its end; whole numbers, and rates by seconds of the processors."""
+        return {
+            "schedules": self.schedules,
+            "seed": self.seed,
+            "violations": len(self.found),
+            "steps": self.steps,
+            "steps_per_s": int(self.steps / max(self.cpu_seconds, 1e-9)),
+            "schedules_per_s": int(self.schedules / max(self.cpu_seconds, 1e-9)),
+            "faults": {kind: self.faults.get(kind, 0) for kind in KINDS},
+        }
+
+
+def simulate(schedules: int, seed: int = 0, processes: int = 1, first: int = 0, stop_at: int | None = None) -> Report:
+    """Run schedules `first` to ``first + schedules - 1`` of `seed`; how many processes do it changes no result.
+
+    Args:
+        schedules: how many.
+        seed: 0 or more.
+        processes: how many run at once.
+        first: where to go on from an earlier call.
+        stop_at: leave off after this many violations, of one process.
+
+    Raises:
+        InputError: a number is out of its range.
+    """
+    asked = ("schedules", schedules, 1), ("seed", seed, 0), ("processes", processes, 1), ("first", first, 0)
+    for name, value, least in asked:
+        if value < least:
+            raise InputError(f"simulate: {name}: expected a whole number of at least {least}, got {value}")
+    size = -(-schedules // processes)
+    parts = [(seed, at, min(size, first + schedules - at), stop_at) for at in range(first, first + schedules, size)]
+    if len(parts) == 1:
+        return _part(*parts[0])
+    with multiprocessing.get_context("spawn").Pool(len(parts)) as pool:
+        return _joined(pool.starmap(_part, parts))
+
+
+def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
+    faults: Counter[str] = Counter()
+    steps, done, before = 0, 0, _cpu_seconds()
+    found: list[Found] = []
+    with seldom_collected(), quiet():
+        for index in range(first, first + count):
+            draw = random_of(seed, index).random
+            schedule = taken(seed, index, draw)
+            world = World(schedule, draw=draw, counts=faults)
+            if (what := violation(world)) is not None:
+                found.append(Found(schedule, what))
+            steps, done = steps + world.steps, done + 1
+            world.forget()
+            if stop_at is not None and len(found) >= stop_at:
+                break
+    return Report(done, seed, steps, _cpu_seconds() - before, faults, tuple(found))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What shipped code logs of a world that is not there is of no interest."""
+    log = logging.getLogger("txstorm")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _joined(parts: Sequence[Report]) -> Report:
+    faults: Counter[str] = Counter()
+    for part in parts:
+        faults.update(part.faults)
+    found = tuple(one for part in parts for one in part.found)
+    seconds, steps = sum(part.cpu_seconds for part in parts), sum(part.steps for part in parts)
+    return Report(sum(part.schedules for part in parts), parts[0].seed, steps, seconds, faults, found)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def violation(world: World) -> str | None:
+    """Run `world`; what went wrong, if anything did. Any error that is not a process's own end is a violation."""
+    try:
+        world.run()
+    except Violation as violation:
+        return str(violation)
+    except Exception as error:  # noqa: BLE001 - a fault in shipped code: an assertion, a missing key
+        return f"invariant 7: {type(error).__name__}: {error}"
+    return None
+
+
+def trace(schedule: Schedule) -> list[str]:
+    """Everything that happens in a schedule, line by line; always the same."""
+    world = World(schedule, traced=True)
+    what = violation(world)
+    assert world.trace is not None
+    return [*world.trace, *([f"-- VIOLATION of {what}"] if what else [])]
+
+
+def shrunk(found: Found) -> Found:
+    """The smallest schedule known that breaks the same invariant: fewer strikes, tables, turns, less of everything."""
+    best, tries = found, 0
+    going = True
+    while going and tries < SHRINKS:
+        going = False
+        for schedule in _smaller(best.schedule):
+            tries += 1
+            what = violation(World(schedule))
+            if what is not None and _invariant(what) == _invariant(found.what):
+                best, going = Found(schedule, what), True
+                break
+    return best
+
+
+def _invariant(what: str) -> str:
+    return what.partition(":")[0]
+
+
+def _smaller(schedule: Schedule) -> Iterator[Schedule]:
+    """Schedules that are a little simpler, the simplest first."""
+    for number in range(len(schedule.strikes)):
+        yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
+    for name, least in (
+        ("turns", 0),
+        ("tables", 1),
+        ("partitions", 1),
+        ("depth", 1),
+        ("group", 1),
+        ("trouble", 0),
+        ("flaky", 0),
+    ):
+        value = getattr(schedule, name)
+        for smaller in dict.fromkeys((least, (least + value) // 2, value - 1)):
+            if least <= smaller < value:
+                yield replace(schedule, **{name: smaller})
+    if schedule.opaque:
+        yield replace(schedule, opaque=False)
+    if schedule.external:
+        yield replace(schedule, external=False)
+    if schedule.spark:
+        yield replace(schedule, spark=False)
+
+
+def story(found: Found) -> str:
+    """A violation in words: the smallest schedule, what strikes in it, and every step of it."""
+    with quiet():
+        return _told(found, shrunk(found))
+
+
+def _told(found: Found, small: Found) -> str:
+    schedule = small.schedule
+    strikes = ", ".join(f"{one.kind} at step {one.step}" for one in schedule.strikes) or "none"
+    head = [
+        f"seed {schedule.seed}, schedule {schedule.index}: {found.what}",
+        f"made smaller: {small.what}",
+        f"  {'opaque' if schedule.opaque else 'transactional'} spout, {schedule.partitions} partitions, "
+        f"{schedule.tables} tables{' (the last by Spark)' if schedule.spark else ''}, depth {schedule.depth}, "
+        f"group {schedule.group}, {schedule.turns} turns",
+        f"  strikes: {strikes}",
+    ]
+    return "\n".join([*head, *(f"  {line}" for line in trace(schedule))])

@@ -1,0 +1,293 @@
+"""What goes wrong, or is asked for, between the steps of a simulated world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txstorm.coordinator import events as ev
+from txstorm.ledger.paths import CURRTX, DROPPED, TABLES
+from txstorm.simulation import schedule as kinds
+from txstorm.simulation.damage import damage, refused
+from txstorm.simulation.expected import Violation
+from txstorm.simulation.operating import name_last, take_back
+from txstorm.simulation.process import Process
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import SINK, STATE
+
+if TYPE_CHECKING:
+    from txstorm.simulation.world import World
+
+
+REWIND_STEPS = 80
+"""About as many as a rewind has."""
+
+TAKING_OVER = 30
+"""About as many as it takes to take over."""
+
+FIRST = TableRef(SINK, "out").uri
+"""A table that stays."""
+
+MOST_TABLES = 6
+"""Of all that a world ever has."""
+
+DRAINS = 20
+"""More rounds than a stopping coordinator needs for the transactions that are in flight."""
+
+
+def rival(world: World) -> None:
+    """The leader loses its lease unseen, and another one leads beside it.
+
+    Often one of them has just written files that have no place yet, and the other one sweeps: the second as it is
+    stopped, or the first, which fell asleep in the middle of that.
+    """
+    first = world.leader()
+    if first is None or world.schedule.external:
+        return
+    who = world.below(3)
+    if who == 0:
+        _keep_up_now(world, first)
+    if who == 2:
+        world.arm(1, kinds.PAUSE_AFTER)  # as soon as it has raised the epoch
+    world.count(kinds.RIVAL, "a second coordinator")
+    second = world.start()
+    if who == 2 and first in world.processes:
+        world.count(kinds.SAVEPOINT, f"{first} makes a savepoint")
+        world.act(first, name_last)
+    if who == 0:
+        _stop(world, second)
+    if who == 1:
+        _keep_up_now(world, second)
+        if first in world.processes and first.group is None:
+            world.count(kinds.SWEEP, f"{first} sweeps")
+            world.act(first, Process.sweep)
+
+
+def lose_lease(world: World) -> None:
+    """The leader loses its lease, and nobody has it."""
+    if world.leader() is not None and not world.schedule.external:
+        world.count(kinds.LEASE, "the lease is lost")
+        world.entries.holder = None
+
+
+def unlikely(world: World, process: Process) -> None:
+    """A batch or a committer fails, an answer comes late or twice, upkeep begins, or what nothing needs is removed."""
+    which = world.below(6)
+    if which == 0 and process.jobs:
+        world.count(kinds.BATCH, f"a batch of {process} fails")
+        process.fail(world.below(8), resume=world.below(3) > 0, emitted=world.below(2) > 0)
+    elif which == 1 and process.group is not None:
+        world.count(kinds.COMMIT_FAILS, f"a committer of {process} fails")
+        process.commit(world.below(len(process.group.txids)))
+    elif which == 3 and process.group is None:
+        world.count(kinds.SWEEP, f"{process} sweeps")
+        process.sweep()
+    elif which > 3:
+        _keep_up(world, process, compact=which > 4)
+    elif which == 2 and process.jobs and world.below(2):
+        process.lie(world.below(8))
+    elif process.dead or process.ready:
+        world.count(kinds.STALE, f"{process} gets a late event")
+        process.stale(world.below(len(process.dead) + len(process.ready)), world.below(3))
+
+
+def deploy(world: World) -> None:
+    """The code gets one table more, or loses one, maybe both in turn; who leads is mostly stopped for it, or asleep.
+
+    A start that is not told to drop what its code lacks is refused, and has written nothing.
+    """
+    for _ in range(1 + world.below(3)):
+        process = world.leader()
+        if process is not None and not process.busy and (world.schedule.external or world.below(3)):
+            world.ended(process, "is stopped")
+        if world.schedule.external and world.processes:
+            return  # one coordinator at a time
+        before = world.code, world.drop
+        goes = [uri for uri in world.code if uri != FIRST and not uri.startswith(f"{STATE}/")]
+        if goes and world.below(2):
+            _drop(world, goes[world.below(len(goes))])
+        elif len(world.tables) < MOST_TABLES:
+            world.add()
+            world.count(kinds.ADDED, f"the code has {world.code[-1]}")
+        if world.below(2):
+            world.arm(TAKING_OVER)
+        if world.start() not in world.processes and world.below(2):
+            _roll_back(world, *before)
+        if world.below(2):
+            _commit_more(world)
+    if world.below(3) == 0:
+        rewind(world)
+
+
+def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> None:
+    """Who began with other code is dead, and has not recorded what is new: the former `code` leads for a while."""
+    at = world.entries.at
+    tables, dropped = (world.values.decode(at[one].value, "") if one in at else {} for one in (TABLES, DROPPED))
+    if set(tables) <= set(code) and not dropped.get("tables", {}).keys() - drop:
+        now = world.code, world.drop
+        world.code, world.drop = code, drop
+        _commit_more(world)
+        for process in list(world.processes):
+            if not process.busy:
+                world.ended(process, "is stopped")
+        world.code, world.drop = now
+        if not world.processes:
+            world.start()
+
+
+def _commit_more(world: World) -> None:
+    world.more()
+    process = world.leader() or (None if world.processes else world.start())
+    if process is not None and process in world.processes and not process.busy:
+        world.act(process, Process.work_off)
+
+
+def _drop(world: World, gone: str) -> None:
+    world.code = tuple(uri for uri in world.code if uri.partition("/")[2] != gone.partition("/")[2])
+    if world.below(2):
+        refused(world, f"the code has no {gone} any more")
+    world.count(kinds.DROPPED, f"{gone} is to be dropped")
+    world.drop |= {gone}
+
+
+def go_away(world: World) -> None:
+    """A partition of the source goes away, or comes back."""
+    world.count(kinds.AWAY, "a partition goes away, or comes back")
+    world.away ^= {world.below(world.schedule.partitions)}
+    world.news += 1
+
+
+def jump(world: World) -> None:
+    """The wall clock jumps, also back."""
+    world.count(kinds.CLOCK, "the clock jumps")
+    world.now = max(0, world.now + world.below(2000) - 1000)
+
+
+def rewind(world: World) -> None:
+    """The operator stops what runs and rewinds; a coordinator that was only paused may be left.
+
+    Often it has just written files that have no place yet, and wakes up in the middle of the rewind.
+    """
+    if world.schedule.external or world.entries.at.get(CURRTX) is None:
+        return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
+    process = world.leader()
+    asleep = process is not None and not process.busy and world.below(3) == 0
+    if asleep and process is not None:
+        _keep_up_now(world, process)
+    elif process is not None and not process.busy:
+        world.ended(process, "is stopped")
+    operator = world.process("rewind")
+    world.entries.holder = None
+    world.count(kinds.REWIND, f"{operator} starts")
+    if not asleep and world.below(2):
+        world.arm(REWIND_STEPS)
+    share = world.draw()
+    world.act(operator, lambda one: take_back(one, share, asleep=asleep))
+    if operator in world.processes:
+        world.ended(operator, "is done")
+
+
+def back_and_forth(world: World) -> None:
+    """What comes is committed and the state brought up to date, then the operator rewinds; and all of that again.
+
+    So a rewind meets versions of the state that an earlier one has taken back, and others that come back.
+    """
+    if world.schedule.tables == 1 or world.schedule.external:
+        return  # there is no state
+    for _ in range(2 + world.below(2)):
+        for _ in range(1 + world.below(3)):
+            world.more()
+            process = world.leader() or world.start()
+            if process in world.processes:
+                world.count(kinds.COMPACTION, f"{process} commits what there is, and a compaction")
+                world.act(process, _compacted)
+        for stored in world.tables.values():
+            if stored.versions and world.below(3) == 0:
+                stored.foreign()
+        rewind(world)
+
+
+def _compacted(process: Process) -> None:
+    process.work_off()
+    if process.begin_upkeep(compact=True):
+        process.end_upkeep()
+
+
+def _keep_up_now(world: World, process: Process) -> None:
+    """The same, by a process that need not be there any more."""
+    if process in world.processes:
+        world.act(process, lambda one: _keep_up(world, one, compact=world.below(2) > 0))
+
+
+def _keep_up(world: World, process: Process, *, compact: bool) -> None:
+    """Files of a compaction, or of gathering small ones, are written, as there is need; they get their place later."""
+    for this in (compact, not compact):
+        if process.begin_upkeep(compact=this):
+            world.count(kinds.COMPACTION if this else kinds.GATHERING, f"{process} writes files")
+            return
+
+
+def savepoint(world: World) -> None:
+    """The last committed transaction is named."""
+    process = world.processes[world.below(len(world.processes))] if world.processes else None
+    if process is not None:
+        world.count(kinds.SAVEPOINT, f"{process} makes a savepoint")
+        world.act(process, name_last)
+
+
+def stop(world: World) -> None:
+    """A clean stop of who leads."""
+    process = world.leader()
+    if process is not None:
+        _stop(world, process)
+
+
+def deactivate(world: World) -> None:
+    """Who leads is to begin no new transaction, or may do so again."""
+    process = world.leader()
+    if process is not None:
+        world.count(kinds.INACTIVE, f"{process} is {'de' if process.starts else ''}activated")
+        world.act(process, lambda one: one.activate(active=not one.starts))
+
+
+def _stop(world: World, process: Process) -> None:
+    """The group that is committing is finished, the history flushed, files swept; whether it leads or not."""
+    if process not in world.processes:
+        return
+    drains, in_vain = world.below(3) == 0, world.below(3) == 0
+
+    def end(process: Process) -> None:
+        process.starts, process.goes_on = False, drains
+        begun = process.state.started
+        process.feed(ev.Stopping(drain=drains))
+        if drains:
+            _drain(process, begun)
+        if process.group is not None:
+            process.commit(world.below(len(process.group.txids)) if in_vain else None)
+        if not process.state.stopped:
+            raise Violation(7, f"{process} has stopped, but for its state: {process.state}")
+        process.books.check_lease()
+        process.flush_history()
+        process.books.check_lease()
+        process.sweep()
+
+    world.count(kinds.STOP, f"{process} is to stop")
+    world.act(process, end)
+    if process in world.processes:
+        world.ended(process, "has stopped")
+
+
+def _drain(process: Process, begun: int) -> None:
+    """All that was `begun` is committed: every round commits a group, or makes an end of what keeps it."""
+    for _ in range(DRAINS):
+        if process.state.stopped:
+            break
+        process.work_off()
+    if process.state.currtx < begun:
+        raise Violation(7, f"{process} does not commit what is begun, up to txid {begun - 1}: {process.state}")
+
+
+TROUBLE = (
+    *(rival, rival, lose_lease, go_away, jump, savepoint, stop, deactivate, damage),
+    *(rewind, rewind, rewind, back_and_forth),
+    *(deploy, deploy),
+)

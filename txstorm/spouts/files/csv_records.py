@@ -1,0 +1,152 @@
+"""The CSV format of the file spout: records are found by their quotes, and parsed by Arrow."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from txstorm.api.output import Collector
+from txstorm.errors import SpoutError
+from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, shown, without_blanks
+
+
+@dataclass(frozen=True)
+class CsvFormat(SkippingBlanks):
+    """Comma-separated values as in RFC 4180; values are text unless `types` says otherwise.
+
+    Attributes:
+        columns: all columns of the files, in order; `fields` are those emitted.
+        types: column → Arrow type; an empty value of such a column is None.
+        delimiter: one ASCII character.
+        header: every file begins with a record of the names of its columns.
+    """
+
+    columns: tuple[str, ...] = ()
+    types: Mapping[str, pa.DataType] = field(default_factory=dict, hash=False)
+    delimiter: str = ","
+    header: bool = True
+
+    def boundaries(self, data: bytes, *, final: bool) -> Offsets:
+        """Line ends outside quotes; a quote that is never closed takes its own line only.
+
+        A quote opens a quoted value at the beginning of the value and nowhere else, as Arrow's reader has it.
+        """
+        bytes_ = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(bytes_ == 10) + 1
+        if b'"' in data:
+            quotes = np.flatnonzero(bytes_ == 34)
+            before = bytes_[np.maximum(quotes[::2] - 1, 0)]
+            usual = np.isin(before, np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (quotes[::2] == 0)
+            if usual.all() and not (final and len(quotes) % 2):
+                ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
+            else:
+                ends = self._scanned(data, ends, final=final)
+        return without_blanks(data, ends)
+
+    def _scanned(self, data: bytes, lines: Offsets, *, final: bool) -> Offsets:
+        """The same, value by value in the records that have quotes; `lines`: where the lines end."""
+        found: list[Offsets] = []
+        start = 0
+        while True:
+            quote = data.find(b'"', start)
+            line = max(start, data.rfind(b"\n", start, quote) + 1) if quote >= 0 else len(data)
+            found.append(lines[np.searchsorted(lines, start, "right") : np.searchsorted(lines, line, "right")])
+            if quote < 0:
+                return np.concatenate(found)
+            stop = self._record_end(data, line)
+            if stop is None and final:
+                stop = data.find(b"\n", line) + 1
+            if not stop:
+                return np.concatenate(found)
+            found.append(np.array([stop], np.int64))
+            start = stop
+
+    def _record_end(self, data: bytes, start: int) -> int | None:
+        """Behind the line end of the record at `start`; 0 when there is none yet, None while a quote is open."""
+        ends = re.compile(b"[\r\n%s]" % re.escape(self.delimiter.encode()))
+        while True:
+            while data[start : start + 1] == b'"':  # a quoted value, and after "" the rest of it
+                start = data.find(b'"', start + 1) + 1
+                if not start:
+                    return None
+            end = ends.search(data, start)
+            if end is None:
+                return 0
+            if end.group() == b"\n":
+                return end.end()
+            start = end.end()
+
+    def start(self, path: str) -> int:
+        """After the byte order mark and the header, which must name the columns."""
+        start, columns = csv_header(path, self.delimiter) if self.header else (super().start(path), self.columns)
+        if columns not in ((), self.columns):
+            msg = f"file spout: {path}: expected the header {list(self.columns)}, got {list(columns)}"
+            raise SpoutError(msg + "; all files need the same")
+        return start
+
+    def probe(self, path: str) -> None:
+        """Raises `SpoutError` unless `path` is text and has the header."""
+        super().probe(path)
+        self.start(path)
+
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        """Emit columns, parsed by Arrow."""
+        try:
+            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data)))
+        except pa.ArrowInvalid as error:
+            raise Undecodable(f"{self._said(error)}: {shown(data)}", "mend the file or the types") from None
+        if self._is_open(data):
+            raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "mend the file")
+        if len(table) != rows:
+            why = f"expected {rows} records, parsed {len(table)}: a lone carriage return in a value is not quoted"
+            raise Undecodable(f"{why}: {shown(data)}", "quote the value")
+        collector.emit_batch(table)
+
+    def _is_open(self, data: bytes) -> bool:
+        """Whether a quote in the last line of `data` is never closed; Arrow takes the rest for its value."""
+        lines = data.rstrip(b"\r\n") + b"\n"
+        last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
+        if b'"' not in last or self._record_end(last, 0) is not None:
+            return False
+        ends = self.boundaries(lines, final=False)
+        return not len(ends) or ends[-1] < len(lines)
+
+    def _said(self, error: pa.ArrowInvalid) -> str:
+        """Arrow's message, with the name of the column instead of its number, and without the row."""
+        text = re.sub(r"(CSV parse error: )?Row #\d+: ", "", str(error)).partition("\n")[0]
+        wrong = re.match(r"Expected \d+ columns, got \d+", text)
+        if wrong is not None:
+            return wrong[0]
+        return re.sub(r"In CSV column #(\d+)", lambda found: f"column {self.columns[int(found[1])]!r}", text)
+
+    def _options(self, size: int) -> Iterable[Any]:
+        types = {name: self.types.get(name, pa.string()) for name in self.columns}
+        return (
+            pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
+            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            pa_csv.ConvertOptions(
+                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(self.fields)
+            ),
+        )
+
+
+def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
+    """Where the header of `path` ends, and its names; no names when the file is empty."""
+    plain = CsvFormat((), header=False)
+    block = plain.block(path, 0)
+    if not len(block.ends):
+        return block.start, ()
+    end = int(block.ends[0])
+    text = bytes(block.raw(block.start, end)).decode("utf-8", "replace").strip("\r\n")
+    names = tuple(next(csv.reader([text], delimiter=delimiter)))
+    if len(set(names)) < len(names) or not all(names):
+        msg = f"file spout: {path}: the header {list(names)} has a name twice or an empty one; mend it"
+        raise SpoutError(msg)
+    return end, names

@@ -1,0 +1,319 @@
+"""Formats whose records are lines of bytes: text and JSON-lines, and what they share with CSV; ranges are bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txstorm.api.output import Collector
+from txstorm.errors import SpoutError
+from txstorm.spouts.files.listing import unreadable
+from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
+
+Offsets = npt.NDArray[np.int64]
+READ_BYTES = 1 << 20
+LARGEST_RECORD = 1 << 30
+_BOM = b"\xef\xbb\xbf"
+_MAGIC = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+
+
+def read_range(path: str, start: int, size: int) -> bytes:
+    """At most `size` bytes of `path` from `start` on; raises `SpoutError` when the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(size)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """What the three formats share: finding records, reading a range again, UTF-8.
+
+    Attributes:
+        fields: names of the fields.
+        errors: ``strict``: bytes that are not UTF-8 are an error; ``replace``: they become U+FFFD.
+    """
+
+    fields: tuple[str, ...]
+    errors: str = "strict"
+
+    def probe(self, path: str) -> None:
+        """Raises `SpoutError` when `path` cannot be read or is plainly of another format."""
+        head = read_range(path, 0, 4)
+        for magic, kind in _MAGIC.items():
+            if head.startswith(magic):
+                msg = f"file spout: {path} holds {kind} data, expected lines of text; unpack it or give its format="
+                raise SpoutError(msg)
+
+    def block(self, path: str, offset: int) -> Block:
+        """The records from `offset` on, as far as one read goes; more when not one whole record fits."""
+        start = offset or self.start(path)
+        size = READ_BYTES
+        data = read_range(path, start, size)
+        if not data:
+            _require(path, start)
+        ends = self.boundaries(data, final=len(data) < size)
+        while not len(ends) and len(data) == size:
+            size = _doubled(path, start, size)
+            data = read_range(path, start, size)
+            ends = self.boundaries(data, final=len(data) < size)
+        tail = data[ends[-1] if len(ends) else 0 :] if len(data) < size else b""
+        open_ended = self.is_record(tail)
+        if open_ended:
+            ends = np.append(ends, len(data))
+        view = memoryview(data)
+        return Block(
+            path, start, ends + start, start + len(data), open_ended, 1.0, lambda a, b: view[a - start : b - start]
+        )
+
+    def start(self, path: str) -> int:
+        """Where the first record of `path` begins: after a byte order mark."""
+        return len(_BOM) if read_range(path, 0, len(_BOM)) == _BOM else 0
+
+    def resume(self, path: str, offset: int) -> int:
+        """Where the next record begins after one without a line end: `offset`, or after the line end that came.
+
+        Raises:
+            SpoutError: the file grew inside that line.
+        """
+        more = read_range(path, offset, 2)
+        if not more:
+            return offset
+        if more.startswith((b"\n", b"\r\n")):
+            return offset + more.index(b"\n") + 1
+        msg = (
+            f"file spout: {path} grew inside its last line, which had no line end and was read up to {offset}; "
+            "end every line before the spout sees it (write elsewhere, then rename)"
+        )
+        raise SpoutError(msg)
+
+    def extent(self, path: str, size: int) -> int:
+        """The offset at the end of a file of `size` bytes."""
+        return size
+
+    def boundaries(self, data: bytes, *, final: bool) -> Offsets:
+        """Where the records end that end in `data`, which begins with a record; `final`: the file ends with it."""
+        return np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
+
+    def is_record(self, tail: bytes) -> bool:
+        """Whether `tail`, what follows the last line end of the file, is a record."""
+        return bool(tail)
+
+    def emit(self, segment: Segment, collector: Collector) -> None:
+        """Read `segment` again, check that it is what was planned, and emit its records; bad ones are refused."""
+        size = segment.stop - segment.start
+        data = read_range(segment.file, segment.start, size)
+        if len(data) < size:
+            how = f"expected {size} bytes, got {len(data)}"
+            raise segment.changed(how)
+        segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
+        try:
+            self._decode(data, segment.rows, collector)
+        except Undecodable:
+            self._emit_good(data, segment, collector)
+
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        """Emit the `rows` records of `data`, which is valid UTF-8; all, or none: raises `Undecodable`."""
+        raise NotImplementedError
+
+    def _decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        self.decode(self._utf8(data), rows, collector)
+
+    def _emit_good(self, data: bytes, segment: Segment, collector: Collector) -> None:
+        """Emit the records of `data` in their order; those that cannot be decoded alone are refused.
+
+        Halved down to them: what is good is still decoded in large pieces.
+        """
+        ends = [int(end) for end in self.boundaries(data, final=True)]
+        if self.is_record(data[ends[-1] if ends else 0 :]):
+            ends.append(len(data))
+        before = _lines_before(segment)
+        waiting = [(0, len(ends))]
+        while waiting:
+            first, last = waiting.pop()
+            start = ends[first - 1] if first else 0
+            piece = data[start : ends[last - 1]]
+            try:
+                self._decode(piece, last - first, collector)
+            except Undecodable as fault:
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    waiting += [(middle, last), (first, middle)]
+                else:
+                    start += len(piece) - len(piece.lstrip(b"\r\n"))
+                    line = None if before is None else before + data.count(b"\n", 0, start) + 1
+                    at = Place(segment.file, segment.start + start, segment.start + ends[first], line)
+                    collector.refuse(fault.error(at), at.described(piece))
+
+    def _utf8(self, data: bytes) -> bytes:
+        if data.isascii():
+            return data
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self.errors == "replace":
+                return data.decode("utf-8", "replace").encode("utf-8")
+            why = f"byte {data[error.start]:#04x} (number {error.start + 1} of the record) is not UTF-8"
+            raise Undecodable(why, "convert the file, or read it with errors='replace'") from None
+        return data
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one record is.
+
+    Attributes:
+        start: the offset of its first byte.
+        stop: behind its last one.
+        line: its number in the file; None beyond `COUNTED`.
+    """
+
+    file: str
+    start: int
+    stop: int
+    line: int | None = None
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f", line {self.line}"
+        return f"{self.file}{line} (bytes {self.start}-{self.stop})"
+
+    def described(self, data: bytes) -> dict[str, Any]:
+        """The record as a dead letter describes it; bytes that are no UTF-8 are escaped."""
+        text = data.strip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
+        return {"file": self.file, "line": self.line, "from": self.start, "to": self.stop, "text": text}
+
+
+class Undecodable(Exception):
+    """Bytes that are no record, or hold one that is none.
+
+    Args:
+        why: what is wrong with them.
+        cure: what to do about it.
+    """
+
+    def __init__(self, why: str, cure: str) -> None:
+        super().__init__(why)
+        self._cure = cure
+
+    def error(self, place: Place) -> SpoutError:
+        """As the error of one record, which is all of the bytes."""
+        return SpoutError(f"file spout: {place}: {self}; {self._cure}, or {LEAVE_OUT}")
+
+
+LEAVE_OUT = "set on_error='dead_letter' to leave such records out"
+SHOWN = 80
+KEPT = 64 * 1024
+"""Bytes of a record that are kept in a dead letter."""
+COUNTED = 64 << 20
+"""How far into a file lines are counted, to say the number of one."""
+
+
+def _lines_before(segment: Segment) -> int | None:
+    return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+
+
+def shown(data: bytes) -> str:
+    """The beginning of a record, for messages."""
+    text = data.strip(b"\r\n").decode("utf-8", "replace")
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+@dataclass(frozen=True)
+class TextFormat(LineFormat):
+    """One record a line; blank lines are records."""
+
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        """Emit one column, made from the bytes without touching a single line."""
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        if len(ends) < rows:
+            ends = np.append(ends, len(data))
+        offsets = np.zeros(len(ends) + 1, np.int32)
+        offsets[1:] = ends - np.arange(len(ends))
+        buffers = pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))
+        column = pa.StringArray.from_buffers(len(ends), *buffers)
+        collector.emit_batch(pa.RecordBatch.from_arrays([column], names=list(self.fields)))
+
+
+@dataclass(frozen=True)
+class SkippingBlanks(LineFormat):
+    """Formats in which a blank line is no record."""
+
+    def boundaries(self, data: bytes, *, final: bool) -> Offsets:
+        """Line ends that are not those of blank lines."""
+        return without_blanks(data, super().boundaries(data, final=final))
+
+    def is_record(self, tail: bytes) -> bool:
+        """Whether more than line ends is left."""
+        return bool(tail.strip(b"\r\n"))
+
+
+@dataclass(frozen=True)
+class JsonLinesFormat(SkippingBlanks):
+    """One JSON object a line; a key that is missing gives None."""
+
+    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
+        """Emit one tuple a line."""
+        lines = data.decode("utf-8").split("\n")
+        records = [_json_object(line) for line in lines if line and line != "\r"]
+        for record in records:
+            collector.emit(*[record.get(name) for name in self.fields])
+
+
+def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
+    """The keys of the first record of `path`, in their order; None when it has no record."""
+    block = JsonLinesFormat((), errors).block(path, 0)
+    if not len(block.ends):
+        return None
+    end = int(block.ends[0])
+    first = bytes(block.raw(block.start, end)).decode("utf-8", "replace")
+    try:
+        return tuple(_json_object(first.strip("\r\n")))
+    except Undecodable as fault:
+        raise fault.error(Place(path, block.start, end)) from None
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        wrong = None if isinstance(record, dict) else f"expected an object, got {type(record).__name__}"
+    except (ValueError, RecursionError) as error:
+        wrong = str(error)
+    if wrong is not None:
+        raise Undecodable(f"no JSON record: {wrong}: {shown(line.encode('utf-8'))}", "mend the file")
+    return record  # type: ignore[no-any-return]
+
+
+def without_blanks(data: bytes, ends: Offsets) -> Offsets:
+    """`ends` of records in `data` without those of blank lines, which belong to the record behind them then."""
+    starts = np.concatenate(([0], ends[:-1]))[: len(ends)]
+    length = ends - starts
+    if not len(ends) or length.min() > 2:
+        return ends
+    carriage = np.frombuffer(data, np.uint8)[starts] == 13
+    kept: Offsets = ends[(length > 2) | ((length == 2) & ~carriage)]
+    return kept
+
+
+def _require(path: str, offset: int) -> None:
+    size = os.stat(path).st_size
+    if size < offset:
+        msg = f"file spout: {path} shrank: expected the {offset} bytes that were read, got {size}; put it back"
+        raise SpoutError(msg)
+
+
+def _doubled(path: str, start: int, size: int) -> int:
+    if size >= LARGEST_RECORD:
+        msg = f"file spout: {path}: the record at offset {start} has no end within {size} bytes; is its format right?"
+        raise SpoutError(msg)
+    return size * 2

@@ -1,0 +1,191 @@
+"""Which files a file spout reads, in the order of their names, and what must not happen to them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from urllib.parse import unquote, urlsplit
+
+from txstorm.errors import SpoutError
+from txstorm.spouts.files.ranges import Position, extend_trail
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def absolute(paths: Paths) -> tuple[str, ...]:
+    """The paths and globs as absolute local ones.
+
+    Raises:
+        SpoutError: there is none, or one is not local.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        msg = "file spout: no path given; name a file, a glob such as 'books/*.txt', or a list of them"
+        raise SpoutError(msg)
+    return tuple(_local(os.fspath(path)) for path in given)
+
+
+def _local(path: str) -> str:
+    if not isinstance(path, str) or not path or "\0" in path:
+        msg = f"file spout: {path!r} is no path; name a file or a glob"
+        raise SpoutError(msg)
+    parts = urlsplit(path)
+    if "://" not in path:
+        return os.path.abspath(path)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        msg = f"file spout: {path!r} is not local; only local paths and file:///... are read, copy it here first"
+        raise SpoutError(msg)
+    return os.path.abspath(unquote(path[len("file://") + len(parts.netloc) :]))
+
+
+def expand(paths: Iterable[str]) -> dict[str, int]:
+    """The files now behind `paths`: name → size in bytes, in the order of their names.
+
+    Raises:
+        SpoutError: a path is missing or a directory, or a glob matches nothing.
+    """
+    return dict(sorted((name, _size(name)) for name in {name for path in paths for name in _matches(path)}))
+
+
+def _matches(path: str) -> list[str]:
+    # A file whose name has glob characters in it is meant itself.
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    found = glob.glob(path, recursive=True)
+    if not found:
+        msg = f"file spout: no file matches {path!r}; check the path, it is relative to the directory of the start"
+        raise SpoutError(msg)
+    return found
+
+
+def check_named(paths: tuple[str, ...], name: str) -> None:
+    """Raise `SpoutError` unless `paths` name the file `name`, which was recorded: a ledger does not choose files."""
+    if not _is_named(paths, name):
+        msg = (
+            f"file spout: expected a recorded file that its paths name ({', '.join(paths)}), got {name!r}; use the "
+            "paths that the transaction was planned with (relative ones begin at the directory of the start)"
+        )
+        raise SpoutError(msg)
+
+
+@lru_cache(maxsize=4096)
+def _is_named(paths: tuple[str, ...], name: str) -> bool:
+    """Whether `name` is one of `paths`, or matches a glob among them; the file need not be there."""
+    if name in paths:
+        return True
+    parts = tuple(name.split(os.sep))
+    return name == os.path.normpath(name) and any(_fits(tuple(path.split(os.sep)), parts) for path in paths)
+
+
+def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Whether `glob` would find a file with these `parts` in its path."""
+    if not pattern or not parts:
+        return pattern in ((), ("**",)) and not parts
+    head, rest = pattern[0], pattern[1:]
+    if head == "**":
+        return _fits(rest, parts) or (not parts[0].startswith(".") and _fits(pattern, parts[1:]))
+    hidden = parts[0].startswith(".") and not head.startswith(".")
+    return not hidden and fnmatchcase(parts[0], head) and _fits(rest, parts[1:])
+
+
+def _size(name: str) -> int:
+    try:
+        status = os.stat(name)
+    except OSError as error:
+        raise unreadable(name, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        msg = f"file spout: {name} is {kind}, expected a file; name the files, for example {name}/*"
+        raise SpoutError(msg)
+    return status.st_size
+
+
+def unreadable(name: str, error: OSError) -> SpoutError:
+    """The error for a file that cannot be opened."""
+    why = error.strerror or error
+    return SpoutError(f"file spout: {name} cannot be read: {why}; check that it exists, and its mode")
+
+
+class Listing:
+    """The files in order; listed again when all that is known is read.
+
+    Everything before the position has been read and must stay as it was: a file that appears there would never be
+    read, and one that vanishes or grows there could not be read again.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._known: list[str] | None = None
+        self._read: dict[str, int] = {}
+
+    def following(self, position: Position, size: int) -> Position | None:
+        """The beginning of the file after that of `position`, whose end is at `size` bytes; None when it is the last.
+
+        Raises:
+            SpoutError: files before the position are not what they were.
+        """
+        name = self._after(position)
+        if name is None:
+            self.refresh(position)
+            name = self._after(position)
+        if name is None:
+            return None
+        if position.file is not None:
+            self._read[position.file] = size
+        return position.moved(name, size)
+
+    def refresh(self, position: Position) -> None:
+        """List again, and compare what lies before `position` with what was read."""
+        now = expand(self._paths)
+        if position.file is not None:
+            self._check(position, now)
+        self._known = list(now)
+
+    def ensure(self, position: Position) -> None:
+        """List once before the first use of `position`."""
+        if self._known is None:
+            self.refresh(position)
+
+    def _after(self, position: Position) -> str | None:
+        names = self._known or []
+        index = 0 if position.file is None else bisect_right(names, position.file)
+        return names[index] if index < len(names) else None
+
+    def _check(self, position: Position, now: dict[str, int]) -> None:
+        current = position.file or ""
+        if current not in now:
+            msg = f"file spout: {current} vanished, it was read up to {position.offset}; put it back"
+            raise SpoutError(msg)
+        before = {name: size for name, size in now.items() if name < current}
+        trail = ""
+        for name, size in before.items():
+            trail = extend_trail(trail, name, size)
+        if len(before) != position.behind or trail != position.trail:
+            raise self._misplaced(position, before)
+        self._read = before
+
+    def _misplaced(self, position: Position, before: dict[str, int]) -> SpoutError:
+        read = {name: size for name, size in self._read.items() if name < (position.file or "")}
+        if len(read) == position.behind:
+            what = _difference(read, before)
+        else:
+            newest = sorted(before, key=os.path.getmtime, reverse=True)[:3]
+            what = f"expected the {position.behind} file(s) that were read, got {len(before)}, of other names or sizes"
+            what += f"; changed last: {', '.join(newest)}" if newest else ""
+        return SpoutError(
+            f"file spout: files before {position.file}, which is being read, are not those that were read: {what}; "
+            "new files must sort after all that was read, and files that were read must stay as they are"
+        )
+
+
+def _difference(read: dict[str, int], now: dict[str, int]) -> str:
+    said = [f"{name} appeared" for name in sorted(now.keys() - read.keys())]
+    said += [f"{name} vanished" for name in sorted(read.keys() - now.keys())]
+    both = sorted(name for name in read.keys() & now.keys() if read[name] != now[name])
+    said += [f"{name} had {read[name]} bytes when it was read and has {now[name]}" for name in both]
+    return ", ".join(said[:5]) + (f" and {len(said) - 5} more" if len(said) > 5 else "")

@@ -1,0 +1,232 @@
+"""Parquet files; ranges are rows, and the digest of a range covers the bytes of the row groups it touches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from txstorm.api.output import Collector
+from txstorm.errors import SpoutError
+from txstorm.spouts.files.lines import KEPT, LEAVE_OUT, SHOWN, read_range
+from txstorm.spouts.files.listing import unreadable
+from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group: its number, the rows [start, stop) it holds, and the bytes it lies in."""
+
+    number: int
+    start: int
+    stop: int
+    first_byte: int
+    last_byte: int
+
+    def touches(self, segment: Segment) -> bool:
+        """Whether rows of it are in `segment`."""
+        return self.start < segment.stop and segment.start < self.stop
+
+
+class _Read:
+    """A row group as it was when it was first needed: digested at once, decoded when its rows are asked for."""
+
+    def __init__(self, path: str, group: RowGroup, fields: tuple[str, ...]) -> None:
+        self.digest = _digest(path, group)
+        self._path, self._group, self._fields = path, group, list(fields)
+        self._rows: pa.Table | None = None
+
+    def rows(self) -> pa.Table:
+        if self._rows is None:
+            self._rows = self._decoded().select(self._fields)
+        return self._rows
+
+    def _decoded(self) -> pa.Table:
+        file = parquet_file(self._path)
+        try:
+            return file.read_row_group(self._group.number, columns=self._fields, use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            msg = f"file spout: {self._path}: row group {self._group.number} cannot be decoded: {error}; mend the file"
+            raise SpoutError(msg) from None
+
+
+@dataclass(frozen=True)
+class ParquetFormat:
+    """Columns as Arrow, by row ranges.
+
+    Attributes:
+        fields: the columns emitted.
+        schema: of all columns of the files.
+    """
+
+    fields: tuple[str, ...]
+    schema: pa.Schema
+    _last: dict[tuple[str, RowGroup], _Read] = field(default_factory=dict, compare=False, repr=False)
+
+    def probe(self, path: str) -> None:
+        """Raises `SpoutError` unless `path` is a Parquet file with the schema."""
+        self._row_groups(path)
+
+    def block(self, path: str, offset: int) -> Block:
+        """The row group that holds row `offset`."""
+        group = next((one for one in self._row_groups(path) if offset < one.stop), None)
+        if group is None:
+            self._require(path, offset)
+            return Block(path, offset, np.empty(0, np.int64), _size(path), False, 1.0, _token(""))
+        ends = np.arange(group.start + 1, group.stop + 1)
+        width = (group.last_byte - group.first_byte) / len(ends)
+        return Block(path, group.start, ends, _size(path), False, width, _token(_digest(path, group)))
+
+    def _require(self, path: str, offset: int) -> None:
+        rows = self.extent(path, 0)
+        if rows < offset:
+            msg = f"file spout: {path} shrank: expected the {offset} rows that were read, got {rows}; put it back"
+            raise SpoutError(msg)
+
+    def resume(self, path: str, offset: int) -> int:
+        """Rows are never open: the same `offset`."""
+        return offset
+
+    def extent(self, path: str, size: int) -> int:
+        """The number of rows."""
+        return int(parquet_file(path).metadata.num_rows)
+
+    def emit(self, segment: Segment, collector: Collector) -> None:
+        """Read `segment` again, check that it is what was planned, and emit its rows."""
+        touched = [group for group in self._row_groups(segment.file) if group.touches(segment)]
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        for group in touched:
+            token = _token(self._cached(segment.file, group).digest)
+            digest.update(token(max(segment.start, group.start), min(segment.stop, group.stop)))
+        segment.verify(digest.hexdigest())
+        for group in touched:
+            rows = self._cached(segment.file, group).rows()
+            start, stop = max(segment.start, group.start), min(segment.stop, group.stop)
+            _emit_rows(rows.slice(start - group.start, stop - start), segment.file, start, collector)
+
+    def _cached(self, path: str, group: RowGroup) -> _Read:
+        # The txids of a pack take neighbouring ranges of one row group, which can only be read as a whole.
+        read = self._last.get((path, group))
+        if read is None:
+            read = _Read(path, group, self.fields)
+            self._last.clear()
+            self._last[path, group] = read
+        return read
+
+    def _row_groups(self, path: str) -> Iterator[RowGroup]:
+        file = parquet_file(path)
+        if not file.schema_arrow.equals(self.schema):
+            msg = f"file spout: {path}: expected the columns {_shown(self.schema)}, got {_shown(file.schema_arrow)}"
+            raise SpoutError(msg + "; all files need the same")
+        return _row_groups(file.metadata)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": {}}
+
+
+def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> None:
+    """Emit `rows`, from number `first` of the file on; those with values that Python cannot have are refused."""
+    bad = [row for row in range(rows.num_rows) if _fault(rows.slice(row, 1))] if _is_suspect(rows) else []
+    for row in bad:
+        found = rows.slice(row, 1)
+        text = ", ".join(
+            f"{name}={_text(column)}" for name, column in zip(rows.schema.names, found.columns, strict=True)
+        )
+        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; mend the file, or {LEAVE_OUT}"
+        collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
+    if bad:
+        good = np.ones(rows.num_rows, bool)
+        good[bad] = False
+        rows = rows.filter(pa.array(good))
+    collector.emit_batch(rows)
+
+
+def _is_suspect(rows: pa.Table) -> bool:
+    """Whether a value may be one that Python cannot have: text that is not UTF-8, a time beyond the year 9999."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return any(pa.types.is_temporal(column.type) and _is_far(column) for column in rows.columns)
+
+
+def _is_far(column: pa.ChunkedArray) -> bool:
+    try:
+        pc.min_max(column).as_py()
+    except pa.ArrowNotImplementedError:  # durations
+        return bool(_fault(pa.table([column], ["column"])))
+    except (ValueError, OverflowError):
+        return True
+    return False
+
+
+def _fault(rows: pa.Table) -> str:
+    """Why Python cannot have these rows; empty when it can."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            column.to_pylist()
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            return f"column {name!r}: {type(error).__name__}: {error}"
+    return ""
+
+
+def _text(column: pa.ChunkedArray) -> str:
+    """The only value of `column`, as text."""
+    try:
+        value = column[0].as_py()
+        return str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
+    except (ValueError, OverflowError, pa.ArrowException):
+        kind = pa.binary() if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else pa.int64()
+    try:
+        return repr(column.cast(kind)[0].as_py())
+    except (ValueError, OverflowError, pa.ArrowException):
+        return "?"
+
+
+def parquet_file(path: str) -> pq.ParquetFile:
+    """`path`, opened; raises `SpoutError` when it cannot be read or is no Parquet file."""
+    try:
+        return pq.ParquetFile(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except pa.ArrowInvalid as error:
+        msg = f"file spout: {path} is no Parquet file: {error}; check its format"
+        raise SpoutError(msg) from None
+
+
+def _row_groups(metadata: Any) -> Iterator[RowGroup]:
+    start = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = [group.column(index) for index in range(group.num_columns)]
+        firsts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+        lasts = [first + column.total_compressed_size for first, column in zip(firsts, columns, strict=True)]
+        yield RowGroup(number, start, start + group.num_rows, min(firsts), max(lasts))
+        start += group.num_rows
+
+
+def _digest(path: str, group: RowGroup) -> str:
+    data = read_range(path, group.first_byte, group.last_byte - group.first_byte)
+    return blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _token(group_digest: str) -> Any:
+    return lambda start, stop: f"{group_digest}:{start}-{stop};".encode()
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _shown(schema: pa.Schema) -> list[str]:
+    return [f"{column.name}: {column.type}" for column in schema]

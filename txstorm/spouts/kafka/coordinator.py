@@ -1,0 +1,333 @@
+"""The coordinator of Kafka spouts: what the brokers hold now, held against what was read, gives the next ranges."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from txstorm.api.spout import NOT_READY, SpoutCoordinator
+from txstorm.clients.kafka.cluster import Cluster, GroupPositions, Partition, Range
+from txstorm.clients.kafka.reader import RangeReader
+from txstorm.errors import SpoutError
+from txstorm.spouts.kafka.brokers import ASK, KafkaView, WouldAskError
+from txstorm.spouts.kafka.kafka_aside import PENDING, Aside
+from txstorm.spouts.kafka.kafka_offsets import Asked
+from txstorm.spouts.kafka.options import KafkaSource
+from txstorm.spouts.kafka.ranges import Batch, Lost, Positions, named, plan_ranges
+from txstorm.spouts.kafka.sizes import Sampled, Sizes, sampling
+from txstorm.spouts.notices import Notices
+
+log = logging.getLogger("txstorm.kafka")
+
+GROUP_EVERY = 1.0
+"""Seconds between two writes to the consumer group."""
+
+PATIENCE = 0.2
+"""Seconds: brokers that are well answer within milliseconds, and an answer that comes later waits to be asked for."""
+
+_SAMPLING = {"queued.min.messages": 1, "queued.max.messages.kbytes": 2048, "max.partition.fetch.bytes": 1 << 18}
+
+
+class KafkaCoordinator(SpoutCoordinator):
+    """Plans ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`.
+
+    Args:
+        source: what the user asked for.
+        component: the spout's id.
+        cluster: whom to ask; by default the brokers.
+        monotonic: seconds.
+        patience: seconds that the driver is kept waiting for brokers, at most.
+    """
+
+    def __init__(
+        self,
+        source: KafkaSource,
+        component: str,
+        cluster: Asked | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._source = source
+        self._component = component
+        self._monotonic = monotonic
+        self._view = KafkaView(source, cluster or Cluster(source.settings, source.isolation), monotonic)
+        self._reader: RangeReader | None = None
+        self._sizes = Sizes(source.rows, source.size, sampling(self._sampler, ASK), monotonic)
+        self._aside = Aside(patience)
+        self._last = self._highest = 0
+        self._found: dict[tuple[str, Partition], int] = {}
+        self._away: set[Partition] = set()
+        self._trouble = ""
+        self._notices = Notices(component, log)
+        self._lag: _LagTools | None = None if source.group is None else _LagTools(source, monotonic)
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        """The next ranges; `NOT_READY` when there is nothing to read, nobody to ask, or no answer yet."""
+        # First in this run, or planned again after a failure: what was known may have been the fault.
+        again = self._last == 0 or txid <= self._last
+        batch = self._planned(txid, prev_metadata, again=again)
+        if batch is PENDING:
+            return NOT_READY
+        self._say_trouble()
+        self._say_away()
+        # What was started once and failed is planned, also when there is nothing left for it.
+        if batch is None or (txid > self._highest and not self._worth(batch, first=prev_metadata is None)):
+            return NOT_READY
+        self._last, self._highest = txid, max(txid, self._highest)
+        self._say_news(txid, batch, first=prev_metadata is None)
+        return batch.to_json()
+
+    def _planned(self, txid: int, before: Any, *, again: bool) -> Any:
+        """The next `Batch`; None where nobody can say what there is, `PENDING` where nobody has said it yet."""
+        if not again and not self._aside.busy:
+            try:
+                return self._plan_mute(before)
+            except WouldAskError:
+                pass
+        return self._aside.ask((txid, before), lambda: self._plan(before, again=again))
+
+    def _plan_mute(self, before: Any) -> Batch | None:
+        """Plan with what is known: a backlog needs nobody, and another thread would cost more than the planning."""
+        self._view.mute = True
+        try:
+            return self._plan(before, again=False)
+        finally:
+            self._view.mute = False
+
+    def _plan(self, before: Any, *, again: bool) -> Batch | None:
+        """What the brokers have for a batch after the one with metadata `before`; None when they cannot be asked."""
+        if again:
+            self._close_reader()  # it may be what was wrong: see `Readers.lend`
+        if not self._view.look(now=again):
+            return None
+        return self._batch(Positions.after(before), first=before is None, again=again)
+
+    def _worth(self, batch: Batch, *, first: bool) -> bool:
+        """Whether there is a transaction to start. The first one also pins where reading began, where that moves."""
+        pins = first and self._source.start != "earliest" and bool(batch.positions.next)
+        return bool(batch.ranges or batch.lost or pins)
+
+    def _batch(self, before: Positions, *, first: bool, again: bool) -> Batch:
+        positions, lost = self._same_topics(before)
+        positions, new = self._with_new(positions, first=first)
+        if again:
+            positions, out = self._within(positions)
+            lost += out
+        else:
+            self._look_ahead(positions)
+            if any(self._view.ends.get(one, start) < start for one, start in positions.next.items()):
+                # It ends before what was read of it: perhaps it is another topic of the same name.
+                self._view.look(now=True)
+                return self._batch(before, first=first, again=True)
+        return Batch(positions, self._ranges(positions), new=new, away=self._view.away, lost=lost)
+
+    def _ranges(self, positions: Positions) -> dict[Partition, Range]:
+        return plan_ranges(positions.next, self._view.ends, self._budgets(positions))
+
+    def _look_ahead(self, positions: Positions) -> None:
+        """Ask for the ends, unless those that are known fill a batch of every topic."""
+        budgets = self._budgets(positions)
+        planned = dict.fromkeys({topic for topic, _ in positions.next}, 0)
+        for (topic, _), (start, stop) in plan_ranges(positions.next, self._view.ends, budgets).items():
+            planned[topic] += stop - start
+        if not planned or any(count < budgets.get(topic, 1) for topic, count in planned.items()):
+            self._view.ask_ends(positions.next)
+
+    def _budgets(self, positions: Positions) -> dict[str, int]:
+        waiting: dict[str, dict[Partition, Range]] = {}
+        for partition, start in positions.next.items():
+            end = self._view.ends.get(partition, start)
+            if end > start:
+                waiting.setdefault(partition[0], {})[partition] = (start, end)
+        return {topic: self._sizes.budget(topic, extents) for topic, extents in waiting.items()}
+
+    # -- what there is, held against what there was -------------------------------------------------------------
+
+    def _same_topics(self, positions: Positions) -> tuple[Positions, list[Lost]]:
+        """`positions` without those of topics that were made anew; raises `SpoutError` if nothing may be lost."""
+        topics = self._view.topics
+        others = {name for name, known in positions.ids.items() if name in topics and topics[name].id != known}
+        lost = [
+            Lost(one, start, None, "the topic was deleted and made anew")
+            for one, start in positions.next.items()
+            if one[0] in others
+        ]
+        self._refuse_lost(lost)
+        self._refuse_missing([one for one in positions.next if one[1] not in _numbers(topics, one[0])])
+        for one in [one for one in self._view.ends if one[0] in others]:
+            del self._view.ends[one]
+        return _without(positions, others), lost
+
+    def _with_new(self, positions: Positions, *, first: bool) -> tuple[Positions, list[Partition]]:
+        """`positions` with those of partitions that are there for the first time, and which these are."""
+        new = [partition for partition in self._view.partitions if partition not in positions.next]
+        if not new:
+            return positions, []
+        keys = {partition: (self._view.topics[partition[0]].id, partition) for partition in new}
+        unknown = [partition for partition in new if keys[partition] not in self._found]
+        asked = self._view.starts(unknown) if first else self._view.beginnings(unknown)
+        self._found.update({keys[partition]: offset for partition, offset in asked.items()})
+        joined = {partition: self._found[key] for partition, key in keys.items() if key in self._found}
+        ids = {**positions.ids, **{topic: self._view.topics[topic].id for topic, _ in joined}}
+        return Positions(ids, {**positions.next, **joined}), list(joined)
+
+    def _within(self, positions: Positions) -> tuple[Positions, list[Lost]]:
+        """`positions`, none outside of what the brokers have now; raises `SpoutError` if nothing may be lost."""
+        beginnings = self._view.beginnings(positions.next)
+        self._view.ask_ends(positions.next)
+        lost, moved = [], {}
+        for partition, start in positions.next.items():
+            begin, end = beginnings.get(partition, start), self._view.ends.get(partition, start)
+            if start < begin:
+                lost.append(Lost(partition, start, begin, f"it begins at {begin} now: retention or delete_records"))
+                moved[partition] = begin
+            elif start > end:
+                lost.append(Lost(partition, end, start, f"it ends at {end} now, but was read up to {start}"))
+                moved[partition] = end
+        self._refuse_lost(lost)
+        return replace(positions, next={**positions.next, **moved}), lost
+
+    def _refuse_missing(self, missing: Collection[Partition]) -> None:
+        if missing and not self._source.opaque:
+            names = ", ".join(map(named, sorted(missing)))
+            msg = (
+                f"spout {self._component!r}: {names}: not at {self._source.servers} any more; a transactional spout "
+                "keeps what it had: bring it back, or use OpaqueTransactionalKafkaSpout"
+            )
+            raise SpoutError(msg)
+
+    def _refuse_lost(self, lost: Collection[Lost]) -> None:
+        if lost and not self._source.opaque:
+            msg = (
+                f"spout {self._component!r}: not to be read any more: {'; '.join(map(str, lost))}; a transactional "
+                "spout reads every offset: use OpaqueTransactionalKafkaSpout to go on without, or start in a new "
+                "data directory"
+            )
+            raise SpoutError(msg)
+
+    # -- what is worth saying -----------------------------------------------------------------------------------
+
+    def _say_news(self, txid: int, batch: Batch, *, first: bool) -> None:
+        for one in batch.lost:
+            self._notices.say(f"txid {txid}: lost: {one}; recorded with the txid")
+        for partition in [] if first else sorted(batch.new):
+            self._notices.say(
+                f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}"
+            )
+
+    def _say_away(self) -> None:
+        gone, back = sorted(self._view.away - self._away), sorted(self._away - self._view.away)
+        self._away = set(self._view.away)
+        if gone:
+            self._notices.say(f"away: {', '.join(map(named, gone))}; positions are kept, the others go on")
+        if back:
+            self._notices.say(f"back: {', '.join(map(named, back))}")
+
+    def _say_trouble(self) -> None:
+        trouble = self._view.trouble
+        if bool(trouble) != bool(self._trouble):
+            self._notices.say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
+        self._trouble = trouble
+
+    def notices(self) -> list[str]:
+        """See `SpoutCoordinator`."""
+        return self._notices.take()
+
+    # -- all that is there, and all that is committed -----------------------------------------------------------
+
+    def latest(self) -> Any:
+        """Topic → its id, and the ends of those of its partitions that can be asked; waits for the answers."""
+        return self._aside.wait(self._ends)
+
+    def _ends(self) -> Any:
+        if not self._view.look(now=not self._view.topics):
+            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
+            raise SpoutError(msg)
+        self._view.ask_ends(self._view.partitions)
+        mark: dict[str, Any] = {}
+        for (topic, number), end in self._view.ends.items():
+            mark.setdefault(topic, {"id": self._view.topics[topic].id, "ends": {}})["ends"][number] = end
+        return mark
+
+    def reached(self, metadata: Any, mark: Any) -> bool:
+        """Whether every partition of `mark` was read up to its end, but for those that are away or another's now."""
+        positions, topics = Positions.after(metadata), self._view.topics
+        if not self._source.opaque and any(topic not in topics for topic in positions.ids):
+            return False  # planning says what is missing
+        return all(
+            self._stands(positions, entry["id"], (topic, number)) >= end or (topic, number) in self._view.away
+            for topic, entry in mark.items()
+            if topic in topics and topics[topic].id == entry["id"]
+            for number, end in entry["ends"].items()
+        )
+
+    def _stands(self, positions: Positions, id: str, partition: Partition) -> int:
+        """Where `partition` of the topic with `id` stands, also when it is in no transaction: nothing was in it."""
+        if positions.ids.get(partition[0]) == id and partition in positions.next:
+            return positions.next[partition]
+        return self._found.get((id, partition), 0)
+
+    def committed(self, metadata: Any) -> None:
+        """See `SpoutCoordinator`."""
+        if self._lag is not None:
+            self._lag.committed(Positions.after(metadata).next)
+
+    def close(self) -> None:
+        """Close all clients; one that waits for brokers which do not answer is closed when it has waited."""
+        if self._lag is not None:
+            self._lag.close()
+        self._aside.close(self._close_reader)
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _sampler(self) -> Sampled:
+        self._view.check_mute()
+        if self._reader is None:
+            self._reader = RangeReader({**self._source.settings, **_SAMPLING}, self._source.isolation)
+        return self._reader
+
+
+class _LagTools:
+    """Shows in a consumer group what is committed."""
+
+    def __init__(self, source: KafkaSource, monotonic: Callable[[], float]) -> None:
+        self._source = source
+        self._monotonic = monotonic
+        self._group: GroupPositions | None = None
+        self._next = 0.0
+        self._unwritten: Mapping[Partition, int] = {}
+
+    def committed(self, positions: Mapping[Partition, int]) -> None:
+        self._unwritten = positions
+        if self._monotonic() >= self._next:
+            self._next = self._monotonic() + GROUP_EVERY
+            self._write(waiting=False)
+
+    def _write(self, *, waiting: bool) -> None:
+        if self._unwritten:
+            if self._group is None:
+                self._group = GroupPositions(self._source.settings, self._source.group or "")
+            self._group.write(self._unwritten, waiting=waiting)
+            self._unwritten = {}
+
+    def close(self) -> None:
+        self._write(waiting=True)
+        if self._group is not None:
+            self._group.close()
+
+
+def _numbers(topics: Mapping[str, Any], topic: str) -> Collection[int]:
+    return topics[topic].leaders if topic in topics else ()
+
+
+def _without(positions: Positions, topics: Collection[str]) -> Positions:
+    return Positions(
+        {topic: known for topic, known in positions.ids.items() if topic not in topics},
+        {one: offset for one, offset in positions.next.items() if one[0] not in topics},
+    )

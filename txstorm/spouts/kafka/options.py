@@ -1,0 +1,155 @@
+"""What the user of a Kafka spout asked for, checked: the same for the driver and the workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from txstorm.clients.kafka.cluster import check_settings
+from txstorm.errors import SettingError
+from txstorm.spouts.kafka.decode import Decoder
+
+FIELDS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+ISOLATION = ("read_committed", "read_uncommitted")
+
+Start = str | datetime | Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """One spout's source.
+
+    Attributes:
+        opaque: an undecided batch may be planned anew.
+        topics: names, and patterns, which begin with ``^``.
+        settings: librdkafka's, ``bootstrap.servers`` among them; never stored.
+        start: where partitions begin that are there at the first transaction.
+        rows: the most offsets of a topic in a transaction.
+        size: the most bytes of a topic in a transaction, as an estimate.
+        fields: the fields emitted.
+        key: decodes keys.
+        value: decodes values.
+        isolation: ``read_committed`` or ``read_uncommitted``.
+        group: consumer group that positions are written to, for lag tools.
+        discover: seconds between two looks for new partitions and topics.
+        patience: seconds that reading waits while nothing comes.
+    """
+
+    opaque: bool
+    topics: tuple[str, ...]
+    settings: Mapping[str, Any] = field(repr=False)  # passwords are among them
+    start: Start
+    rows: int
+    size: int
+    fields: tuple[str, ...]
+    key: Decoder
+    value: Decoder
+    isolation: str
+    group: str | None
+    discover: float
+    patience: float
+
+    @property
+    def servers(self) -> str:
+        """As they are shown."""
+        return str(self.settings["bootstrap.servers"])
+
+    @property
+    def named(self) -> list[str]:
+        """Topics that must be there."""
+        return [topic for topic in self.topics if not topic.startswith("^")]
+
+    @property
+    def patterns(self) -> list[re.Pattern[str]]:
+        """Topics that may be there."""
+        return [re.compile(topic) for topic in self.topics if topic.startswith("^")]
+
+    def reads(self, topic: str) -> bool:
+        """Whether the spout was told to read `topic`, by name or by a pattern."""
+        return topic in self.named or any(pattern.search(topic) for pattern in self.patterns)
+
+
+def listed(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """`topics` as a tuple; raises `SettingError` for what can be no topic, and patterns that are none."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        msg = f"kafka spout: topics is {topics!r}, expected a name, a pattern that begins with ^, or a list of them"
+        raise SettingError(msg)
+    for name in names:
+        if name.startswith("^"):
+            try:
+                re.compile(name)
+            except re.error as error:
+                msg = f"kafka spout: topic pattern {name!r} is no regular expression: {error}"
+                raise SettingError(msg) from None
+        elif not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
+            msg = f"kafka spout: {name!r} can be no topic; a pattern begins with ^"
+            raise SettingError(msg)
+    return names
+
+
+def checked_source(source: KafkaSource) -> KafkaSource:
+    """`source` if it is possible; raises `SettingError` with all that is wrong with it."""
+    faults = [
+        *(f"{name} is {value!r}, expected an int > 0" for name, value in _counts(source) if not _is_count(value)),
+        *(f"{name} is {value!r}, expected seconds > 0" for name, value in _seconds(source) if not _is_seconds(value)),
+        *_field_faults(source.fields),
+        *_start_faults(source),
+    ]
+    if source.isolation not in ISOLATION:
+        faults.append(f"isolation_level is {source.isolation!r}, expected one of {ISOLATION}")
+    if faults:
+        msg = f"kafka spout: {'; '.join(faults)}"
+        raise SettingError(msg)
+    check_settings({name: value for name, value in source.settings.items() if name != "bootstrap.servers"})
+    return source
+
+
+def _counts(source: KafkaSource) -> list[tuple[str, Any]]:
+    return [("max_batch_rows", source.rows), ("max_batch_bytes", source.size)]
+
+
+def _seconds(source: KafkaSource) -> list[tuple[str, Any]]:
+    return [("discover_seconds", source.discover), ("patience", source.patience)]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _field_faults(fields: Sequence[str]) -> list[str]:
+    unknown = [name for name in fields if name not in FIELDS]
+    if unknown or not fields or len(set(fields)) < len(fields):
+        return [f"fields is {list(fields)}, expected some of {list(FIELDS)}, each once"]
+    return []
+
+
+def _start_faults(source: KafkaSource) -> list[str]:
+    start = source.start
+    if isinstance(start, datetime):
+        return [] if start.tzinfo else [f"start is {start!r}, which has no time zone; times are UTC, give it one"]
+    if isinstance(start, str):
+        return [] if start in ("earliest", "latest") else [f"start is {start!r}, {_EXPECTED}"]
+    if not isinstance(start, Mapping):
+        return [f"start is {start!r}, {_EXPECTED}"]
+    faults = []
+    for topic, offsets in start.items():
+        if topic not in source.topics and not any(pattern.search(topic) for pattern in source.patterns):
+            faults.append(f"start names topic {topic!r}, which is not among {list(source.topics)}")
+        if not isinstance(offsets, Mapping) or not all(_is_offset(*item) for item in offsets.items()):
+            faults.append(f"start[{topic!r}] is {offsets!r}, expected {{partition: offset}} of ints >= 0")
+    return faults
+
+
+def _is_offset(number: Any, offset: Any) -> bool:
+    return all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in (number, offset))
+
+
+_EXPECTED = "expected 'earliest', 'latest', a datetime, or {topic: {partition: offset}}"

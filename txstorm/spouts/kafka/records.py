@@ -1,0 +1,167 @@
+"""Kafka records as Arrow columns, and the digest of what was read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from txstorm.api.output import Collector
+from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
+from txstorm.errors import SpoutError
+from txstorm.spouts.kafka.options import KafkaSource
+from txstorm.spouts.kafka.ranges import named
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TIME = pa.timestamp("us", tz="UTC")
+_CHUNK_BYTES = 64 << 20
+_OFFSET, _KEY, _VALUE = map(methodcaller, ("offset", "key", "value"))
+
+
+class PartitionDigest:
+    """Digest of offsets, keys and values; the same however the records come in pieces."""
+
+    def __init__(self) -> None:
+        self._parts = [hashlib.blake2b(digest_size=16) for _ in range(5)]
+        self._count = 0
+
+    def add(self, offsets: np.ndarray[Any, Any], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+        """More records, in the order of their offsets."""
+        self._count += len(offsets)
+        self._parts[0].update(offsets.tobytes())
+        for part, raw in ((1, keys), (3, values)):
+            column = pa.array(raw, pa.binary())
+            _, bounds, data = column.buffers()
+            ends = np.frombuffer(bounds, np.int32, len(raw) + 1)
+            sizes = np.diff(ends).astype(np.int64)
+            if column.null_count:
+                sizes[column.is_null().to_numpy(zero_copy_only=False)] = -1
+            self._parts[part].update(sizes.tobytes())
+            if ends[-1]:
+                self._parts[part + 1].update(data.slice(0, int(ends[-1])))
+
+    def digest(self, extent: Range) -> str:
+        """Of the range that the records were read from."""
+        whole = hashlib.blake2b(f"{extent[0]} {extent[1]} {self._count}".encode(), digest_size=16)
+        for part in self._parts:
+            whole.update(part.digest())
+        return whole.hexdigest()
+
+
+def emit_records(
+    source: KafkaSource, where: str, partition: Partition, extent: Range, messages: Sequence[Any], collector: Collector
+) -> None:
+    """Emit the records of one range, and tell its digest. What cannot be decoded is refused, record by record.
+
+    Args:
+        source: what is emitted of a record.
+        where: names spout and txid in errors.
+        partition: of what.
+        extent: the range that was read.
+        messages: of type `confluent_kafka.Message`.
+        collector: receives them.
+    """
+    digest = PartitionDigest()
+    for chunk in _chunks(messages):
+        piece = _Piece(source, where, partition, chunk)
+        digest.add(piece.offsets, piece.keys, piece.values)
+        piece.emit(collector)
+    collector.digest(f"{named(partition)}[{extent[0]}:{extent[1]}]", digest.digest(extent))
+
+
+def _chunks(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Few enough for one record batch each, whose columns hold 2 GiB at most."""
+    ends = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)))
+    start = 0
+    while start < len(messages):
+        before = ends[start - 1] if start else 0
+        full = int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")) + 1
+        stop = min(start + CHUNK, full)
+        yield messages[start:stop]
+        start = stop
+
+
+class _Piece:
+    """Some records of one partition."""
+
+    def __init__(self, source: KafkaSource, where: str, partition: Partition, messages: Sequence[Any]) -> None:
+        self._source = source
+        self._where = where
+        self._partition = partition
+        self._messages = messages
+        self.offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
+        self.keys = list(map(_KEY, messages))
+        self.values = list(map(_VALUE, messages))
+
+    def emit(self, collector: Collector) -> None:
+        bad: dict[int, str] = {}
+        columns = [self._column(name, bad) for name in self._source.fields]
+        for row in sorted(bad):
+            self._refuse(row, bad[row], collector)
+        if all(isinstance(column, pa.Array) for column in columns):
+            batch = pa.RecordBatch.from_arrays(columns, list(self._source.fields))
+            collector.emit_batch(batch.filter(self._good(bad)) if bad else batch)
+        else:
+            rows = [column.to_pylist() if isinstance(column, pa.Array) else column for column in columns]
+            for row, values in enumerate(zip(*rows, strict=True)):
+                if row not in bad:
+                    collector.emit(*values)
+
+    def _good(self, bad: dict[int, str]) -> pa.Array:
+        good = np.ones(len(self._messages), bool)
+        good[list(bad)] = False
+        return pa.array(good)
+
+    def _column(self, name: str, bad: dict[int, str]) -> Any:
+        if name in ("key", "value"):
+            decoder = self._source.key if name == "key" else self._source.value
+            decoded = decoder.column(self.keys if name == "key" else self.values)
+            for row, why in decoded.bad.items():
+                bad.setdefault(row, f"its {name} cannot be decoded: {why}")
+            return decoded.column
+        return getattr(self, f"_{name}_column")()
+
+    def _topic_column(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._partition[0], pa.string()), len(self._messages))
+
+    def _partition_column(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._partition[1], pa.int64()), len(self._messages))
+
+    def _offset_column(self) -> pa.Array:
+        return pa.array(self.offsets)
+
+    def _timestamp_column(self) -> pa.Array:
+        times = [_micros(message) for message in self._messages]
+        return pa.array(times, pa.int64()).cast(TIME)
+
+    def _headers_column(self) -> pa.Array:
+        return pa.array([_headers(message) for message in self._messages], HEADERS)
+
+    def _refuse(self, row: int, why: str, collector: Collector) -> None:
+        offset = int(self.offsets[row])
+        error = SpoutError(
+            f"{self._where}: {named(self._partition)}, offset {offset}: {why}; choose another decoder, or "
+            "on_error='dead_letter' to leave such records out"
+        )
+        micros = _micros(self._messages[row])
+        topic, number = self._partition
+        record = {"topic": topic, "partition": number, "offset": offset, "timestamp": micros}
+        collector.refuse(error, {**record, "key": _base64(self.keys[row]), "value": _base64(self.values[row])})
+
+
+def _micros(message: Any) -> int | None:
+    kind, millis = message.timestamp()
+    return None if kind == 0 else millis * 1000
+
+
+def _headers(message: Any) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in message.headers() or ()]
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()

@@ -1,0 +1,93 @@
+"""The rows that a task of a large commit is given: those of the keys of its input, as they are before the txid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from txstorm.api.state import KeyedState
+from txstorm.errors import StateError
+from txstorm.state.index.row_cache import Stored
+from txstorm.state.keyed import StateGroup
+from txstorm.storage.rows.columns import shown
+from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
+
+_THERE = "_there"
+
+
+def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str) -> list[Key]:
+    """The keys of `state` in columns of the same names, each once.
+
+    Raises:
+        StateError: a column holds another kind of values than the key.
+    """
+    form = KeyForm(state)
+    parts = []
+    for batch in batches:
+        columns = [column.conformed(pa.chunked_array([batch.column(column.name)]), where) for column in form.columns]
+        parts.append(_each_once(pa.table(columns, names=form.names)))
+    return form.of_table(_each_once(pa.concat_tables(parts))) if parts else []
+
+
+def given_rows(group: StateGroup, keys: Sequence[Key], txid: int) -> pa.Table:
+    """`keys`, and their values before `txid` where they have one; called in its turn, on the thread that commits."""
+    values = group.before(keys, txid)
+    there = pa.array([value is not None for value in values], pa.bool_())
+    columns = [*group.keys.arrays(keys), *group.values.arrays(values), there]
+    names = [*group.keys.names, *(column.name for column in group.values.stored), _THERE]
+    return pa.table(columns, names=names)
+
+
+def write_given(rows: pa.Table, file: Path) -> None:
+    """Write `given_rows` to a new file, for another process."""
+    with pa.OSFile(os.fspath(file), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+class GivenRows:
+    """The `txstorm.state.index.index.KeyIndex` of a task that is given the rows of its input's keys, and of no others.
+
+    Args:
+        state: the state.
+        file: what `write_given` wrote.
+        where: the task and txid, for messages.
+    """
+
+    last_txid = 0
+
+    def __init__(self, state: KeyedState, file: Path, where: str) -> None:
+        self._name, self._where = state.name, where
+        with pa.memory_map(os.fspath(file)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        keys, values = KeyForm(state).of_table(table), ValueForm(state).of_table(table)
+        rows = zip(keys, values, table[_THERE].to_pylist(), strict=True)
+        # The txid of a row does not matter: it is before that of the commit.
+        self._rows: dict[Key, Stored | None] = {key: (value, 0, None) if there else None for key, value, there in rows}
+
+    def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
+        """The row of each of `keys`, None where there is none.
+
+        Raises:
+            StateError: one of them is not in the task's input.
+        """
+        try:
+            return [self._rows[key] for key in keys]
+        except KeyError:
+            strange = next(key for key in keys if key not in self._rows)
+        msg = (
+            f"state {self._name!r}, {self._where}: key {shown(strange)} is not in the task's input of this large "
+            "transaction, which is committed by a job whose tasks are given the rows of their input's keys only; read "
+            "and write keys of the input, or have it committed in the driver with large_commit_rows=none and "
+            "large_commit_bytes=none"
+        )
+        raise StateError(msg)
+
+    def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
+        """Nothing: what a task writes enters the index of the driver, once it is published."""
+
+
+def _each_once(table: pa.Table) -> pa.Table:
+    return table.group_by(table.column_names).aggregate([])

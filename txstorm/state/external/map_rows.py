@@ -1,0 +1,125 @@
+"""Keys and values of maps in the forms they are stored in: text and JSON; and the staged rows of a group."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txstorm.api.external import MapRow
+from txstorm.errors import StateError
+from txstorm.keys import canonical, decimal_text
+from txstorm.storage.rows.columns import shown
+from txstorm.storage.rows.schema import TXID
+
+STAGED_SCHEMA = pa.schema(
+    [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string()), pa.field("prev", pa.string()), TXID]
+)
+
+
+def key_text(key: Any, where: str) -> str:
+    """The text under which `key` is stored: JSON, so that ``1``, ``"1"`` and ``True`` differ.
+
+    Raises:
+        StateError: a part of it has a type that no key has.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    try:
+        canonical(parts)
+    except (StateError, UnicodeEncodeError) as error:
+        msg = f"{where}: key {shown(key)}: {error}"
+        raise StateError(msg) from None
+    if any(isinstance(part, float) for part in parts):
+        msg = f"{where}: key {shown(key)}: a float cannot be part of a key; use a string or a whole number"
+        raise StateError(msg)
+    told = [_key_part(part) for part in parts]
+    return dumped(told if isinstance(key, tuple) else told[0])
+
+
+def _key_part(part: Any) -> Any:
+    """JSON for the types it lacks: an object with one member that names the type."""
+    match part:
+        case bytes():
+            return {"bytes": part.hex()}
+        case datetime():
+            return {"time": part.astimezone(UTC).isoformat()}
+        case date():
+            return {"date": part.isoformat()}
+        case Decimal():
+            return {"decimal": decimal_text(part)}
+        case _:
+            return part
+
+
+def json_value(value: Any, where: str, key: Any) -> Any:
+    """A copy of `value` as JSON gives it back: tuples become lists; raises `StateError` for what is no JSON value."""
+    if value is None:
+        msg = f"{where}, key {shown(key)}: None is no value; call remove to remove the key"
+        raise StateError(msg)
+    try:
+        return _copied(value)
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"{where}, key {shown(key)}: expected a JSON value (str, int, finite float, bool, list, or dict with str "
+            f"keys), got {shown(value)}: {error}"
+        )
+        raise StateError(msg) from None
+
+
+def _copied(value: Any) -> Any:
+    if value is None or type(value) in (bool, int):
+        return value
+    if type(value) is str:
+        value.encode()  # half of a surrogate pair has no UTF-8
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) in (list, tuple):
+        return [_copied(one) for one in value]
+    if type(value) is dict and all(type(name) is str for name in value):
+        return {_copied(name): _copied(one) for name, one in value.items()}
+    msg = f"{type(value).__name__} {shown(value)} is none"
+    raise TypeError(msg)
+
+
+def dumped(value: Any) -> str:
+    """`value` as JSON text; equal values give equal text."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+
+def staged_table(rows: Mapping[str, MapRow]) -> pa.Table:
+    """The rows of a group, one per key, as they are staged."""
+    columns = [
+        list(rows),
+        [_text(row.value) for row in rows.values()],
+        [_text(row.prev) for row in rows.values()],
+        [row.txid for row in rows.values()],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, STAGED_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=STAGED_SCHEMA)
+
+
+def staged_rows(data: bytes, timeline: int, *, keeps_txid: bool) -> dict[str, MapRow | None]:
+    """The rows of a staged file as they are put; a map that keeps no txid has plain values and deletions."""
+    rows = _rows(pq.read_table(pa.BufferReader(data), schema=STAGED_SCHEMA).to_pylist(), timeline)
+    if keeps_txid:
+        return dict(rows)
+    return {key: None if row.value is None else MapRow(row.value) for key, row in rows}
+
+
+def _rows(rows: Iterable[Mapping[str, Any]], timeline: int) -> list[tuple[str, MapRow]]:
+    return [(one["key"], MapRow(_value(one["value"]), one[TXID.name], timeline, _value(one["prev"]))) for one in rows]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else dumped(value)
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,308 @@
+"""A committer's view of its maps: reads through own writes, unpublished txids and the store.
+
+Nothing is kept of what the store holds beyond the txid at hand, and nothing enters the store before it is decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain
+from threading import RLock
+from typing import Any, Never
+
+import pyarrow as pa
+
+from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState
+from txstorm.errors import FailedException, ReportedFailedException, StateError, TxstormError
+from txstorm.state.external.map_rows import json_value, key_text, staged_table
+from txstorm.storage.rows.columns import shown
+from txstorm.storage.rows.semantics import Row, base, is_applied, opaque, transactional
+
+Key = Any
+Change = Callable[[Any], Any]
+
+
+class TaskMap:
+    """The `txstorm.api.state.StateHandle` of one task in one txid, over a map.
+
+    Attributes:
+        active: whether `finish_batch` of this task is running; set by the commit runner.
+        writes: what this task has written: key text → row.
+    """
+
+    def __init__(self, group: MapGroup, component: str, task: int, txid: int) -> None:
+        self.active = False
+        self.writes: dict[str, MapRow] = {}
+        self._group = group
+        self._kind = group.state.kind
+        self._txid = txid
+        self._where = f"map {group.state.name!r} ({component}[{task}], txid {txid})"
+        self._found: dict[str, Row[Any] | None] = {}
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        return self.get_many([key]).get(key, default)
+
+    def get_many(self, keys: Iterable[Key]) -> dict[Key, Any]:
+        """``{key: value}`` of those `keys` that have a value."""
+        texts = self._texts(keys)
+        self._look_up(texts.values())
+        found = {key: self._value(text) for key, text in texts.items()}
+        return {key: deepcopy(value) for key, value in found.items() if value is not None}
+
+    def put(self, key: Key, value: Any) -> None:
+        """Set the value of `key`."""
+        self.put_many({key: value})
+
+    def put_many(self, values: Mapping[Key, Any]) -> None:
+        """Set many values."""
+        texts = self._texts(values)
+        made = {key: json_value(value, self._where, key) for key, value in values.items()}
+        self._look_up(texts.values())
+        for key, text in texts.items():
+            self._put(text, made[key])
+
+    def update(self, key: Key, function: Change) -> Any:
+        """Set `key` to ``function(old value or None)`` and return the new value."""
+        return self.update_many({key: None}, lambda old, _: function(old))[key]
+
+    def update_many(self, partials: Mapping[Key, Any], function: Callable[[Any, Any], Any]) -> dict[Key, Any]:
+        """Set every key to ``function(old value or None, partial)``; returns the new values.
+
+        In a transactional map a key that carries this txid already keeps its value, which is returned.
+        """
+        texts = self._texts(partials)
+        self._look_up(texts.values())
+        for key, text in texts.items():
+            self._update(text, self._changed(function, key, partials[key]))
+        return {key: deepcopy(self._value(text)) for key, text in texts.items()}
+
+    def _changed(self, function: Callable[[Any, Any], Any], key: Key, partial: Any) -> Change:
+        return lambda old: json_value(function(deepcopy(old), partial), self._where, key)
+
+    def merge(self, batch: Any, how: Mapping[str, str]) -> Never:
+        """Refused with a `StateError`: maps have no columns."""
+        msg = f"{self._where}: merge needs value columns, which a map has not; use update_many"
+        raise StateError(msg)
+
+    def remove(self, key: Key) -> None:
+        """Remove `key`; removing an absent key changes nothing."""
+        self.remove_many([key])
+
+    def remove_many(self, keys: Iterable[Key]) -> None:
+        """Remove many keys."""
+        texts = list(self._texts(keys).values())
+        self._look_up(texts)
+        for text in texts:
+            found = self._found[text]
+            # A row whose value is None may still have one before this txid, which an earlier attempt removed.
+            if text in self.writes or (found is not None and (found.value, self._value(text)) != (None, None)):
+                self._put(text, None)
+
+    def previous(self, key: Key) -> Any:
+        """The value `key` had before this txid, or None.
+
+        Raises:
+            StateError: the map is transactional and the row carries this txid already.
+        """
+        (text,) = self._texts([key]).values()
+        self._look_up([text])
+        found = self._found[text]
+        if self._kind == TRANSACTIONAL and found is not None and is_applied(found, self._txid):
+            msg = (
+                f"{self._where}, key {shown(key)}: a transactional map keeps no value before a txid; use kind='opaque'"
+            )
+            raise StateError(msg)
+        return deepcopy(base(found, self._txid))
+
+    def _texts(self, keys: Iterable[Key]) -> dict[Key, str]:
+        if not self.active:
+            msg = (
+                f"{self._where} used outside finish_batch; state is read and written in finish_batch of a committer "
+                "only: collect in execute, write there"
+            )
+            raise StateError(msg)
+        return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
+
+    def _look_up(self, texts: Iterable[str]) -> None:
+        """Read what is not known yet, in one call."""
+        wanted = [text for text in dict.fromkeys(texts) if text not in self._found]
+        if wanted:
+            self._found.update(zip(wanted, self._group.rows(wanted, self._txid, self._where), strict=True))
+
+    def _value(self, text: str) -> Any:
+        if text in self.writes:
+            return self.writes[text].value
+        found = self._found[text]
+        if found is None:
+            return None
+        return base(found, self._txid) if self._kind == OPAQUE else found.value
+
+    def _put(self, text: str, value: Any) -> None:
+        if self._kind == OPAQUE or text in self.writes:
+            self._update(text, lambda _: value)
+        else:
+            self._keep(text, Row(value, self._txid, None))
+
+    def _update(self, text: str, change: Change) -> None:
+        """The rule of the map's kind; after the first write of this task, its own row is what is changed."""
+        found, own = self._found[text], self.writes.get(text)
+        if own is not None:
+            self._keep(text, Row(change(own.value), self._txid, own.prev))
+        elif self._kind == OPAQUE:
+            self._keep(text, opaque(found, self._txid, change))
+        elif self._kind == NON_TRANSACTIONAL:
+            self._keep(text, Row(change(found and found.value), self._txid, None))
+        elif (made := transactional(found, self._txid, change)) is not found:
+            self._keep(text, made)
+
+    def _keep(self, text: str, row: Row[Any]) -> None:
+        self.writes[text] = MapRow(row.value, row.txid, self._group.timeline, row.prev)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    txid: int
+    rows: Mapping[str, MapRow]
+
+
+class MapGroup:
+    """The unpublished txids of one map over its store; made once per run, used in txid order.
+
+    Threads as in `txstorm.state.keyed.StateGroup`.
+    """
+
+    def __init__(self, state: MapState, timeline: int) -> None:
+        self.state = state
+        self.timeline = timeline
+        self._open: dict[int, dict[tuple[str, int], TaskMap]] = {}
+        self._ended: list[_Ended] = []
+        self._overlay: dict[str, MapRow] = {}
+        self._lock = RLock()
+
+    def handle(self, component: str, task: int, txid: int) -> TaskMap:
+        """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
+        with self._lock:
+            tasks = self._open.setdefault(txid, {})
+            if (component, task) not in tasks:
+                tasks[component, task] = TaskMap(self, component, task, txid)
+            return tasks[component, task]
+
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Forget what one task wrote in `txid`, which has not ended; its handle is of no more use."""
+        with self._lock:
+            handle = self._open.get(txid, {}).pop((component, task), None)
+            if handle is not None:
+                handle.active = False
+
+    def settle(self, component: str, task: int, txid: int) -> None:
+        """Nothing to do: what a task writes is checked when it writes it."""
+
+    def rows(self, texts: Sequence[str], txid: int, where: str) -> list[Row[Any] | None]:
+        """The rows of the keys `texts` as `txid` finds them.
+
+        Raises:
+            StateError: a row is ahead of `txid`.
+            ReportedFailedException: the store cannot be reached; the batch is tried again.
+        """
+        # The overlay first: what is published meanwhile is found in the one or in the other.
+        overlay = self._overlay
+        missing = [text for text in texts if text not in overlay]
+        found = {**overlay, **dict(zip(missing, self._get(missing, where), strict=True))}
+        return [self._as_row(text, found[text], txid, where) for text in texts]
+
+    def _get(self, texts: Sequence[str], where: str) -> Sequence[MapRow | None]:
+        if not texts:
+            return []
+        try:
+            found = self.state.backend.multi_get(list(texts))
+        except (TxstormError, FailedException):
+            raise
+        except OSError as error:
+            msg = f"{where}: the store cannot be read: {error}; the batch is tried again until it can"
+            raise ReportedFailedException(msg) from error
+        if len(found) != len(texts):
+            msg = f"{where}: multi_get gave {len(found)} rows for {len(texts)} keys; expected one, or None, for each"
+            raise StateError(msg)
+        return found
+
+    def _as_row(self, text: str, row: MapRow | None, txid: int, where: str) -> Row[Any] | None:
+        if row is None or (row.value is None and self.state.kind == NON_TRANSACTIONAL):
+            return None
+        if self.state.kind == NON_TRANSACTIONAL or row.timeline < self.timeline:
+            return Row(row.value, 0, None)
+        known = Row(row.value, row.txid, row.prev)
+        try:
+            if row.timeline > self.timeline:
+                msg = f"state is ahead: expected a row of timeline {self.timeline} or earlier, got {row.timeline}"
+                raise StateError(msg)
+            is_applied(known, txid)
+        except StateError as ahead:
+            msg = f"{where}, key {text}: {ahead}"
+            raise StateError(msg) from None
+        return known
+
+    def end_txid(self, txid: int) -> None:
+        """Take over the writes of `txid`; raises `StateError` when two tasks changed one key."""
+        with self._lock:
+            tasks = self._open.get(txid, {})
+            rows: dict[str, MapRow] = {}
+            for handle in tasks.values():
+                handle.active = False
+                rows.update(handle.writes)
+            if len(rows) < sum(len(handle.writes) for handle in tasks.values()):
+                raise StateError(self._two_writers(txid, tasks))
+            if rows:
+                self._ended.append(_Ended(txid, rows))
+                self._overlay = {**self._overlay, **rows}
+            self._open.pop(txid, None)
+
+    def drop_from(self, txid: int) -> None:
+        """Forget `txid` and every later one, ended or open; nothing of them is published."""
+        with self._lock:
+            for later in [open_ for open_ in self._open if open_ >= txid]:
+                for handle in self._open.pop(later).values():
+                    handle.active = False
+            self._keep([ended for ended in self._ended if ended.txid < txid])
+
+    def changes(self, first: int, last: int) -> pa.Table | None:
+        """The rows of the ended txids `first` to `last`, the last one of each key; None if there are none."""
+        with self._lock:
+            rows: dict[str, MapRow] = {}
+            for ended in self._ended:
+                if first <= ended.txid <= last:
+                    rows.update(ended.rows)
+        return staged_table(rows) if rows else None
+
+    def apply(self, last: int) -> None:
+        """Forget the txids up to `last`; called once they are in the store."""
+        with self._lock:
+            self._keep([ended for ended in self._ended if ended.txid > last])
+
+    def _keep(self, ended: list[_Ended]) -> None:
+        overlay: dict[str, MapRow] = {}
+        for one in ended:
+            overlay.update(one.rows)
+        self._ended, self._overlay = ended, overlay
+
+    def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskMap]) -> str:
+        written = Counter(chain.from_iterable(handle.writes for handle in tasks.values()))
+        key = min(key for key, times in written.items() if times > 1)
+        names = [f"{component}[{task}]" for (component, task), handle in sorted(tasks.items()) if key in handle.writes]
+        return (
+            f"map {self.state.name!r}, txid {txid}: key {key} was changed by {len(names)} tasks ({', '.join(names)}), "
+            "expected one task per key: use fields_grouping on the key in front of the committer"
+        )
+
+
+def _hashable(keys: Iterable[Key], where: str) -> Iterable[Key]:
+    for key in keys:
+        try:
+            hash(key)
+        except TypeError:
+            msg = f"{where}: key {shown(key)} cannot be a key; use str, int, bool, bytes, datetime, date or a tuple"
+            raise StateError(msg) from None
+        yield key

@@ -1,0 +1,187 @@
+"""What a mark decides: whether a coordinator may lead something outside the data directory, and what it has to write.
+
+One set of rules for maps and outlets; the mark is to them what version and app transactions are to a Delta table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from txstorm.api.marks import Mark
+from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
+from txstorm.storage.tables.intent import UNKNOWN, Intent, IntentTable
+from txstorm.storage.tables.table import TRIES, Owner
+
+R = TypeVar("R")
+
+
+@contextmanager
+def reached(label: str, what: str) -> Iterator[None]:
+    """A decided write cannot be given up: whatever the other system raises blocks, and is tried again."""
+    try:
+        yield
+    except TxstormError:
+        raise
+    except Exception as cause:
+        msg = f"{label}: cannot {what}: {type(cause).__name__}: {cause}"
+        raise BlockedError(msg) from cause
+
+
+@dataclass(frozen=True)
+class Marked(Generic[R]):
+    """A map or outlet as far as its mark goes.
+
+    Attributes:
+        label: what messages call it; `home`: what they call its system.
+        uri: its name in ledger and intents.
+        owner: who may write to it.
+        read: gives its mark.
+        write: (rows, expected mark, new mark) → whether the mark was the expected one and all is written.
+        nothing: no rows.
+    """
+
+    label: str
+    home: str
+    uri: str
+    owner: Owner
+    read: Callable[[], Mark | None]
+    write: Callable[[R, Mark | None, Mark], bool]
+    nothing: R
+
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> int:
+        """Check that mark and ledger belong together, then make `epoch` the mark's; returns its txid.
+
+        Called in P0. From here on whoever was taken over can write nothing. `recorded` is the txid that the ledger has,
+        `UNKNOWN` in a ledger that was rebuilt, None if it is new to the ledger.
+
+        Raises:
+            FencedError: a newer coordinator leads.
+            StateError: the mark belongs to another topology or data directory.
+            TableCorrupt: it is at a txid that ledger and live intents do not explain.
+            BlockedError: the other system cannot be reached.
+        """
+        for _ in range(TRIES):
+            with reached(self.label, "take it over"):
+                found = self.read()
+            mark = self._led(found, epoch, committed, recorded, live)
+            with reached(self.label, "take it over"):
+                done = found == mark or self.write(self.nothing, found, mark)
+            if done:
+                return mark.txid
+        raise self._busy("take it over")
+
+    def put(self, rows: R, table: IntentTable, intent: Intent, epoch: int) -> None:
+        """Write the rows of `intent`, once; may be called again after any failure.
+
+        Raises:
+            FencedError: a newer coordinator leads.
+            TableCorrupt: the mark is not where the intent expects it.
+            BlockedError: the other system cannot be reached, or refuses the rows.
+        """
+        what = f"put txids {intent.first}-{intent.last}"
+        mark = self._mark(epoch, intent.last, table.staged.digest)
+        for _ in range(TRIES):
+            with reached(self.label, what):
+                found = self.read()
+            if self._is_put(found, table, intent, epoch):
+                return
+            with reached(self.label, what):
+                if self.write(rows, found, mark):
+                    return
+        raise self._busy(what)
+
+    def _is_put(self, found: Mark | None, table: IntentTable, intent: Intent, epoch: int) -> bool:
+        """Whether `intent` is written already; False when it is its turn."""
+        if found is not None:
+            self._check_owner(found, epoch)
+            if (found.timeline, found.txid, found.content) == (intent.timeline, intent.last, table.staged.digest):
+                return True
+            before = range(intent.first) if table.previous == UNKNOWN else (table.previous,)
+            if found.timeline == intent.timeline and found.txid in before:
+                return False
+        where = "has no mark" if found is None else f"is at txid {found.txid} of timeline {found.timeline}"
+        expected = f"before txid {intent.first}" if table.previous == UNKNOWN else f"at txid {table.previous}"
+        msg = (
+            f"{self.label}: expected to be {expected} before txids {intent.first} to {intent.last} are "
+            f"put, but it {where}; restore data directory and {self.home} from the same moment"
+        )
+        raise TableCorrupt(msg)
+
+    def _led(
+        self, found: Mark | None, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]
+    ) -> Mark:
+        """The mark of the new coordinator, after `found`."""
+        known = recorded not in (None, UNKNOWN)
+        if found is None:
+            if not known:
+                return self._mark(epoch, committed, "")
+            raise TableCorrupt(self._unmarked(recorded or 0))
+        self._check_owner(found, epoch)
+        if found.timeline < self.owner.timeline:
+            # A rewind, which is refused unless it is told to keep what is here as it is.
+            return self._mark(epoch, recorded if known and recorded is not None else committed, "")
+        if recorded is None and found.txid < committed:
+            if found.content:
+                raise StateError(self._left_out(found.txid, committed))
+            return self._mark(epoch, committed, "")  # a start that was killed has led it, nothing was put
+        allowed = _allowed(self.uri, committed, recorded, live)
+        if found.txid not in allowed or found.timeline != self.owner.timeline:
+            wanted = f"at most {max(allowed)}" if not known else " or ".join(map(str, sorted(allowed)))
+            msg = (
+                f"{self.label}: the ledger expects it at txid {wanted} of timeline {self.owner.timeline}, "
+                f"found {found.txid} of timeline {found.timeline}; data directory and {self.home} are not from the "
+                "same moment: restore both"
+            )
+            raise TableCorrupt(msg)
+        return replace(found, epoch=epoch)
+
+    def _check_owner(self, found: Mark, epoch: int) -> None:
+        owner, kind = self.owner, self.label.partition(" ")[0]
+        if found.incarnation != owner.incarnation:
+            msg = (
+                f"{self.label}: its store belongs to topology {found.topology!r}, incarnation {found.incarnation}; "
+                f"expected {owner.topology!r}, incarnation {owner.incarnation}; a {kind} has one owner: use another "
+                "table"
+            )
+            raise StateError(msg)
+        if found.epoch > epoch:
+            msg = (
+                f"{self.label}: a coordinator with epoch {found.epoch} has taken over from this one with epoch "
+                f"{epoch}; stop this run, the other one continues"
+            )
+            raise FencedError(msg)
+
+    def _mark(self, epoch: int, txid: int, content: str) -> Mark:
+        owner = self.owner
+        return Mark(owner.topology, owner.incarnation, epoch, owner.timeline, txid, content)
+
+    def _unmarked(self, recorded: int) -> str:
+        kind = self.label.partition(" ")[0]
+        return (
+            f"{self.label}: the ledger knows it at txid {recorded}, but the store has no mark of it; it is another "
+            f"store or was emptied: restore it, or give the {kind} a new name"
+        )
+
+    def _left_out(self, txid: int, committed: int) -> str:
+        kind = self.label.partition(" ")[0]
+        return (
+            f"{self.label}: its content is at txid {txid}, and the ledger does not record it: up to txid "
+            f"{committed} was committed without it, which would be missing there; give the {kind} a new name and "
+            "another place, or backfill into a new data directory (jobs/replay.py --into)"
+        )
+
+    def _busy(self, what: str) -> BlockedError:
+        return BlockedError(f"{self.label}: cannot {what} in {TRIES} tries: another writer moves its mark")
+
+
+def _allowed(uri: str, committed: int, recorded: int | None, live: Sequence[Intent]) -> set[int]:
+    """The txids that a mark may be at; a rebuilt ledger has not recorded any, and its intent may be put already."""
+    allowed = set(range(committed + 1)) if recorded in (None, UNKNOWN) else {recorded}
+    for intent in live:
+        for table in intent.tables:
+            if table.uri == uri and (table.previous in allowed or table.previous == UNKNOWN):
+                allowed.add(intent.last)
+    return allowed

@@ -1,0 +1,157 @@
+"""What a run writes to outside its data directory: its maps and outlets, led and published together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from txstorm import faults
+from txstorm.api.external import MapState
+from txstorm.api.outlets import Outlet
+from txstorm.errors import StateError
+from txstorm.state.commit_group import Member
+from txstorm.state.external.maps import MapGroup
+from txstorm.state.external.outlet import StoredOutlet
+from txstorm.state.external.targets import StoredMap
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTable
+from txstorm.storage.tables.table import Owner, TableRef
+from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
+
+Patient = Callable[[Callable[[], None]], None]
+"""Calls what may have to wait for a system that is away."""
+
+
+def call(step: Callable[[], None]) -> None:
+    """Wait for nobody."""
+    step()
+
+
+class OutsideStore:
+    """All maps and outlets of a run, in the order in which they are published: maps first."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        owner: Owner,
+        maps: Mapping[str, Sequence[MapState]],
+        outlets: Mapping[str, Sequence[Outlet]] | None = None,
+    ) -> None:
+        stored: list[StoredMap | StoredOutlet] = [
+            StoredMap(data_dir, owner, component, one) for component, found in maps.items() for one in found
+        ]
+        stored += [
+            StoredOutlet(data_dir, owner, component, one)
+            for component, found in (outlets or {}).items()
+            for one in found
+        ]
+        self._stored = {one.ref.uri: one for one in stored}
+        self._put: dict[str, list[tuple[int, str]]] = {uri: [] for uri in self._stored}
+
+    def lead(
+        self,
+        epoch: int,
+        committed: int,
+        recorded: Mapping[str, int],
+        live: Sequence[Intent],
+        *,
+        number: int = 1,
+        known: Patient = call,
+    ) -> None:
+        """Take over everything, see `Marked.lead`.
+
+        Args:
+            epoch: of this coordinator.
+            committed: the last decided txid.
+            recorded: what the ledger knows of each.
+            live: the groups that are decided and not completed.
+            number: where fault points are counted from.
+            known: calls what takes over one that was led before: its address was right.
+        """
+        decided = {table.uri for intent in live for table in intent.tables}
+        for place, one in enumerate(self._stored.values(), start=number):
+            uri = one.ref.uri
+            lead = partial(one.lead, epoch, committed, recorded.get(uri), live)
+            (known if uri in recorded or uri in decided else call)(lead)
+            faults.point(f"p0.{place}.raised")
+
+    def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:
+        """Put the rows of one map or outlet."""
+        self._stored[table.uri].publish(number, table, intent, epoch)
+        self._put[table.uri].append((intent.last, table.staged.path))
+
+    def roll_forward(self, intent: Intent, epoch: int) -> None:
+        """Put the rows of all maps and outlets of a decided group; called in P0 once the topology's code is there."""
+        for number, table in enumerate(intent.tables, start=1):
+            if table.kind in OUTSIDE:
+                self.publish(number, table, intent, epoch)
+
+    def last_txids(self) -> dict[str, int]:
+        """``maps/…`` and ``outlets/…`` → the txid the mark is at; without a mark, the last one that was put."""
+        return {uri: one.last for uri, one in self._stored.items()}
+
+    def groups(self) -> dict[str, MapGroup | SinkGroup]:
+        """``maps/…`` and ``outlets/…`` → fresh unpublished rows."""
+        return {uri: one.group() for uri, one in self._stored.items()}
+
+    def maps(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, tuple[str, MapGroup]]:
+        """Name of a map → the component that declares it, and its rows among `groups`."""
+        found = ((self._stored[uri], group) for uri, group in groups.items())
+        return {one.ref.name: (one.component, group) for one, group in found if isinstance(group, MapGroup)}
+
+    def outlets(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, tuple[str, SinkGroup]]:
+        """Name of an outlet → the component that declares it, and its rows among `groups`."""
+        found = ((self._stored[uri], group) for uri, group in groups.items())
+        return {one.ref.name: (one.component, group) for one, group in found if isinstance(group, SinkGroup)}
+
+    def members(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, Member]:
+        """``maps/…`` and ``outlets/…`` → what a group stages of them."""
+        found = ((self._stored[uri], group) for uri, group in groups.items())
+        return {one.ref.uri: Member(one.component, one.path, one.ref, group, one.last) for one, group in found}
+
+    def forget(self, before: int) -> None:
+        """Remove the staged files of groups that end before txid `before`: put, and named by no kept intent."""
+        for uri, put in self._put.items():
+            for last, path in put:
+                if last < before:
+                    (self._stored[uri].path / path).unlink(missing_ok=True)
+            self._put[uri] = [one for one in put if one[0] >= before]
+
+    def sweep(self, live: Sequence[Intent], epoch: int, members: Mapping[str, Member]) -> list[str]:
+        """Remove staged files that neither a kept intent nor this run names; returns them with their map or outlet."""
+        removed = []
+        for uri, one in self._stored.items():
+            member = members.get(uri)
+            kept = kept_by(live, uri) | (member.unpublished() if member else set())
+            removed += [f"{uri}/{path}" for path in sweep_unlogged(one.path, epoch, kept)]
+        return removed
+
+    def close(self) -> None:
+        """Let go of the writers' connections."""
+        for one in self._stored.values():
+            one.close()
+
+
+def declared_uris(maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]]) -> set[str]:
+    """``maps/…`` and ``outlets/…`` that a topology's code declares."""
+    uris = {TableRef(MAP, one.name).uri for found in maps.values() for one in found}
+    return uris | {TableRef(OUTLET, one.name).uri for found in outlets.values() for one in found}
+
+
+def waits_for_code(intent: Intent) -> bool:
+    """Whether `intent` has rows for maps or outlets, which only the topology's code knows how to reach."""
+    return any(table.kind in OUTSIDE for table in intent.tables)
+
+
+def check_declared(declared: Collection[str], live: Sequence[Intent]) -> None:
+    """Raise `StateError` when decided rows wait for a map or outlet that is not among those `declared` by the code."""
+    for intent in live:
+        for table in intent.tables:
+            if table.kind in OUTSIDE and table.uri not in declared:
+                msg = (
+                    f"{table.kind} {table.name!r}: txids {intent.first}-{intent.last} are decided and have rows for "
+                    f"it, but the topology no longer declares it: start it once with the code that does, and the "
+                    f"{table.kind}'s store"
+                )
+                raise StateError(msg)

@@ -1,0 +1,157 @@
+"""Keys of a state as bytes, whole columns at a time.
+
+A key is its key group (two bytes, big-endian) and its canonical bytes (`txstorm.keys.canonical`). In a collection
+these are followed by the row's place in the order and its number, eight bytes each, big-endian with the sign bit
+flipped, so that the rows of a key are next to each other and in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.keys import canonical, canonical_value, hash_rows, key_groups
+from txstorm.state.index.ordered_rows import Place
+from txstorm.storage.rows.columns import python_values
+from txstorm.storage.rows.schema import PLACE
+
+NOTHING = pa.scalar(b"", pa.binary())
+_NULL_KEY = pa.scalar(canonical([None]), pa.binary())
+_TEXT_TAGS = ((pa.types.is_string, b"s"), (pa.types.is_binary, b"b"))
+_WORD_TAGS = ((pa.types.is_integer, b"i"), (pa.types.is_boolean, b"t"), (pa.types.is_date32, b"d"),
+              (pa.types.is_timestamp, b"T"))  # fmt: skip
+_HEAD = np.dtype([("tag", "S1"), ("size", "<u4")])
+_SIGN = np.uint64(1 << 63)
+_PLACE_BYTES = 8 * PLACE
+_WORD = np.dtype([("tag", "S1"), ("size", "<u4"), ("bits", "<i8")])
+
+
+@dataclass(frozen=True)
+class PackedKeys:
+    """Keys one behind the other.
+
+    Attributes:
+        hashes: a stable hash of each.
+        ends: where each ends in `content`, behind a 0.
+        content: bytes that differ for keys that differ, unless their hashes do.
+    """
+
+    hashes: npt.NDArray[np.uint64]
+    ends: npt.NDArray[np.int64]
+    content: npt.NDArray[np.uint8]
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """How many bytes each has."""
+        return np.diff(self.ends)
+
+    def taken(self, which: npt.NDArray[np.int64]) -> PackedKeys:
+        """Those at the places `which`."""
+        sizes = self.sizes[which]
+        content = self.content[ranges(self.ends[which], sizes)]
+        return PackedKeys(self.hashes[which], np.concatenate([[0], np.cumsum(sizes)]), content)
+
+
+def ranges(starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers from each of `starts` on, as many as `sizes` says, one behind the other."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))
+
+
+def packed_keys(columns: Sequence[pa.Array], rows: int) -> PackedKeys:
+    """The keys of `rows` rows that have these key columns."""
+    hashes = hash_rows(columns, rows)
+    if not columns:
+        return PackedKeys(hashes, np.zeros(rows + 1, np.int64), np.empty(0, np.uint8))
+    if len(columns) == 1 and any(fits(columns[0].type) for fits, _ in _WORD_TAGS):
+        words = _whole_numbers(columns[0])
+        return PackedKeys(hashes, np.arange(0, 8 * rows + 1, 8), np.ascontiguousarray(words).view(np.uint8))
+    if len(columns) == 1 and any(fits(columns[0].type) for fits, _ in _TEXT_TAGS):
+        whole = columns[0].cast(pa.binary())
+    else:
+        whole = pc.binary_join_element_wise(*chain.from_iterable(map(_canonical_parts, columns)), NOTHING)
+    _, ends, content = whole.buffers()
+    offsets = np.frombuffer(ends, np.int32)[whole.offset : whole.offset + rows + 1].astype(np.int64)
+    data = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]] if content is not None else np.empty(0, np.uint8)
+    return PackedKeys(hashes, offsets - offsets[0], data)
+
+
+def key_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
+    """The bytes of every key; `columns` are the key columns, of `rows` rows."""
+    groups = key_groups(columns, rows).astype(">u2")
+    if not columns:
+        return [groups[:1].tobytes()] * rows
+    parts = chain.from_iterable(map(_canonical_parts, columns))
+    made: list[bytes] = pc.binary_join_element_wise(binary(groups), *parts, NOTHING).to_pylist()
+    return made
+
+
+def placed_bytes(columns: Sequence[pa.Array], rows: int) -> list[bytes]:
+    """As `key_bytes`, of the rows of collections, whose last key columns are their place."""
+    owners = key_bytes(columns[:-PLACE], rows)
+    words = np.stack([_whole_numbers(column).view(np.uint64) ^ _SIGN for column in columns[-PLACE:]], axis=1)
+    places = words.astype(">u8").tobytes()
+    return [owner + places[i * _PLACE_BYTES : (i + 1) * _PLACE_BYTES] for i, owner in enumerate(owners)]
+
+
+def place_bytes(place: Place) -> bytes:
+    """The end of `placed_bytes` of one row."""
+    words = (int.from_bytes(canonical_value(part)[1], "little", signed=True) for part in place)
+    return b"".join((word + int(_SIGN)).to_bytes(8, "big") for word in words)
+
+
+def places_of(keys: Sequence[bytes], order: pa.DataType) -> list[Place]:
+    """The places at the end of `placed_bytes`; `order` is the type of the order column."""
+    orders, numbers = place_words(keys)
+    return list(zip(python_values(pa.array(orders).cast(order)), numbers.tolist(), strict=True))
+
+
+def place_words(keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """Of the places at the end of `placed_bytes`: their orders, as 64 bits, and their numbers."""
+    words = np.frombuffer(b"".join([key[-_PLACE_BYTES:] for key in keys]), ">u8").astype(np.uint64) ^ _SIGN
+    return words.view(np.int64).reshape(-1, PLACE).T
+
+
+def _canonical_parts(column: pa.Array) -> Sequence[pa.Array]:
+    """Columns of bytes which, one behind the other, are the canonical bytes of `column`."""
+    parts = _parts_without_nulls(column)
+    if not column.null_count:
+        return parts
+    return [pc.if_else(column.is_null(), _NULL_KEY, pc.binary_join_element_wise(*parts, NOTHING))]
+
+
+def _parts_without_nulls(column: pa.Array) -> Sequence[pa.Array]:
+    kind = column.type
+    tag = next((tag for fits, tag in _TEXT_TAGS if fits(kind)), None)
+    if tag is not None:
+        content = column.cast(pa.binary())
+        content = content.fill_null(b"") if content.null_count else content
+        head = np.zeros(len(column), _HEAD)
+        head["tag"], head["size"] = tag, np.asarray(pc.binary_length(content))
+        return [binary(head), content]
+    if (tag := next((tag for fits, tag in _WORD_TAGS if fits(kind)), None)) is not None:
+        word = np.zeros(len(column), _WORD)
+        word["tag"], word["size"], word["bits"] = tag, 8, _whole_numbers(column)
+        return [binary(word)]
+    return [pa.array([canonical([value]) for value in python_values(column)], pa.binary())]
+
+
+def _whole_numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return np.asarray(column.cast(pa.int64()).fill_null(0))
+
+
+def binary(records: npt.NDArray[Any]) -> pa.Array:
+    """Records of fixed width as one array of bytes."""
+    width, count = records.dtype.itemsize, len(records)
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), count, [None, pa.py_buffer(np.ascontiguousarray(records))]
+    ).cast(pa.binary())

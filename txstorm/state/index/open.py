@@ -1,0 +1,103 @@
+"""The key index of one state brought to where its tables are: from what is on disk, or from the tables."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from txstorm.api.state import KeyedState
+from txstorm.errors import TableCorrupt
+from txstorm.state.index.disk import RowStore, RowStores, belonging
+from txstorm.state.index.index import Bounds, DiskRows, StateIndex
+from txstorm.state.index.ordered_index import state_index
+from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.table import DeltaTableState
+from txstorm.storage.upkeep.read_guard import reading
+
+log = logging.getLogger("txstorm.index")
+
+INDEX = "index"
+
+
+def opened_index(
+    data_dir: Path, state: KeyedState, kept: DeltaTableState, changes: DeltaTableState | None, bounds: Bounds
+) -> StateIndex:
+    """The index of `state` as of the last txid in its tables ``state/…`` (`kept`) and ``changes/…``, where it has one.
+
+    Called at the start, by the one run of the data directory. What ``index/…`` holds is used when it is of this state
+    and not ahead of its table; then only later changes are read. Else it is removed, and the tables are read.
+
+    Raises:
+        TableCorrupt: a table cannot be read, or the two are not from the same moment.
+    """
+    as_of, last = kept.last_txid(), (changes or kept).last_txid()
+    _check_not_ahead(kept, changes or kept, as_of, last)
+    owner = belonging(state, kept.owner.incarnation, kept.owner.timeline)
+    stores = RowStores(data_dir / INDEX / state.name, state, owner)
+
+    def refill(disk: DiskRows) -> None:
+        _refill(disk, data_dir, kept, changes)
+
+    index = state_index(state, stores.make, refill, bounds, _in_background)
+    found = _nearer(stores.find(last), kept, changes, as_of)
+    if found is not None:
+        index.resume(found)
+    else:
+        for table in kept.handle.batches():
+            index.load(table)
+    after = as_of if found is None or found.last is None else found.last
+    if changes is not None and after < last:
+        for table in changes.handle.batches(low=(TXID.name, after)):
+            index.load(table)
+    index.loaded(last)
+    return index
+
+
+def _nearer(
+    found: RowStore | None, kept: DeltaTableState, changes: DeltaTableState | None, as_of: int
+) -> RowStore | None:
+    """`found`, unless the state table is so much newer that reading that is less work, or there is nothing else."""
+    if found is None or found.last is None or found.last >= as_of:
+        return found
+    if changes is not None and found.last >= changes.floor():
+        whole = kept.handle.row_count() + changes.handle.row_count((TXID.name, as_of))
+        if changes.handle.row_count((TXID.name, found.last)) <= whole:
+            return found
+    log.info("index %s: it is as of txid %d, the state table as of %d; it is made again", found.path, found.last, as_of)
+    found.remove()
+    return None
+
+
+def _refill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
+    """Fill an empty index from the tables as they are now; on any thread, so with handles of its own."""
+    with reading(data_dir):
+        _fill(disk, data_dir, kept, changes)
+
+
+def _fill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
+    base = DeltaTableState.open(data_dir, kept.owner, kept.ref)
+    # After it: what is published meanwhile is here.
+    later = base if changes is None else DeltaTableState.open(data_dir, changes.owner, changes.ref)
+    as_of, last = base.last_txid(), later.last_txid()
+    for table in base.handle.batches():
+        disk.put_table(table)
+    if as_of < last:
+        for table in later.handle.batches(low=(TXID.name, as_of)):
+            disk.put_table(table)
+    disk.note(last)
+
+
+def _check_not_ahead(kept: DeltaTableState, changes: DeltaTableState, as_of: int, last: int) -> None:
+    if as_of > last:
+        msg = (
+            f"table {kept.ref.uri}: is as of txid {as_of}, but {changes.ref.uri} ends at {last}; "
+            "restore both from the same copy"
+        )
+        raise TableCorrupt(msg)
+
+
+def _in_background(call: Callable[[], None]) -> None:
+    # Not a daemon: one that still writes when the interpreter ends would take the process down with it.
+    threading.Thread(target=call, name="txstorm-index", daemon=False).start()

@@ -1,0 +1,147 @@
+"""The index of collections: the key index of their rows, which also gives them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from txstorm.api.state import CollectionState, KeyedState
+from txstorm.state.index.index import DiskRows, KeyIndex, StateIndex
+from txstorm.state.index.ordered_rows import OrderedRows, Owner, Place, Span, filled, over
+from txstorm.state.index.placedcolumns import Columns
+from txstorm.state.index.row_cache import Cache, Gone, Stored, WholeCache
+from txstorm.storage.rows.forms import Key, Value
+
+
+class PlacedRows(DiskRows, Protocol):
+    """Rows of collections on disk, as `txstorm.state.index.disk.RowStore`."""
+
+    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+        """Places and rows of each of `owners` in `span`, in its order."""
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns:
+        """The same column by column."""
+
+
+class PlacedIndex(KeyIndex, Protocol):
+    """The published rows of collections."""
+
+    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+        """Places and rows of each of `owners` in `span`, in its order."""
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns | None:
+        """The same column by column, where they are on disk; None where they are rows in memory."""
+
+
+class PlacedCache:
+    """All rows of collections, until there is another place for them; see `txstorm.state.index.row_cache.Cache`."""
+
+    def __init__(self) -> None:
+        self.complete = True
+        self._rows = OrderedRows[Stored]()
+
+    def __len__(self) -> int:
+        """How many rows are here."""
+        return len(self._rows)
+
+    def get(self, keys: Sequence[Key]) -> list[Stored | None]:
+        """The row of each of `keys`, None for those that are not here."""
+        return list(map(self._rows.get, keys))
+
+    def scan(self, owner: Owner, span: Span) -> list[tuple[Place, Stored]]:
+        """Places and rows of `owner` in `span`, in its order; `complete` is to be asked after this."""
+        return self._rows.scan(owner, span)
+
+    def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
+        """Take rows in, while all of them are here."""
+        if self.complete:
+            self._rows.update(rows)
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """These keys are gone."""
+        self._rows.discard(keys)
+
+    def rows(self) -> Mapping[Key, Stored]:
+        """All rows that are here."""
+        return self._rows
+
+    def let_go(self) -> Cache:
+        """There is another place that rows can be read from: from now on that is where they are, and not here."""
+        self.forget()
+        return self
+
+    def forget(self) -> None:
+        """Forget all rows: they are elsewhere."""
+        self.complete = False
+        self._rows = OrderedRows()
+
+
+class CollectionIndex(StateIndex):
+    """The `PlacedIndex` of one collection state.
+
+    A few rows are in memory. Once there are many they are on disk alone, but for those on their way there: a range of
+    them is read with one seek.
+    """
+
+    def _new_cache(self, state: KeyedState) -> WholeCache:
+        return PlacedCache()
+
+    def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
+        return OrderedRows(rows)
+
+    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+        """Places and rows of each of `owners` in `span`, in its order.
+
+        Raises:
+            TxstormError: the disk cannot be read, nor be filled again from the tables.
+        """
+        cache = cast("PlacedCache", self._cache)
+        found = [cache.scan(owner, span) for owner in owners]
+        if cache.complete:
+            return found
+        pending, writing = self._waiting  # before the disk: what leaves these is there
+
+        def read(some: Sequence[Owner], part: Span) -> list[list[tuple[Place, Stored]]]:
+            return self._read(lambda disk: cast("PlacedRows", disk).scan(some, part))
+
+        def settle(owner: Owner, rows: list[tuple[Place, Stored]], part: Span) -> list[tuple[Place, Stored]]:
+            return _there(rows, writing.scan(owner, part), pending.scan(owner, part), backwards=part.backwards)
+
+        return filled(read, settle, owners, span)
+
+    def columns(self, owners: Sequence[Owner], span: Span) -> Columns | None:
+        """The rows of each of `owners` in `span`, which wants all, column by column; None where they are in memory.
+
+        Raises:
+            TxstormError: as `scan`.
+        """
+        if self._cache.complete:
+            return None
+        pending, writing = self._waiting
+        found = self._read(lambda disk: cast("PlacedRows", disk).columns(owners, span))
+        for later in (writing, pending):
+            found = found.over([_values(later.scan(owner, span)) for owner in owners], self._values)
+        return found
+
+    @property
+    def _waiting(self) -> tuple[OrderedRows[Stored | Gone], OrderedRows[Stored | Gone]]:
+        return cast("tuple[OrderedRows[Stored | Gone], OrderedRows[Stored | Gone]]", self._behind)
+
+
+def state_index(state: KeyedState, *arguments: Any) -> StateIndex:
+    """The index of `state`, of the kind that it is; `arguments` are those of `StateIndex`."""
+    return (CollectionIndex if isinstance(state, CollectionState) else StateIndex)(state, *arguments)
+
+
+def _there(
+    rows: Sequence[Any], writing: Sequence[Any], pending: Sequence[Any], *, backwards: bool
+) -> list[tuple[Place, Stored]]:
+    """The rows on disk with those on their way to it over them, without removed ones."""
+    if not writing and not pending:
+        return list(rows)
+    merged = over(list(rows), [*writing, *pending], backwards=backwards)
+    return [(place, row) for place, row in merged if row[0] is not None]
+
+
+def _values(rows: Sequence[tuple[Place, Stored | Gone]]) -> list[tuple[Place, Value | None]]:
+    return [(place, row[0]) for place, row in rows]

@@ -1,0 +1,304 @@
+"""Rows of a state as bytes for the key index, whole columns at a time.
+
+Keys are as `txstorm.state.index.key_codec` says. A row is a record of fixed width (txid, a bit per value that is null,
+then the values and the values before) followed by the content of those values that have none; its layout follows from
+the state's columns alone. `FORMAT` is the version of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.state import CollectionState, KeyedState
+from txstorm.keys import canonical, key_group
+from txstorm.state.index.key_codec import (
+    NOTHING,
+    PackedKeys,
+    binary,
+    key_bytes,
+    packed_keys,
+    place_bytes,
+    place_words,
+    placed_bytes,
+    places_of,
+)
+from txstorm.state.index.ordered_rows import Owner, Place, Span
+from txstorm.state.index.placedcolumns import Columns
+from txstorm.state.index.row_cache import Stored
+from txstorm.storage.rows.columns import python_values
+from txstorm.storage.rows.forms import KeyForm, Value, ValueForm
+from txstorm.storage.rows.schema import PLACE
+
+FORMAT = 1
+_FEW = 50
+"""Keys up to which it is quicker to take them one by one than as columns."""
+
+
+class RowCodec:
+    """The rows of one state to bytes and back."""
+
+    def __init__(self, state: KeyedState) -> None:
+        self._keys = KeyForm(state)
+        self._values = ValueForm(state)
+        self._key_bytes = placed_bytes if isinstance(state, CollectionState) else key_bytes
+        kinds = [column.field.type for column in self._values.stored]
+        self._slots = [_Slot(f"{part}{i}", kind) for part in "vp" for i, kind in enumerate(kinds)]
+        bits = len(self._slots) + 1  # the last one: there was no value before
+        fields = [(slot.name, slot.stored) for slot in self._slots]
+        self.record = np.dtype([("txid", "<i8"), ("nulls", "u1", ((bits + 7) // 8,)), *fields])
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether rows are records and nothing else."""
+        return not any(slot.is_long for slot in self._slots)
+
+    def packed(self, keys: Sequence[Any]) -> PackedKeys:
+        """Canonical keys, at least one, one behind the other."""
+        return packed_keys(self._keys.arrays(keys), len(keys))
+
+    def records(
+        self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]
+    ) -> npt.NDArray[np.void]:
+        """As `rows`, where they are records."""
+        absent = np.fromiter((value is None for value in before), bool, len(before))
+        return self._recorded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)[
+            0
+        ]
+
+    def records_of_table(self, table: pa.Table) -> tuple[PackedKeys, npt.NDArray[np.void]]:
+        """As `of_table`, where rows are records; `table` has rows."""
+        keys, txids, columns, absent = self._columns_of(table)
+        return packed_keys(keys, table.num_rows), self._recorded(txids, columns, absent)[0]
+
+    def of_records(self, records: npt.NDArray[np.void]) -> list[Stored]:
+        """As `decode`, where rows are records."""
+        return self._decoded(records, ())
+
+    def keys(self, keys: Sequence[Any]) -> list[bytes]:
+        """Canonical keys as bytes."""
+        return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
+
+    def ranges(self, owners: Sequence[Owner], span: Span) -> list[tuple[bytes, bytes]]:
+        """The lowest and the highest key that a row of each of the collections `owners` in `span` may have."""
+        if len(owners) <= _FEW:
+            begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
+        else:
+            columns = zip(self._keys.columns, zip(*owners, strict=True), strict=False)
+            begins = key_bytes([column.array(values) for column, values in columns], len(owners))
+        first, last = place_bytes(span.first), place_bytes(span.last)
+        return [(begin + first, begin + last) for begin in begins]
+
+    def places(self, keys: Sequence[bytes]) -> list[Place]:
+        """The places of the rows of a collection."""
+        return places_of(keys, self._keys.columns[-PLACE].field.type)
+
+    def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
+        """Rows as bytes: canonical values, what made them so, and the values before."""
+        absent = np.fromiter((value is None for value in before), bool, len(before))
+        return self._encoded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)
+
+    def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
+        """Keys and rows of a state or changes table; those of removals have no meaning."""
+        keys, txids, columns, absent = self._columns_of(table)
+        return self._key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
+
+    def _columns_of(
+        self, table: pa.Table
+    ) -> tuple[list[pa.Array], npt.NDArray[Any], list[pa.Array], npt.NDArray[np.bool_]]:
+        """Key columns, txids, values and those before, and where there is none before."""
+        batch = table.combine_chunks()
+        keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
+        values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.stored]
+        struct = _array(batch["_prev"])
+        before = [pc.struct_field(struct, [struct.type.get_field_index(column.name)]).cast(column.field.type)
+                  for column in self._values.stored]  # fmt: skip
+        return keys, np.asarray(batch["_txid"]), [*values, *before], np.asarray(struct.is_null())
+
+    def _encoded(
+        self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
+    ) -> list[bytes]:
+        record, contents = self._recorded(txids, columns, absent)
+        made = binary(record)
+        if contents:
+            made = pc.binary_join_element_wise(made, *contents, NOTHING)
+        encoded: list[bytes] = made.to_pylist()
+        return encoded
+
+    def _recorded(
+        self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.void], list[pa.Array]]:
+        """Records, and the contents behind them."""
+        record = np.zeros(len(txids), self.record)
+        record["txid"] = txids
+        nulls = [*(np.asarray(column.is_null()) for column in columns), absent]
+        record["nulls"] = np.packbits(np.stack(nulls, axis=1), axis=1)
+        contents = []
+        for slot, column in zip(self._slots, columns, strict=True):
+            record[slot.name], content = slot.encode(column)
+            if content is not None:
+                contents.append(content)
+        return record, contents
+
+    def decode(self, rows: Sequence[bytes]) -> list[Stored]:
+        """What `rows` encoded: (value, txid, value before) of each."""
+        width = self.record.itemsize
+        record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
+        return self._decoded(record, rows)
+
+    def _decoded(self, record: npt.NDArray[np.void], rows: Sequence[bytes]) -> list[Stored]:
+        """Those of records, and of the contents behind them in `rows`."""
+        nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
+        columns, start = [], np.full(len(record), self.record.itemsize)
+        for i, slot in enumerate(self._slots):
+            columns.append(slot.decode(rows, record[slot.name], start, nulls[:, i]))
+            if slot.is_long:
+                start = start + record[slot.name]
+        size = len(self._values.stored)
+        values, before = zip(*columns[:size], strict=True), zip(*columns[size:], strict=True)
+        absent = nulls[:, -1].tolist()
+        return [
+            (value, txid, None if gone else old)
+            for value, txid, old, gone in zip(values, record["txid"].tolist(), before, absent, strict=True)
+        ]
+
+    def columns(self, owners: npt.NDArray[np.int64], found: Sequence[tuple[bytes, bytes]]) -> Columns:
+        """Keys and rows of collections as columns, of the values alone; `owners`: the number of each row's collection.
+
+        What is as long as its values is taken as a whole, without an object for any of them.
+        """
+        rows = [row for _, row in found]
+        width, data = self.record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
+        record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
+        nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
+        ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
+        start = np.concatenate([[0], ends[:-1]])[: len(rows)] + width
+        arrays = []
+        for i, slot in enumerate(self._slots[: len(self._values.stored)]):
+            arrays.append(slot.array(data, record[slot.name], start, nulls[:, i]))
+            if slot.is_long:
+                start = start + record[slot.name]
+        orders, numbers = place_words([key for key, _ in found])
+        return Columns(owners, orders, numbers, arrays)
+
+
+class _Slot:
+    """Where one value of a row is: in the record, or behind it, with its size in the record."""
+
+    def __init__(self, name: str, kind: pa.DataType) -> None:
+        self.name = name
+        self._kind = kind
+        self._plain = _plain_type(kind)
+        self.is_long = self._plain is None and not pa.types.is_decimal(kind)
+        self.stored: Any = self._plain or (np.dtype("<u4") if self.is_long else np.dtype("V16"))
+
+    def encode(self, column: pa.Array) -> tuple[npt.NDArray[Any], pa.Array | None]:
+        """What goes into the record, and what behind it."""
+        if self._plain is not None:
+            return self._plain_values(column), None
+        if not self.is_long:
+            whole = np.frombuffer(column.buffers()[1], "V16") if len(column) else np.empty(0, "V16")
+            return whole[column.offset : column.offset + len(column)], None
+        content = self._contents(column)
+        return np.asarray(pc.binary_length(content)), content
+
+    def _plain_values(self, column: pa.Array) -> npt.NDArray[Any]:
+        if pa.types.is_date32(self._kind):
+            column = column.cast(pa.int32())
+        elif pa.types.is_timestamp(self._kind):
+            column = column.cast(pa.int64())
+        elif pa.types.is_boolean(self._kind):
+            column = column.cast(pa.int8())
+        return np.asarray(column.fill_null(0))
+
+    def _contents(self, column: pa.Array) -> pa.Array:
+        if pa.types.is_string(self._kind) or pa.types.is_binary(self._kind):
+            return column.cast(pa.binary()).fill_null(b"")
+        batch = pa.record_batch([column], schema=self._schema())
+        return pa.array([batch.slice(i, 1).serialize().to_pybytes() for i in range(len(column))], pa.binary())
+
+    def decode(
+        self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any], nulls: npt.NDArray[np.bool_]
+    ) -> list[Any]:
+        """The values; `start` is where the contents of this slot begin in every row."""
+        values = self._present(rows, stored, start)
+        if not nulls.any():
+            return values
+        return [None if null else value for null, value in zip(nulls.tolist(), values, strict=True)]
+
+    def array(
+        self,
+        data: npt.NDArray[np.uint8],
+        stored: npt.NDArray[Any],
+        start: npt.NDArray[Any],
+        nulls: npt.NDArray[np.bool_],
+    ) -> pa.Array:
+        """The values as an array; `start` is where the contents of this slot begin in `data`, for every row."""
+        if self.is_long:
+            return self._long_array(data, stored, start, nulls)
+        if pa.types.is_boolean(self._kind):
+            return pa.array(stored.astype(bool), mask=nulls)
+        content = pa.py_buffer(np.ascontiguousarray(stored))
+        return pa.Array.from_buffers(self._kind, len(stored), [_validity(nulls), content])
+
+    def _long_array(
+        self,
+        data: npt.NDArray[np.uint8],
+        sizes: npt.NDArray[Any],
+        start: npt.NDArray[Any],
+        nulls: npt.NDArray[np.bool_],
+    ) -> pa.Array:
+        if pa.types.is_string(self._kind) or pa.types.is_binary(self._kind):
+            offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+            content = data[np.repeat(start - offsets[:-1], sizes) + np.arange(offsets[-1])]
+            wide = pa.large_string() if pa.types.is_string(self._kind) else pa.large_binary()
+            buffers = [_validity(nulls), pa.py_buffer(offsets), pa.py_buffer(content)]
+            return pa.Array.from_buffers(wide, len(sizes), buffers).cast(self._kind)
+        parts = [data[begin:end] for begin, end in zip(start.tolist(), (start + sizes).tolist(), strict=True)]
+        arrays = [pa.ipc.read_record_batch(pa.py_buffer(part), self._schema())[0] for part in parts]
+        return pa.concat_arrays(arrays) if arrays else pa.array([], self._kind)
+
+    def _present(self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any]) -> list[Any]:
+        if not self.is_long:
+            data = pa.py_buffer(np.ascontiguousarray(stored))
+            if pa.types.is_boolean(self._kind):
+                return list(map(bool, stored.tolist()))
+            if pa.types.is_integer(self._kind) or pa.types.is_float64(self._kind):
+                return list(stored.tolist())
+            return python_values(pa.Array.from_buffers(self._kind, len(stored), [None, data]))
+        ends = (start + stored).tolist()
+        parts = [row[begin:end] for row, begin, end in zip(rows, start.tolist(), ends, strict=True)]
+        if pa.types.is_binary(self._kind):
+            return parts
+        if pa.types.is_string(self._kind):
+            return [part.decode() for part in parts]
+        schema = self._schema()
+        return [python_values(pa.ipc.read_record_batch(pa.py_buffer(part), schema)[0])[0] for part in parts]
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([pa.field("value", self._kind)])
+
+
+def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
+
+
+def _plain_type(kind: pa.DataType) -> Any:
+    """The NumPy type of values with a fixed width, None for others."""
+    if pa.types.is_boolean(kind):
+        return np.dtype("i1")
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    if pa.types.is_date32(kind):
+        return np.dtype("<i4")
+    return np.dtype("<i8") if pa.types.is_timestamp(kind) else None
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

@@ -1,0 +1,161 @@
+"""A committer's view of its append-only sinks: rows of one group of txids, until they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from threading import RLock
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.api.state import SinkTable
+from txstorm.errors import StateError
+from txstorm.storage.rows.columns import Column
+from txstorm.storage.rows.schema import TXID, sink_fields, sink_schema
+
+
+class TaskSink:
+    """The `txstorm.api.state.SinkHandle` of one task in one txid.
+
+    Attributes:
+        active: whether `finish_batch` of this task is running; set by the commit runner.
+    """
+
+    def __init__(self, sink: SinkTable, columns: Sequence[Column], component: str, task: int, txid: int) -> None:
+        self.active = False
+        self._sink = sink
+        self._columns = columns
+        self._nested = any(column.exact in (list, dict) for column in columns)
+        self._where = f"{component}[{task}], txid {txid}"
+        self._rows: list[tuple[Any, ...]] = []
+        self._tables: list[pa.Table] = []
+
+    def append(self, *values: Any) -> None:
+        """Append one row; `values` in the order of the columns. Types are checked when the txid ends."""
+        self._check_active()
+        if len(values) != len(self._columns):
+            names = [column.name for column in self._columns]
+            msg = (
+                f"sink {self._sink.name!r} ({self._where}): expected {len(names)} values {names}, "
+                f"got {len(values)}; append one value per column"
+            )
+            raise StateError(msg)
+        self._rows.append(deepcopy(values) if self._nested else values)
+
+    def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append the rows of `batch`: its columns are taken by name, further ones are left out.
+
+        Raises:
+            StateError: a column is missing or has another kind of values than declared.
+        """
+        self._check_active()
+        self._flush()
+        table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+        columns = [column.conformed(self._named(table, column.name), self._where) for column in self._columns]
+        self._tables.append(pa.table(columns, schema=self._schema()))
+
+    def collected(self) -> list[pa.Table]:
+        """Everything appended so far, in order; raises `StateError` for a row that does not fit the columns."""
+        self._flush()
+        return self._tables
+
+    def _check_active(self) -> None:
+        if not self.active:
+            msg = (
+                f"sink {self._sink.name!r} of {self._where} used outside finish_batch; collect rows in execute and "
+                "append them in finish_batch"
+            )
+            raise StateError(msg)
+
+    def _named(self, table: pa.Table, name: str) -> pa.ChunkedArray:
+        if table.column_names.count(name) != 1:
+            msg = f"sink {self._sink.name!r} ({self._where}): expected one column {name!r}, got {table.column_names}"
+            raise StateError(msg)
+        return table[name]
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = zip(self._columns, zip(*self._rows, strict=True), strict=True)
+            label = f"row {{}} of the rows appended in a row ({self._where})".format
+            arrays = [column.array(column.canonical(values, label)) for column, values in columns]
+            self._tables.append(pa.table(arrays, schema=self._schema()))
+            self._rows = []
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([column.field for column in self._columns])
+
+
+class SinkGroup:
+    """The unpublished rows of one sink; made once per run, used in txid order."""
+
+    def __init__(self, sink: SinkTable) -> None:
+        self.sink = sink
+        self._columns = [Column(f"sink {sink.name!r}", "column", field) for field in sink_fields(sink)]
+        self.schema = sink_schema(sink)
+        self._open: dict[int, dict[tuple[str, int], TaskSink]] = {}
+        self._ended: dict[int, pa.Table] = {}
+        self._lock = RLock()
+
+    def handle(self, component: str, task: int, txid: int) -> TaskSink:
+        """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
+        with self._lock:
+            tasks = self._open.setdefault(txid, {})
+            if (component, task) not in tasks:
+                tasks[component, task] = TaskSink(self.sink, self._columns, component, task, txid)
+            return tasks[component, task]
+
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Forget what one task appended in `txid`, which has not ended; its handle is of no more use."""
+        with self._lock:
+            handle = self._open.get(txid, {}).pop((component, task), None)
+            if handle is not None:
+                handle.active = False
+
+    def settle(self, component: str, task: int, txid: int) -> None:
+        """Raise `StateError` now if a row that the task appended in `txid` does not fit the columns."""
+        with self._lock:
+            handle = self._open.get(txid, {}).get((component, task))
+            if handle is not None:
+                handle.collected()
+
+    def end_txid(self, txid: int) -> None:
+        """Take over the rows of `txid`: called after all its tasks have finished.
+
+        Raises:
+            StateError: a row does not fit the columns.
+        """
+        with self._lock:
+            tasks = self._open.get(txid, {})
+            tables = []
+            for _, handle in sorted(tasks.items()):
+                handle.active = False
+                tables.extend(handle.collected())
+            rows = sum(table.num_rows for table in tables)
+            if rows:
+                txids = pa.chunked_array([pa.repeat(pa.scalar(txid, TXID.type), rows)])
+                columns = [
+                    pa.chunked_array([chunk for table in tables for chunk in table[i].chunks])
+                    for i in range(len(self._columns))
+                ]
+                self._ended[txid] = pa.table([*columns, txids], schema=self.schema)
+            self._open.pop(txid, None)
+
+    def drop_from(self, txid: int) -> None:
+        """Forget `txid` and every later one, ended or open; nothing of them is published."""
+        with self._lock:
+            for later in [open_ for open_ in self._open if open_ >= txid]:
+                for handle in self._open.pop(later).values():
+                    handle.active = False
+            self._ended = {ended: table for ended, table in self._ended.items() if ended < txid}
+
+    def rows(self, first: int, last: int) -> pa.Table | None:
+        """The rows of the ended txids `first` to `last`: by txid, task, then as appended; None if there are none."""
+        with self._lock:
+            tables = [self._ended[txid] for txid in sorted(self._ended) if first <= txid <= last]
+        return pa.concat_tables(tables) if tables else None
+
+    def apply(self, last: int) -> None:
+        """Forget the txids up to `last`; called once they are published."""
+        with self._lock:
+            self._ended = {txid: table for txid, table in self._ended.items() if txid > last}

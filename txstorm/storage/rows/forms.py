@@ -1,0 +1,239 @@
+"""Keys and values between the three forms they have: as users see them, as tuples, as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.api.state import CollectionState, KeyedState
+from txstorm.errors import StateError
+from txstorm.keys import key_groups
+from txstorm.storage.rows.columns import Column, python_values, shown
+from txstorm.storage.rows.schema import KEY_GROUP, PLACE, PREV, STAMP, TXID, key_fields, value_fields
+
+Key = Any
+Value = tuple[Any, ...]
+Arrays = Sequence[pa.Array | None]
+"""One for each column, None where nobody has made it yet; empty when that is so for all."""
+
+
+class KeyForm:
+    """The keys of a state: bare values with one key column, tuples with several, ``()`` with none.
+
+    Attributes:
+        grouped: how many of the columns the key group is made of; the rows of a collection are in one.
+    """
+
+    def __init__(self, state: KeyedState) -> None:
+        self.owner = f"state {state.name!r}"
+        self.columns = [Column(self.owner, "key column", field) for field in key_fields(state)]
+        self.names = [column.name for column in self.columns]
+        self.grouped = len(self.columns) - (PLACE if isinstance(state, CollectionState) else 0)
+
+    def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
+        """`keys` checked and in the form they are kept in; raises `StateError` naming the key and column."""
+        return self.checked(keys, where)[0]
+
+    def checked(self, keys: Iterable[Key], where: str) -> tuple[list[Key], Arrays]:
+        """As `canonical`, and the arrays of the key columns, as far as the check has made them."""
+        given = keys if isinstance(keys, list) else list(keys)
+        if not given:
+            return given, [None] * len(self.columns)
+        if len(self.columns) != 1:
+            self._check_shape(given, where)
+        columns = self._split(given)
+        checked = [
+            column.checked(values, lambda i: f"key {shown(given[i])} ({where})")
+            for column, values in zip(self.columns, columns, strict=True)
+        ]
+        kept, arrays = [values for values, _ in checked], [array for _, array in checked]
+        return given if all(map(_same, kept, columns)) else self._joined(kept), arrays
+
+    def arrays(self, keys: Sequence[Key], made: Arrays = ()) -> list[pa.Array]:
+        """Canonical `keys` as one Arrow array per key column; those of `made` are taken as they are."""
+        columns = self._split(keys) if keys else [()] * len(self.columns)
+        return _arrays(self.columns, columns, made)
+
+    def of_table(self, table: pa.Table) -> list[Key]:
+        """The keys of the rows of `table`, which has the key columns."""
+        columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.columns]
+        return self._joined(columns) if columns else [()] * table.num_rows
+
+    def _split(self, keys: Sequence[Key]) -> Sequence[Sequence[Any]]:
+        return [keys] if len(self.columns) == 1 else list(zip(*keys, strict=True))
+
+    def _joined(self, columns: Sequence[Sequence[Any]]) -> list[Key]:
+        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def _check_shape(self, keys: Sequence[Key], where: str) -> None:
+        size = len(self.columns)
+        for key in keys if set(map(type, keys)) != {tuple} or set(map(len, keys)) != {size} else ():
+            if not isinstance(key, tuple) or len(key) != size:
+                msg = f"{self.owner}, {where}: expected a key that is a tuple of {size} {self.names}, got {shown(key)}"
+                raise StateError(msg)
+
+
+class ValueForm:
+    """The values of a state: bare with one value column, dicts with several; kept as tuples.
+
+    Where keys have a time to live, the tuples end with the stamp of the txid that wrote them, which users do not see.
+
+    Attributes:
+        columns, names: what users see; `stored`: these and the stamp.
+    """
+
+    def __init__(self, state: KeyedState) -> None:
+        self.owner = f"state {state.name!r}"
+        self.columns = [Column(self.owner, "value column", field) for field in value_fields(state)]
+        self.names = [column.name for column in self.columns]
+        stamp = [Column(self.owner, "value column", STAMP)] if state.ttl is not None else []
+        self.stored = [*self.columns, *stamp]
+        self.struct = [column.field for column in self.stored]
+        self._nested = any(column.exact in (list, dict) for column in self.columns)
+
+    def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
+        """The `values` put for `keys`, checked, as tuples; raises `StateError` naming key and column."""
+        return self.checked(values, keys, where)[0]
+
+    def checked(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
+        """As `canonical`, and the arrays of the value columns, as far as the check has made them."""
+        if not values:
+            return [], [None] * len(self.columns)
+        return self.rows([values] if len(self.columns) == 1 else self._split(values, keys, where), keys, where)
+
+    def rows(self, columns: Sequence[Sequence[Any]], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
+        """As `checked`, for values that come column by column."""
+        checked = [
+            column.checked(column_values, lambda i: f"key {shown(keys[i])} ({where})")
+            for column, column_values in zip(self.columns, columns, strict=True)
+        ]
+        return list(zip(*(kept for kept, _ in checked), strict=True)), [array for _, array in checked]
+
+    def public(self, values: Sequence[Value | None]) -> list[Any]:
+        """`values` as users see them, None where there is none; never an object that is kept."""
+        if self._nested:
+            values = deepcopy(values)
+        if len(self.columns) == 1:
+            return [None if value is None else value[0] for value in values]
+        names = self.names
+        return [None if value is None else dict(zip(names, value, strict=False)) for value in values]
+
+    def tuples(self, values: Sequence[Value]) -> list[Value]:
+        """`values` as tuples without what users do not see; never an object that is kept."""
+        if self._nested:
+            values = deepcopy(values)
+        return list(values) if len(self.stored) == len(self.columns) else [value[:-1] for value in values]
+
+    def arrays(self, values: Sequence[Value | None], made: Arrays = ()) -> list[pa.Array]:
+        """Canonical `values` as one Arrow array per value column, nulls where there is no value.
+
+        Those of `made` are taken as they are.
+        """
+        there = made and all(array is not None for array in made)
+        return _arrays(self.stored, made if there else self.columns_of(values, len(self.stored)), made)
+
+    def columns_of(self, values: Sequence[Value | None], columns: int | None = None) -> list[list[Any]]:
+        """Canonical `values` column by column, those that users see or so many; None where there is no value."""
+        size = len(self.columns) if columns is None else columns
+        if not all(values):  # a row with columns is true
+            return [[None if value is None else value[i] for value in values] for i in range(size)]
+        return [list(map(itemgetter(i), values)) for i in range(size)]  # type: ignore[arg-type]
+
+    def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
+        """Canonical `values` as one struct array, null where there is no value."""
+        mask = None if all(values) else absences(values)
+        return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
+
+    def of_table(self, table: pa.Table) -> list[Value]:
+        """The values of the rows of `table`, which has the value columns."""
+        columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.stored]
+        return list(zip(*columns, strict=True))
+
+    def of_struct(self, column: pa.ChunkedArray) -> list[Value | None]:
+        """The values in a struct column, None where it is null."""
+        names = [field.name for field in self.struct]
+        parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in names)]
+        values = self.of_table(pa.table(dict(zip(names, parts, strict=True))))
+        valid = column.is_valid().to_pylist() if column.null_count else repeat(True, len(column))
+        return [value if there else None for value, there in zip(values, valid, strict=True)]
+
+    def _split(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Sequence[Any]]:
+        take: Callable[[Any], tuple[Any, ...]] = itemgetter(*self.names)
+        if set(map(type, values)) == {dict} and set(map(len, values)) == {len(self.names)}:
+            with suppress(KeyError):
+                return list(zip(*map(take, values), strict=True))
+        names = set(self.names)
+        for key, value in zip(keys, values, strict=True):
+            if not isinstance(value, Mapping) or value.keys() != names:
+                msg = f"{self.owner}, key {shown(key)} ({where}): expected a dict with {self.names}, got {shown(value)}"
+                raise StateError(msg)
+        return list(zip(*map(take, values), strict=True))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a state, column by column: equally long sequences.
+
+    Attributes:
+        keys: canonical keys.
+        values: their values; None for a removal.
+        txids: the transactions that made them so.
+        before: the values before those; None where there was none.
+        key_arrays, value_arrays: the arrays of columns that are there already.
+    """
+
+    keys: Sequence[Key]
+    values: Sequence[Value | None]
+    txids: Sequence[int] | npt.NDArray[np.int64]
+    before: Sequence[Value | None]
+    key_arrays: Arrays = ()
+    value_arrays: Arrays = ()
+
+
+def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
+    """Where there is no value."""
+    return pa.array([value is None for value in values], pa.bool_())
+
+
+def row_arrays(keys: KeyForm, values: ValueForm, rows: Rows) -> dict[str, pa.Array]:
+    """The columns that state and changes tables share."""
+    of_key = keys.arrays(rows.keys, rows.key_arrays)
+    groups = key_groups(of_key[: keys.grouped], len(rows.keys)).astype(np.int32)
+    stored = (column.name for column in values.stored)
+    return {
+        **dict(zip(keys.names, of_key, strict=True)),
+        **dict(zip(stored, values.arrays(rows.values, rows.value_arrays), strict=True)),
+        TXID.name: pa.array(rows.txids, TXID.type),
+        PREV: values.struct_array(rows.before),
+        KEY_GROUP.name: pa.array(groups, KEY_GROUP.type),
+    }
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """The arrays of `parts` one behind the other; None for a column that some part lacks."""
+    columns = zip(*parts, strict=True) if all(parts) else ()
+    return [None if any(one is None for one in column) else pa.concat_arrays(column) for column in columns]
+
+
+def _arrays(columns: Sequence[Column], values: Sequence[Any], made: Arrays) -> list[pa.Array]:
+    made = made or [None] * len(columns)
+    triples = zip(columns, values, made, strict=True)
+    return [column.array(one) if array is None else array for column, one, array in triples]
+
+
+def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,222 @@
+"""The tables that the components of a topology declare, checked one by one and against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from txstorm.api.names import field_fault, name_fault
+from txstorm.api.state import CHANGES as CHANGES_LAYOUT
+from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
+from txstorm.clients.delta.handle import stored_schema
+from txstorm.clients.delta.spark_delta import PROPERTIES
+from txstorm.errors import StateError
+from txstorm.storage.rows.schema import (
+    changes_schema,
+    check_schema,
+    key_columns,
+    sink_schema,
+    state_schema,
+    value_columns,
+)
+from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
+from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES
+from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
+from txstorm.storage.tables.properties import lag_properties, log_properties
+from txstorm.storage.tables.table import DeltaTableState, TableRef
+
+LETTERS_REF = TableRef(LETTERS, "")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A state or sink and the component that declares it, or the table of dead letters.
+
+    Attributes:
+        component: who writes it.
+        table: its columns.
+        letters: whether it is the table of dead letters.
+    """
+
+    component: str
+    table: KeyedState | SinkTable
+    letters: bool = False
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        if self.letters:
+            return "table of dead letters"
+        return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
+
+    @property
+    def refs(self) -> tuple[TableRef, ...]:
+        """Its Delta tables."""
+        if self.letters:
+            return (LETTERS_REF,)
+        kinds = [SINK]
+        if isinstance(self.table, KeyedState):
+            kinds = [STATE] if self.merged else [CHANGES, STATE]
+        return tuple(TableRef(kind, self.table.name) for kind in kinds)
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is a state of the layout ``merge``."""
+        return isinstance(self.table, KeyedState) and self.table.layout == MERGE
+
+    def schema(self, ref: TableRef) -> pa.Schema:
+        """The columns of one of its tables."""
+        if isinstance(self.table, SinkTable):
+            return sink_schema(self.table)
+        return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
+
+    def about(self, ref: TableRef) -> dict[str, str]:
+        """What one of its tables says about its columns, for readers that do not have the topology's code."""
+        if isinstance(self.table, SinkTable):
+            return {VALUES: json.dumps(list(self.table.columns))}
+        columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
+        return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
+
+    def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
+        """What other readers and writers of one of its tables may rely on; existing tables get what of it they lack.
+
+        Args:
+            ref: the table.
+            log_retention: seconds that an entry stays in the log.
+            max_lag: seconds that the table of a state may be behind its changes; None: no bound.
+        """
+        lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
+        return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
+
+    def check_fit(self, found: Sequence[DeltaTableState]) -> None:
+        """Raise `StateError` unless its tables are as declared, or may still become so: see `LoggedTable.is_untouched`.
+
+        The layout is fixed when the tables are made, columns and types by the first commit.
+        """
+        for table in found:
+            if table.until() is not None:
+                raise dropped(self.label, table.until())
+            if isinstance(self.table, KeyedState):
+                self._check_layout(table)
+        if not all(table.is_untouched() for table in found):
+            for table in found:
+                self.checked(table)
+
+    def check_unrecorded(self, found: Sequence[DeltaTableState], committed: int) -> None:
+        """Raise `StateError` where tables that the ledger does not record hold transactions, but not the last one."""
+        for table in found if not self.letters else ():
+            written = not all(one.is_untouched() for one in found)
+            if table.ref == self.refs[0] and written and table.last_txid() < committed:
+                msg = (
+                    f"{self.label}: the table {table.ref.uri} is at txid {table.last_txid()}, and the ledger does not "
+                    f"record it: a run without it, of an older txstorm, has committed up to txid {committed}; give it "
+                    "a new name, or backfill into a new data directory (jobs/replay.py --into)"
+                )
+                raise StateError(msg)
+
+    def differs(self, found: DeltaTableState) -> bool:
+        """Whether the table has other columns or another key than declared, or says another time to live."""
+        try:
+            self.checked(found)
+        except StateError:
+            return True
+        return False
+
+    def checked(self, found: DeltaTableState) -> DeltaTableState:
+        """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared.
+
+        Raises `TableRefused` when it has a Delta feature that txstorm does not obey.
+        """
+        found.check_writable()
+        if isinstance(self.table, KeyedState):
+            self._check_layout(found)
+            self._check_ttl(found)
+        check_schema(self.label, self.schema(found.ref), found.handle.schema)
+        if isinstance(self.table, KeyedState):
+            keys = json.loads(found.handle.properties.get(KEYS, "null"))
+            if keys != key_columns(self.table):
+                msg = (
+                    f"{self.label}: declared with the key {key_columns(self.table)}, the table has {keys}; "
+                    "give the state a new name, or backfill into a new data directory (jobs/replay.py --into)"
+                )
+                raise StateError(msg)
+        return found
+
+    def _check_ttl(self, found: DeltaTableState) -> None:
+        declared = ttl_property(self.table) if isinstance(self.table, KeyedState) else {}
+        if found.handle.properties.get(TTL) != declared.get(TTL):
+            msg = (
+                f"{self.label}: declared with the ttl {getattr(self.table, 'ttl', None)}, the table has "
+                f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the state a "
+                "new name, or backfill into a new data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
+
+    def _check_layout(self, found: DeltaTableState) -> None:
+        there = found.handle.properties.get(LAYOUT, CHANGES_LAYOUT)
+        if isinstance(self.table, KeyedState) and self.table.layout != there:
+            msg = (
+                f"{self.label}: declared with the layout {self.table.layout!r}, the table {found.ref.uri} has "
+                f"{there!r}, which is fixed when the table is made; give the state a new name, or backfill into a new "
+                "data directory (jobs/replay.py --into)"
+            )
+            raise StateError(msg)
+
+    def check(self) -> None:
+        """Raise `StateError` for a name or column that no table can have."""
+        columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
+        if isinstance(self.table, CollectionState):
+            columns = [*columns, *self.table.order]
+        fault = name_fault(self.label.partition(" ")[0], self.table.name)
+        faults = [fault, *(field_fault(self.label, column) for column in columns)]
+        lowered = [str(column).lower() for column in columns]
+        if len(set(lowered)) < len(lowered):
+            faults.append(f"{self.label}: {list(columns)} differ only in case or not at all, which tables cannot hold")
+        found = [one for one in faults if one]
+        if found:
+            raise StateError("; ".join(found))
+        if isinstance(self.table, KeyedState):
+            check_ttl(self.table)
+        for ref in self.refs:
+            stored_schema(self.label, self.schema(ref))
+
+
+def dropped(label: str, until: int | None) -> StateError:
+    """The error of a table that is declared again after it was dropped."""
+    return StateError(
+        f"{label}: was dropped after txid {until}, and lacks what was committed since; give it a new name, or backfill "
+        "into a new data directory (jobs/replay.py --into)"
+    )
+
+
+def letters_declaration(schema: pa.Schema) -> Declaration:
+    """The declaration of the table of dead letters, with the columns of `schema`."""
+    columns = {field.name: field.type for field in schema}
+    return Declaration("dead-letters", SinkTable("dead-letters", columns), letters=True)
+
+
+def declarations(
+    states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
+) -> list[Declaration]:
+    """All declarations, states first, in the order of the components.
+
+    Raises:
+        StateError: a name or type is impossible, or two components declare one state or sink.
+    """
+    declared = [Declaration(component, table) for component, tables in states.items() for table in tables]
+    declared += [Declaration(component, table) for component, tables in sinks.items() for table in tables]
+    seen: dict[tuple[str, str], Declaration] = {}
+    for one in declared:
+        one.check()
+        key = one.refs[0].kind, one.table.name.lower()
+        if key in seen:
+            msg = (
+                f"{one.label} is declared by {seen[key].component!r} and by {one.component!r} (as "
+                f"{seen[key].table.name!r}); a table has one writer: give one of them another name"
+            )
+            raise StateError(msg)
+        seen[key] = one
+    return declared

@@ -1,0 +1,188 @@
+"""The history table: one row per txid, appended in steps from the ledger's last rows, kept for good."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from txstorm.clients.delta.footer_digest import sealed
+from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, is_table
+from txstorm.clients.files import make_directories, sync_names
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
+from txstorm.storage.tables.properties import due, log_properties, recorded
+from txstorm.storage.tables.staging import STAGED, StagedName, encoded, unique, write_new
+from txstorm.storage.tables.table import Archiving, Shortening, checkpoint_after
+from txstorm.storage.tables.tiling import check_tiles
+
+log = logging.getLogger("txstorm.history")
+HISTORY = "history"
+FORMAT = "1"
+TRIES = 10
+SCHEMA = pa.schema(
+    [
+        ("timeline", pa.int64()),
+        ("txid", pa.int64()),
+        ("attempt", pa.int64()),
+        ("stamp", pa.timestamp("us", tz="UTC")),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("digest", pa.string()),
+        ("extents", pa.string()),
+        ("tuples", pa.int64()),
+        ("versions", pa.string()),
+    ]
+)
+
+
+_TEXT = {"extents", "versions"}
+_durable: dict[Path, int] = {}
+"""By table, the last version of the log that this process has seen to be durable, with all before it."""
+
+
+def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Append the rows that are not there yet; returns how many that were.
+
+    `rows` are of one timeline, in txid order and without gaps; calling it again with the same or overlapping rows
+    adds nothing twice. The table is made with the first rows.
+
+    Args:
+        data_dir: the data directory.
+        rows: per txid: ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970), ``first`` and
+            ``last`` of its group, ``digest``, ``extents`` and ``versions`` (table → version) as JSON values, and
+            ``tuples`` (None when not known).
+
+    Raises:
+        TableCorrupt: the table cannot be read.
+        BlockedError: it cannot be written.
+    """
+    if not rows:
+        return 0
+    handle = _open_or_create(data_dir / HISTORY)
+    app = f"txstorm/history/{rows[0]['timeline']}"
+    for _ in range(TRIES):
+        last = handle.app_version(app) or 0
+        new = [row for row in rows if row["txid"] > last]
+        if not new or _append(handle, app, new):
+            secure_history(handle)
+            _tidy(handle)
+            return len(new)
+        handle.refresh()
+    msg = f"table {HISTORY}: cannot be appended to in {TRIES} tries: another writer changes it all the time"
+    raise BlockedError(msg)
+
+
+def read_history(data_dir: Path) -> pa.Table:
+    """All rows, by timeline and txid; no rows when none was written yet.
+
+    Raises:
+        TableCorrupt: the table is damaged.
+        DataDirectoryError: it has a newer format.
+    """
+    path = data_dir / HISTORY
+    if not is_table(path):
+        return SCHEMA.empty_table()
+    table = _open(path).read(SCHEMA.names)
+    return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
+
+
+def recorded_stamp(data_dir: Path, txid: int) -> int | None:
+    """The stamp of `txid` in the history table, UTC microseconds, of the newest timeline; None if not there."""
+    path = data_dir / HISTORY
+    if not is_table(path):
+        return None
+    rows = _open(path).read(["timeline", "txid", "stamp"], ("txid", txid - 1), ("txid", txid))
+    stamps = rows["stamp"].cast(pa.int64()).to_pylist()
+    return max(zip(rows["timeline"].to_pylist(), stamps, strict=True), default=(0, None))[1]
+
+
+def check_history(data_dir: Path) -> None:
+    """Check the table without writing, where there is one; raises as `read_history`."""
+    if is_table(data_dir / HISTORY):
+        _open(data_dir / HISTORY).check_writable()
+
+
+def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
+    """Give the table, where there is one, those of the `wanted` properties that it lacks; what a user has set stays."""
+    if not is_table(data_dir / HISTORY):
+        return
+    handle = _open(data_dir / HISTORY)
+    for _ in range(TRIES):
+        missing = due(handle.properties, wanted)
+        if not missing:
+            return
+        label = f"txstorm sets {', '.join(sorted(missing))}"
+        try:
+            handle.commit(Commit({}, {"kind": "describe"}, label=label, properties=missing))
+        except ConflictError:
+            handle.refresh()
+            continue
+        secure_history(handle)
+        return
+
+
+def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """`rows`, as `append_history` takes them, as a table of `SCHEMA`."""
+    return pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
+
+
+def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    first, last = rows[0]["txid"], rows[-1]["txid"]
+    data = encoded(history_table(rows))
+    path = f"{STAGED}/{StagedName(0, last, rows[-1]['attempt'], HISTORY, 'all').text(sealed(unique(), data))}"
+    write_new(handle.path / path, data)
+    modified = int((handle.path / path).stat().st_mtime * 1000)
+    file = DataFile(path, len(data), modified, json.dumps({"numRecords": len(rows)}))
+    info = {"kind": HISTORY, "timeline": rows[0]["timeline"], "first": first, "last": last}
+    try:
+        handle.commit(Commit({app: last}, info, [file]))
+    except ConflictError:
+        return False
+    return True
+
+
+def secure_history(handle: DeltaHandle) -> None:
+    """Make all of the log durable that this process has not made durable before.
+
+    An earlier process, or an earlier call, may have failed to sync what it wrote: that is written again.
+    """
+    version = handle.version
+    known = _durable.get(handle.path, handle.checkpointed - 1)
+    handle.make_durable(range(known + 1, version), again=True)
+    handle.make_durable(range(version, version + 1), again=known >= version)
+    _durable[handle.path] = version
+
+
+def _tidy(handle: DeltaHandle) -> None:
+    """Shorten what a start, and each of the next calls, reads of the log."""
+    for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
+        pass
+
+
+def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+    cells = [row[field.name] for row in rows]
+    return pa.array([json.dumps(cell, sort_keys=True) for cell in cells] if field.name in _TEXT else cells, field.type)
+
+
+def _open_or_create(path: Path) -> DeltaHandle:
+    if is_table(path):
+        return _open(path)
+    make_directories(path / STAGED)
+    properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
+    handle = DeltaHandle.create(path, SCHEMA, properties, Commit({}, {"kind": "create"}))
+    sync_names(path, [handle.log_entry(0).parent])
+    return handle
+
+
+def _open(path: Path) -> DeltaHandle:
+    handle = DeltaHandle.open(path)
+    found = handle.properties.get("txstorm.history")
+    if found != FORMAT:
+        msg = f"{path}: expected a history table of format {FORMAT}, found {found!r}; use a newer txstorm"
+        raise DataDirectoryError(msg)
+    check_tiles(HISTORY, handle.checked_infos())
+    return handle

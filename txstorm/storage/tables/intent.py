@@ -1,0 +1,235 @@
+"""The intent: what was decided about a group of txids, complete enough to be published without the topology's code."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from txstorm.api.names import name_fault
+from txstorm.errors import DataDirectoryError, LedgerCorrupt
+from txstorm.storage.tables.staged import Staged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT, VERSION = "txstorm-intent", 2
+ONE_FILE = 1
+"""The version of an intent whose tables have one staged file each: that of all intents, once."""
+CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
+DIRECTORIES = {
+    CHANGES: "changes",
+    STATE: "state",
+    SINK: "sinks",
+    MAP: "maps",
+    OUTLET: "outlets",
+    LETTERS: "dead_letters",
+}
+OUTSIDE = (MAP, OUTLET)
+"""Kinds whose rows go to a system of the user's own, which the topology's code alone knows how to reach."""
+
+
+class TxidRecord(NamedTuple):
+    """One decided txid.
+
+    Attributes:
+        txid: the transaction.
+        attempt_id: the attempt that was decided.
+        digest: of the input.
+        extents: what was read of the source, as JSON values.
+        stamp: its processing time, UTC microseconds since 1970.
+    """
+
+    txid: int
+    attempt_id: int
+    digest: str
+    extents: Any
+    stamp: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for an intent or a commit info."""
+        return {
+            "txid": self.txid,
+            "attempt": self.attempt_id,
+            "digest": self.digest,
+            "extents": self.extents,
+            "stamp": self.stamp,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> TxidRecord:
+        """What `to_json` made."""
+        return cls(found["txid"], found["attempt"], found["digest"], found["extents"], found["stamp"])
+
+
+UNKNOWN = -1
+"""Of a map or outlet, in an intent that was made again from staged files: the txid before it, which its mark knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentTable:
+    """One table that an intent touches, or map or outlet in a system of the user's own.
+
+    Attributes:
+        kind: ``changes``, ``sink``, ``map``, ``outlet`` or ``dead-letters``.
+        name: the state's, sink's, map's or outlet's name; empty for the one table of dead letters.
+        uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
+        schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
+        previous: the last txid of the table before this group; `UNKNOWN` where the ledger was lost with it.
+        staged: the rows, or the first part of them.
+        more: the other parts: the tasks of a large commit stage a file each.
+    """
+
+    kind: str
+    name: str
+    uri: str
+    schema: str
+    previous: int
+    staged: Staged
+    more: tuple[Staged, ...] = ()
+
+    @property
+    def files(self) -> tuple[Staged, ...]:
+        """All staged files."""
+        return (self.staged, *self.more)
+
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the staged rows."""
+        import pyarrow as pa  # not above: who only asks how a topology is need not wait for it
+
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for an intent."""
+        more = {"more": [one.to_json() for one in self.more]} if self.more else {}
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "uri": self.uri,
+            "schema": self.schema,
+            "previous": self.previous,
+            "staged": self.staged.to_json(),
+            **more,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> IntentTable:
+        """What `to_json` made."""
+        check_place(found["kind"], found["name"], found["uri"])
+        staged = Staged.from_json(found["staged"])
+        more = tuple(map(Staged.from_json, found.get("more", ())))
+        return cls(found["kind"], found["name"], found["uri"], found["schema"], found["previous"], staged, more)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A decided group: consecutive txids, and the staged rows of every table they touch.
+
+    Attributes:
+        topology: its id.
+        incarnation: made at the first run of the data directory.
+        timeline: 0, and one more after every rewind.
+        epoch: of the coordinator that decided.
+        txids: one record each, in order, without gaps.
+        tables: in the order in which they are published.
+    """
+
+    topology: str
+    incarnation: str
+    timeline: int
+    epoch: int
+    txids: tuple[TxidRecord, ...]
+    tables: tuple[IntentTable, ...]
+
+    @property
+    def first(self) -> int:
+        """The first txid."""
+        return self.txids[0].txid
+
+    @property
+    def last(self) -> int:
+        """The last txid."""
+        return self.txids[-1].txid
+
+    def to_json(self) -> dict[str, Any]:
+        """The intent as JSON values, with its format's version."""
+        return {
+            "format": FORMAT,
+            "version": VERSION if any(table.more for table in self.tables) else ONE_FILE,
+            "topology": self.topology,
+            "incarnation": self.incarnation,
+            "timeline": self.timeline,
+            "epoch": self.epoch,
+            "txids": [record.to_json() for record in self.txids],
+            "tables": [table.to_json() for table in self.tables],
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Intent:
+        """What `to_json` made.
+
+        Raises:
+            DataDirectoryError: it was written by a newer txstorm.
+            LedgerCorrupt: it is no intent.
+        """
+        _check_format(found)
+        try:
+            txids = tuple(TxidRecord.from_json(record) for record in found["txids"])
+            tables = tuple(IntentTable.from_json(table) for table in found["tables"])
+            intent = cls(found["topology"], found["incarnation"], found["timeline"], found["epoch"], txids, tables)
+        except (KeyError, TypeError, ValueError) as cause:
+            msg = f"intent: a field is missing or has another form: {cause!r}; the ledger is damaged, restore it"
+            raise LedgerCorrupt(msg) from cause
+        _check_gaps(intent)
+        return intent
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """An Arrow schema as text."""
+    return base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def encode(intent: Intent) -> bytes:
+    """The intent as bytes of JSON; the same intent gives the same bytes."""
+    return json.dumps(intent.to_json(), sort_keys=True, allow_nan=False).encode()
+
+
+def decode(data: bytes) -> Intent:
+    """What `encode` made; raises as `Intent.from_json`."""
+    try:
+        found = json.loads(data)
+    except ValueError as cause:
+        msg = f"intent: expected JSON, got {data[:40]!r}…; the ledger is damaged, restore it"
+        raise LedgerCorrupt(msg) from cause
+    return Intent.from_json(found)
+
+
+def _check_format(found: Any) -> None:
+    if not isinstance(found, Mapping) or found.get("format") != FORMAT or not isinstance(found.get("version"), int):
+        msg = f"intent: expected format {FORMAT!r}, got {str(found)[:60]!r}; the ledger is damaged, restore it"
+        raise LedgerCorrupt(msg)
+    if found["version"] > VERSION:
+        msg = f"intent: format version {found['version']} is newer than {VERSION}, which this txstorm reads; upgrade it"
+        raise DataDirectoryError(msg)
+
+
+def check_place(kind: str, name: str, uri: str) -> None:
+    """Raise `LedgerCorrupt` unless `uri` is the directory, below the data directory, of the table `name`."""
+    # Dead letters are one table, which has no name.
+    expected = "dead_letters" if kind == LETTERS and not name else f"{DIRECTORIES.get(kind)}/{name}"
+    named = name_fault(kind, name) is None or (kind == LETTERS and not name)
+    if kind not in DIRECTORIES or not named or uri != expected:
+        msg = (
+            f"ledger: expected a table of this data directory, got {kind!r} named {name!r} in {uri!r}; the ledger is "
+            "damaged or was changed by hand, restore it"
+        )
+        raise LedgerCorrupt(msg)
+
+
+def _check_gaps(intent: Intent) -> None:
+    txids = [record.txid for record in intent.txids]
+    if not txids or txids != list(range(txids[0], txids[0] + len(txids))):
+        msg = f"intent: expected consecutive txids, got {txids}; the ledger is damaged, restore it"
+        raise LedgerCorrupt(msg)

@@ -1,0 +1,210 @@
+"""Files of a state table written again with later changes over them, a range of key groups at a time.
+
+A file of a state table holds a range of key groups, as its statistics of ``_kg`` say, so that only ranges in which
+something has changed are written. Compaction does it beside the commits, the layout ``merge`` with every commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txstorm.clients.delta.data_files import Bound
+from txstorm.clients.delta.footer_digest import sealed
+from txstorm.clients.delta.handle import DataFile, DeltaHandle
+from txstorm.keys import KEY_GROUPS
+from txstorm.storage.rows.schema import KEY_GROUP, OP, REMOVED, STAMP, TXID
+from txstorm.storage.rows.ttl import alive, ttl_of
+from txstorm.storage.tables.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
+
+Counts = npt.NDArray[np.int64]
+"""Rows of every key group."""
+
+FILE_ROWS = 500_000
+FILE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some neighbouring key groups and the files that hold their rows.
+
+    Attributes:
+        first, last: the key groups, both included.
+        paths: files of the table, with rows of these key groups only.
+        later: change rows of these key groups.
+    """
+
+    first: int
+    last: int
+    paths: tuple[str, ...]
+    later: int
+
+
+class Rewriting:
+    """New files for a state table; nothing refers to them yet.
+
+    Args:
+        table: the state table, at the version that is written again.
+        keys: the key columns.
+        epoch: of the coordinator.
+        now: milliseconds since 1970.
+        file_rows: of a file at most; by default `FILE_ROWS`.
+        over: where keys have a time to live, rows with this stamp or a lower one are gone; without it those that were
+            when the newest change was made.
+        threads: whether Arrow's threads help with reading; without them the caller's does all of the work.
+
+    Attributes:
+        written: paths of files that this has written, or is about to write, relative to the table.
+        adds: the new files; `removes`: paths of those whose rows they hold.
+    """
+
+    def __init__(
+        self,
+        table: DeltaHandle,
+        keys: Sequence[str],
+        epoch: int,
+        now: int,
+        file_rows: int | None = None,
+        over: datetime | None = None,
+        *,
+        threads: bool = True,
+    ) -> None:
+        self.written: set[str] = set()
+        self.adds: list[DataFile] = []
+        self.removes: set[str] = set()
+        self._table, self._keys, self._epoch, self._now = table, list(keys), epoch, now
+        self._most = file_rows or FILE_ROWS
+        self._ttl, self._over, self._threads = ttl_of(table.properties), over, threads
+
+    def spans(self, counts: Counts) -> list[Span]:
+        """The ranges that have changed, in their order, each as large as a file, about; `counts`: change rows."""
+        files = _files(self._table)
+        weights = counts if files else counts + group_counts(self._table)
+        spans = (part for span in self._ranges(files, counts) for part in self._cut(span, counts, weights))
+        return [span for span in spans if span.later]
+
+    def rewrite(self, span: Span, later: pa.Table) -> None:
+        """Write the files of `span`, with those of the change rows `later` that are of it over them."""
+        within = (KEY_GROUP.name, span.first, span.last)
+        base = self._table.read(paths=span.paths, within=within, threads=self._threads)
+        rows = self._there(base, _between(later, span))
+        rows = rows.take(pa.array(np.argsort(rows[KEY_GROUP.name].to_numpy(), kind="stable")))
+        self.adds += [self._write(part) for part in self._parts(rows)]
+        self.removes.update(span.paths)
+
+    def give_up(self) -> None:
+        """Remove what was written: there is no use for it."""
+        for path in self.written:
+            (self._table.path / path).unlink(missing_ok=True)
+
+    def _there(self, base: pa.Table, later: pa.Table) -> pa.Table:
+        """The rows of `base` with the `later` changes over them, without those that are gone.
+
+        A row whose time to live is over when a change is made is gone for every later transaction.
+        """
+        rows = folded(base, later, self._keys, threads=self._threads)
+        if self._over is not None:
+            return rows.filter(pc.greater(rows[STAMP.name], pa.scalar(self._over, STAMP.type)))
+        return alive(rows, self._ttl, pc.max(later[STAMP.name]).as_py()) if self._ttl is not None else rows
+
+    def _write(self, rows: pa.Table) -> DataFile:
+        data = encoded(rows)
+        path = f"{STAGED}/{compact_name(self._epoch, sealed(unique(), data))}"
+        self.written.add(path)
+        write_new(self._table.path / path, data)
+        return DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name))
+
+    def _ranges(self, files: Sequence[tuple[int, str, int]], counts: Counts) -> Iterator[Span]:
+        """All key groups, cut where a file begins; small neighbours together. Without `files` one range for all."""
+        first, size = 0, 0
+        paths = [] if files else [file.path for file in self._table.files()]
+        for begins, path, rows in files:
+            if paths and size + rows > self._most // 2:
+                yield Span(first, begins - 1, tuple(paths), int(counts[first:begins].sum()))
+                first, paths, size = begins, [], 0
+            paths.append(path)
+            size += rows
+        yield Span(first, KEY_GROUPS - 1, tuple(paths), int(counts[first:].sum()))
+
+    def _cut(self, span: Span, counts: Counts, weights: Counts) -> Iterator[Span]:
+        """`span` in parts that can be held in memory, where one of its files would not be enough for its rows.
+
+        All of them have its files: if one has changed, all are written again.
+        """
+        total = int(weights[span.first : span.last + 1].sum())
+        parts = -(-total // self._most)
+        if parts <= 1 or not span.later:
+            yield span
+            return
+        reached = np.cumsum(weights[span.first : span.last + 1])
+        ends = {span.first + int(np.searchsorted(reached, total * i // parts)) for i in range(1, parts)}
+        first = span.first
+        for last in sorted({*ends, span.last}):
+            yield Span(first, last, span.paths, max(1, int(counts[first : last + 1].sum())))
+            first = last + 1
+
+    def _parts(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """`rows`, which are by key group, as files of about the wanted size; a key group is in one of them."""
+        if not rows.num_rows:
+            return
+        most = max(1, min(self._most, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        groups = rows[KEY_GROUP.name].to_numpy()
+        files = -(-rows.num_rows // most)
+        wanted = [rows.num_rows * i // files for i in range(1, files)]
+        cuts = sorted({0, rows.num_rows, *(int(np.searchsorted(groups, groups[cut])) for cut in wanted)})
+        for start, end in pairwise(cuts):
+            yield rows.slice(start, end - start)
+
+
+def group_counts(table: DeltaHandle, low: Bound | None = None, high: Bound | None = None) -> Counts:
+    """How many rows of `table` every key group has, of those between the bounds."""
+    counts = np.zeros(KEY_GROUPS, np.int64)
+    for part in table.batches(low, high, [KEY_GROUP.name]):
+        counts += counted(part)
+    return counts
+
+
+def counted(rows: pa.Table) -> Counts:
+    """How many of `rows` every key group has."""
+    return np.bincount(rows[KEY_GROUP.name].to_numpy(), minlength=KEY_GROUPS)
+
+
+def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = True) -> pa.Table:
+    """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order."""
+    later = later.take(pc.sort_indices(later[TXID.name]))
+    ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
+    rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
+    numbers = pa.array(np.arange(rows.num_rows))
+    if keys and rows.num_rows:
+        grouped = rows.select(keys).append_column("_row", numbers).group_by(keys, use_threads=threads)
+        groups = grouped.aggregate([("_row", "max")])
+        numbers = groups["_row_max"].combine_chunks()
+    else:
+        numbers = numbers[-1:]
+    return rows.take(numbers.filter(pc.invert(ops.take(numbers))))
+
+
+def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:
+    """First key group, path and rows of every file; none where they overlap or do not say what they hold."""
+    actions = table.actions(KEY_GROUP.name)
+    least, most = f"min.{KEY_GROUP.name}", f"max.{KEY_GROUP.name}"
+    if not {least, most, "num_records"} <= set(actions.column_names) or actions[least].null_count:
+        return []
+    paths = [file.path for file in table.files()]
+    rows = actions["num_records"].fill_null(0).to_pylist()
+    files = sorted(zip(actions[least].to_pylist(), actions[most].to_pylist(), paths, rows, strict=True))
+    if any(later[0] <= one[1] for one, later in pairwise(files)):
+        return []
+    return [(begins, path, size) for begins, _, path, size in files]
+
+
+def _between(rows: pa.Table, span: Span) -> pa.Table:
+    groups = rows[KEY_GROUP.name]
+    return rows.filter(pc.and_(pc.greater_equal(groups, span.first), pc.less_equal(groups, span.last)))

@@ -1,0 +1,162 @@
+"""Staged files: the rows of one table for one group, on disk and durable before anything refers to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txstorm import faults
+from txstorm.clients.delta.footer_digest import sealed
+from txstorm.clients.delta.handle import DataFile
+from txstorm.clients.files import make_directories, sync_file, write_synced
+from txstorm.clients.local_file import read_whole
+from txstorm.errors import TableCorrupt
+from txstorm.storage.tables.staged import STAGED as STAGED
+from txstorm.storage.tables.staged import Staged as Staged
+
+_FIELDS = 6
+_SMALL = 2_000
+_REPEATED = ("_txid", "_op")
+
+
+class StagedName(NamedTuple):
+    """What a staged file's name says: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
+
+    epoch: int
+    txid: int
+    attempt: int
+    component: str
+    task: str
+
+    def text(self, unique: str) -> str:
+        """The file's name; `unique` comes from `txstorm.clients.delta.footer_digest.sealed`."""
+        return f"{self.epoch}-{self.txid}-{self.attempt}-{self.component}-{self.task}-{unique}.parquet"
+
+
+def compact_name(epoch: int, unique: str) -> str:
+    """The name of a file of a compaction; `unique` as for `StagedName.text`."""
+    return f"{epoch}-compact-{unique}.parquet"
+
+
+def epoch_of(name: str) -> int | None:
+    """The epoch of the coordinator that wrote the file `name`, or None when it is none of ours."""
+    epoch, _, rest = name.partition("-")
+    ours = name.endswith(".parquet") and (rest.startswith("compact-") or len(name.split("-")) >= _FIELDS)
+    return int(epoch) if ours and epoch.isascii() and epoch.isdigit() else None
+
+
+def unique() -> str:
+    """A fresh name part."""
+    return uuid.uuid4().hex
+
+
+def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], str] = unique) -> Staged:
+    """Write `rows` (with ``_txid``, maybe none) durably below `table`, under a name nobody else uses.
+
+    Called in P5; nothing refers to the file until an intent does. Passes the fault points ``p5.staged.before``
+    and ``p5.staged.after``.
+    """
+    faults.point("p5.staged.before")
+    txids = rows["_txid"].to_numpy() if rows.num_rows else [name.txid]
+    data = encoded(rows)
+    path = f"{STAGED}/{name.text(sealed(unique(), data))}"
+    write_new(table / path, data)
+    faults.point("p5.staged.after")
+    first, last = int(np.min(txids)), int(np.max(txids))
+    return Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), first, last)
+
+
+def txid_stats(rows: pa.Table) -> str:
+    """Delta's statistics of a file with `rows` (with ``_txid``), as JSON."""
+    return column_stats(rows, "_txid")
+
+
+def column_stats(rows: pa.Table, column: str) -> str:
+    """Delta's statistics of a file with `rows`, of one column of whole numbers, as JSON."""
+    if not rows.num_rows:
+        return json.dumps({"numRecords": 0})
+    numbers = rows[column].to_numpy()
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {column: int(numbers.min())},
+        "maxValues": {column: int(numbers.max())},
+        "nullCount": {column: 0},
+    }
+    return json.dumps(stats)
+
+
+def encoded(rows: pa.Table) -> memoryview:
+    """`rows` as the bytes of a Parquet file whose pages have checksums."""
+    sink = pa.BufferOutputStream()
+    few = [name for name in _REPEATED if name in rows.column_names]
+    dictionary = few if rows.num_rows <= _SMALL else True  # of few rows, one makes the file larger, and takes longer
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, use_dictionary=dictionary)
+    return memoryview(sink.getvalue())
+
+
+def write_new(path: Path, data: memoryview) -> None:
+    """Write a file that must not exist yet, and make it and its name durable; raises `OSError` with its name.
+
+    After an error the file is of no use: the rows are to be written again under another name.
+    """
+    make_directories(path.parent)
+    try:
+        write_synced(path, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    sync_file(path.parent)
+
+
+def digest(data: memoryview | bytes) -> str:
+    """blake2b over `data`, as hex."""
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def data_file(table: Path, staged: Staged) -> DataFile:
+    """The staged file as an entry for the table's log.
+
+    Raises:
+        TableCorrupt: the file is gone, or has another size.
+    """
+    file = table / staged.path
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        raise _damaged(file, "it is missing") from None
+    except OSError as error:
+        raise _damaged(file, f"it cannot be read: {error.strerror}") from error
+    if found.st_size != staged.size:
+        raise _damaged(file, f"expected {staged.size} bytes, found {found.st_size}")
+    return DataFile(staged.path, staged.size, int(found.st_mtime * 1000), staged.stats)
+
+
+def check_digest(table: Path, staged: Staged) -> None:
+    """Raise `TableCorrupt` unless the staged file has the bytes it was staged with."""
+    checked_bytes(table, staged)
+
+
+def checked_bytes(table: Path, staged: Staged) -> bytes:
+    """The bytes of the staged file; raises `TableCorrupt` unless they are those it was staged with."""
+    data_file(table, staged)
+    if (table / staged.path).resolve() != table.resolve() / staged.path:
+        raise _damaged(table / staged.path, "it is a symbolic link, or below one")
+    data = read_whole(table / staged.path, staged.size)
+    found = digest(data)
+    if found != staged.digest:
+        raise _damaged(table / staged.path, f"expected digest {staged.digest[:16]}…, found {found[:16]}…")
+    return data
+
+
+def _damaged(file: Path, what: str) -> TableCorrupt:
+    return TableCorrupt(
+        f"staged file {file}: {what}, so the decided transaction that names it cannot be published; "
+        "restore the file from a copy and start again"
+    )

@@ -1,0 +1,532 @@
+"""A table as its log tells it: whose it is, which txid and epoch it is at, and how a group gets into it.
+
+What is decided about a table is decided here, on the log alone; `txstorm.storage.tables.table` has files and
+directories.
+It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from txstorm import faults
+from txstorm.clients.delta.delta_values import Commit, DataFile, LogEntry
+from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
+from txstorm.storage.tables.exchange import Exchange
+from txstorm.storage.tables.identity import Owner, TableRef, check_owner
+from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
+from txstorm.storage.tables.properties import due
+from txstorm.storage.tables.tiling import check_own, check_tiles
+
+TRIES = 10
+CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
+REGROUPED, RESTORED, PRUNED, DESCRIBED = "regroup", "restore", "prune", "describe"
+BEGUN, DROPPED, REDEFINED = "begin", "drop", "redefine"
+
+
+class TableLog(Protocol):
+    """The log of one table at the version last read or made; see `txstorm.clients.delta.handle.DeltaHandle`."""
+
+    @property
+    def version(self) -> int:
+        """The version this is at."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+
+    def refresh(self) -> None:
+        """Move to the newest version."""
+
+    def reopen(self) -> None:
+        """Read the log anew, after an error; raises `TableCorrupt` where it is gone."""
+
+    def still_has(self, version: int) -> bool:
+        """Whether the entry of `version`, which this made, was not replaced by another writer; True where unknown."""
+
+    def app_version(self, app_id: str) -> int | None:
+        """The last version that was committed under `app_id`, or None."""
+
+    def info(self, version: int) -> Mapping[str, Any]:
+        """The commit info of `version`; empty where that is not there, or no longer kept."""
+
+    def checked_infos(self) -> list[Mapping[str, Any]]:
+        """The commit infos since the last checkpoint, oldest first; raises `TableCorrupt`."""
+
+    def commit(self, commit: Commit) -> None:
+        """Make the next version if this is at the newest one, and move to it; else change nothing.
+
+        Raises:
+            ConflictError: the table is at another version; call `refresh`.
+            TableCorrupt: it failed for another reason, and may have been made nevertheless: call `reopen`.
+            BlockedError: the table cannot be written to now.
+        """
+
+    def history(self, newest: int | None = None) -> Iterator[LogEntry]:
+        """The kept versions, newest first, from this one or an earlier one on."""
+
+    def files(self) -> Sequence[DataFile]:
+        """The files of this version."""
+
+
+class LoggedTable(ABC):
+    """A table at the version last read. Every commit of it is a compare-and-set on that version.
+
+    Args:
+        where: what an error about its owner calls it.
+
+    Raises:
+        DataDirectoryError: it belongs to somebody else, or has a newer format.
+        TableCorrupt: its log lacks an entry, or somebody else has changed rows of a state.
+    """
+
+    def __init__(self, owner: Owner, ref: TableRef, log: TableLog, where: str | None = None) -> None:
+        self.owner = owner
+        self.ref = ref
+        self._log = log
+        self._txid_app, self._epoch_app = ref.txid_app(owner), owner.epoch_app
+        self._lost = False
+        self._uri = ref.uri
+        check_owner(where or self._uri, log.properties, owner)
+        infos = self._check_log()
+        self._recent = [info.get("last") if self._publishes(info) else None for info in infos]
+        self._durable = log.version  # whoever leads has made all of it durable, see `raise_epoch`
+        self._doubted = False  # whether a sync of a version after that one failed, or may have
+
+    @abstractmethod
+    def sync(self, versions: range, *, again: bool = False) -> None:
+        """Make versions of the log durable; with `again` an earlier sync of theirs may have failed."""
+
+    @abstractmethod
+    def published_files(
+        self, table: IntentTable, epoch: int, stamp: int
+    ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+        """The files that come into the table, and those that leave it, when the staged rows are published.
+
+        `stamp`: milliseconds since 1970 that new files are marked with.
+
+        Raises:
+            TableCorrupt: the staged rows, or what of the table is written again with them, are not as they were.
+        """
+
+    @abstractmethod
+    def check_columns(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the table has the columns of the staged rows."""
+
+    @abstractmethod
+    def check_staged(self, table: IntentTable) -> None:
+        """Raise `TableCorrupt` unless the staged rows are what was decided, and have the table's columns."""
+
+    @abstractmethod
+    def at(self, version: int) -> TableLog:
+        """The log at `version`, which may be an earlier one."""
+
+    @abstractmethod
+    def has_file(self, path: str) -> bool:
+        """Whether there is a file at `path`, relative to the table."""
+
+    def prepare(self) -> bool:
+        """Called before the epoch is raised; True when the table must get a commit so that other runs notice."""
+        return False
+
+    def check_writable(self) -> None:  # noqa: B027 - only tables with a protocol have features
+        """Raise `TableRefused` where the table has a feature that txstorm does not obey; nothing by default."""
+
+    def due_properties(self) -> Mapping[str, str]:
+        """Properties that follow from what the files are, and that the table lacks; a user cannot choose them."""
+        return {}
+
+    def commit_group(self, commit: Commit) -> int | None:
+        """Make a commit that publishes rows; raises as `TableLog.commit`.
+
+        Returns the version, or None where the table has to be asked what it holds now.
+        """
+        self._log.commit(commit)
+        return self._log.version
+
+    @property
+    def log(self) -> TableLog:
+        """The log itself, for reading."""
+        return self._log
+
+    @property
+    def version(self) -> int:
+        """The version last read."""
+        return self._log.version
+
+    def last_txid(self) -> int:
+        """The last txid that was published to this table (``state/…``: the txid it is as of).
+
+        Raises:
+            DataDirectoryError: it has none on this timeline.
+        """
+        txid = self._log.app_version(self._txid_app)
+        if txid is None:
+            msg = (
+                f"table {self.ref.uri}: has no txid on timeline {self.owner.timeline} of {self.owner.incarnation}; "
+                "ledger and tables do not belong together: restore both from the same copy"
+            )
+            raise DataDirectoryError(msg)
+        return txid
+
+    def epoch(self) -> int:
+        """The epoch of the last coordinator that led this table; 0 at first."""
+        return self._log.app_version(self._epoch_app) or 0
+
+    def floor(self) -> int:
+        """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
+        return self._log.app_version(self.owner.floor_app) or 0
+
+    def since(self) -> int:
+        """The txid that it begins after: it holds nothing of that one and earlier ones; 0 from the first run on.
+
+        A table made by an older txstorm says so in its first entry only, which may no longer be kept.
+        """
+        since = self._log.app_version(self.owner.since_app)
+        if since is not None:
+            return since
+        if self.ref.kind not in (CHANGES, STATE) and "savepoint" in self._log.info(1):
+            return 0  # restored from a savepoint, with all the rows that the sink had
+        return int(self._log.info(0).get("last", 0))
+
+    def until(self) -> int | None:
+        """The last txid that it is right for, once it was dropped; else None."""
+        return self._log.app_version(self.owner.until_app)
+
+    def is_untouched(self) -> bool:
+        """Whether no transaction was ever committed to it: it may still begin later, or with other columns."""
+        return self.last_txid() == self.since() and not self._log.files()
+
+    def drop(self, until: int, epoch: int) -> None:
+        """Write down that it is right up to txid `until` and gets nothing more, unless that stands there already.
+
+        Raises:
+            FencedError: a newer coordinator leads the table.
+            BlockedError: the commit cannot be made.
+        """
+        self._log.refresh()
+        self.amend(lambda: self.until() is not None, lambda: self._dropping(until, epoch), epoch, "mark it as dropped")
+
+    def begin(self, txid: int, epoch: int) -> None:
+        """Let a table to which nothing was ever committed begin after `txid`; raises as `drop`.
+
+        A start that was killed has made it, and transactions may have been committed without it since.
+        """
+        self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
+
+    def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
+        """Make a commit without rows, unless it is made; raises as `drop`."""
+        for _ in range(TRIES):
+            self._check_epoch(epoch)
+            if is_done():
+                self._make_durable(self.version)
+                return
+            version = self._try(made())
+            if version is not None:
+                self._make_durable(version)
+                return
+        raise self.blocked(what, None)
+
+    def _dropping(self, until: int, epoch: int) -> Commit:
+        last = self.last_txid()
+        info = {**identity_info(self.owner), "kind": DROPPED, "epoch": epoch, "last": last, "until": until}
+        apps = {self._txid_app: last, self._epoch_app: epoch, self.owner.until_app: until}
+        return Commit(apps, info, label=f"txstorm dropped after txid {until}")
+
+    def _beginning(self, txid: int, epoch: int) -> Commit:
+        info = {**identity_info(self.owner), "kind": BEGUN, "epoch": epoch, "as_of": txid}
+        return Commit({self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}, info)
+
+    def refresh(self) -> None:
+        """Read the newest version."""
+        self._log.refresh()
+
+    def raise_epoch(self, epoch: int, completed: int | None = None) -> None:
+        """Make `epoch` the table's, so that a coordinator with an older one can no longer commit to it.
+
+        The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it. It is made
+        durable with all that was committed before: the coordinator of then may have died, or be, between a commit and
+        its sync, or that sync may have failed. So these versions are written again.
+
+        Args:
+            epoch: of this coordinator.
+            completed: the last txid whose group the ledger knows to be complete in this table; versions up to that
+                group's are durable.
+
+        Raises:
+            FencedError: the table has a newer epoch.
+        """
+        self._log.refresh()
+        fresh = self.prepare()
+        if self._check_epoch(epoch) < epoch:
+            self._durable, self._doubted = self._known_durable(completed), True
+        for _ in range(TRIES):
+            if self._check_epoch(epoch) == epoch and not fresh:
+                self._make_durable(self.version)  # the answer of an earlier try may be lost
+                return
+            last = self.last_txid()
+            info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
+            version = self._try(Commit({self._txid_app: last, self._epoch_app: epoch}, info))
+            if version is not None:
+                self._make_durable(version)
+                return
+        raise self.blocked("raise the epoch", None)
+
+    def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
+        """Give the table those of the `wanted` properties that it lacks; what a user has set of them stays.
+
+        And those that follow from what its files are. Called when the epoch is raised. Without anything to set it
+        writes nothing.
+
+        Raises:
+            FencedError: a newer coordinator leads this table.
+            BlockedError: the commit cannot be made.
+        """
+        for _ in range(TRIES):
+            self._check_epoch(epoch)
+            missing = {**due(self._log.properties, wanted), **self.due_properties()}
+            if not missing:
+                return
+            last = self.last_txid()
+            info = {**identity_info(self.owner), "kind": DESCRIBED, "epoch": epoch, "last": last}
+            again = {self._txid_app: last, self._epoch_app: epoch}
+            label = f"txstorm sets {', '.join(sorted(missing))}"
+            version = self._try(Commit(again, info, label=label, properties=missing))
+            if version is not None:
+                self._make_durable(version)
+                return
+        raise self.blocked("set its properties", None)
+
+    def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+        """Publish the staged rows of `intent` to this table, once; returns the version that holds them.
+
+        Called in P7, again after a lost answer or a crash, and by a later coordinator that rolls the intent forward:
+        what decides is what the table says (design rule R4). Passes the fault points ``p7.<number>.before``,
+        ``.written`` (between the write and its answer) and ``.after``.
+
+        Raises:
+            FencedError: a newer coordinator leads this table.
+            TableCorrupt: the table holds something else than the intent expects.
+            TableRefused: the table has a Delta feature that txstorm does not obey.
+            BlockedError: the commit cannot be made.
+        """
+        faults.point(f"p7.{number}.before")
+        self.check_writable()
+        version = self._published(table, intent, epoch)
+        self._check_unchanged(table)
+        for _ in range(TRIES):
+            if version is not None:
+                self._make_durable(version)
+                faults.point(f"p7.{number}.after")
+                if self._log.still_has(version):
+                    return version
+                self._log.reopen()
+                version = None
+            else:
+                version = self._try(self._commit(table, intent, epoch), f"p7.{number}.written")
+            if version is None:
+                self._lost = True
+                version = self._published(table, intent, epoch)
+                self._check_unchanged(table)
+        raise self.blocked(f"publish txid {intent.last}", None)
+
+    def exchange(self, files: Exchange, epoch: int) -> bool:
+        """Put files in the place of others; False when the table has changed so that they are of no use.
+
+        Called in the committer's turn, with what a compaction wrote beside the commits.
+
+        Raises:
+            FencedError: a newer coordinator leads this table.
+            TableCorrupt: the table is ahead of the txid that the files are as of.
+        """
+        self._log.refresh()
+        for _ in range(TRIES):
+            self._check_epoch(epoch)
+            last, leaves = self.last_txid(), set(files.removes)
+            leaving = [file for file in self._log.files() if file.path in leaves]
+            if files.base not in (None, last) or len(leaving) < len(leaves):
+                self._check_not_ahead(last, files.as_of)
+                return False
+            version = self._try(self._exchanging(files, leaving, last, epoch))
+            if version is not None:
+                self._make_durable(version)
+                return True
+        raise self.blocked("put rewritten files into it", None)
+
+    def _try(self, commit: Commit, written: str | None = None) -> int | None:
+        """The version that the commit made, or None when it is not known to; then the log is at the newest one.
+
+        `written`: of a group's commit, the fault point between the write and its answer.
+        """
+        try:
+            version = self.commit_group(commit) if written else self._made(commit)
+        except ConflictError:
+            self._log.refresh()
+            return None
+        except TableCorrupt as cause:
+            self._after_failure(cause)
+            return None
+        if written:
+            faults.point(written)
+        if self._log.version != version:  # made by somebody else for us
+            self._log.refresh()
+        return version
+
+    def _made(self, commit: Commit) -> int:
+        self._log.commit(commit)
+        return self._log.version
+
+    def secure(self) -> None:
+        """Make all of the log durable that is read since the last checkpoint, whatever became of earlier syncs."""
+        self._durable, self._doubted = self._known_durable(None), True
+        self._make_durable(self.version)
+
+    def _publishes(self, info: Mapping[str, Any]) -> bool:
+        return info.get("kind") == COMMITTED and info.get("timeline") == self.owner.timeline
+
+    def _known_durable(self, completed: int | None) -> int:
+        """The last version known to be durable: that of the group that ends with `completed`, if it is recent."""
+        before = self._durable - len(self._recent)
+        if completed is None:
+            return before
+        return max((before + at for at, last in enumerate(self._recent, 1) if last == completed), default=before)
+
+    def _make_durable(self, version: int) -> None:
+        """Make `version` durable, and those before it that are not known to be: of which the answer was lost, say.
+
+        A power cut that took one of them and left a later one would leave a table that cannot be read. After a failed
+        sync another one proves nothing (R14): the next call has all of them written again.
+        """
+        again, self._doubted = self._doubted, True
+        self.sync(range(min(self._durable + 1, version), version + 1), again=again)
+        self._durable, self._doubted = max(self._durable, version), False
+
+    def _check_unchanged(self, table: IntentTable) -> None:
+        """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
+        if self._lost:
+            self._check_log()
+            self.check_columns(table)
+            self._lost = False
+
+    def _check_log(self) -> Sequence[Mapping[str, Any]]:
+        infos = self._log.checked_infos()
+        check_tiles(self._uri, infos)
+        if self.ref.kind in (CHANGES, STATE):
+            check_own(self._uri, infos)
+        return infos
+
+    def _after_failure(self, cause: TableCorrupt) -> None:
+        """The commit may have been made or not: read again, and only when nothing has moved give up."""
+        before = self._log.version
+        try:
+            self._log.reopen()
+        except TableCorrupt as gone:
+            raise self.blocked("commit to it", gone) from gone
+        if self._log.version == before:
+            raise self.blocked("commit to it", cause) from cause
+
+    def _published(self, table: IntentTable, intent: Intent, epoch: int) -> int | None:
+        """The version that already holds `intent`, or None when it is this table's turn to get it."""
+        self._check_epoch(epoch)
+        last = self.last_txid()
+        if last >= intent.last:
+            return self._same(intent)
+        if last != table.previous:
+            msg = (
+                f"table {self.ref.uri}: expected to be at txid {table.previous} before txids {intent.first} to "
+                f"{intent.last} are published, found it at {last}; restore ledger and tables from the same copy"
+            )
+            raise TableCorrupt(msg)
+        return None
+
+    def _same(self, intent: Intent) -> int:
+        """The version that ends with the intent's last txid, which must hold the very attempts of the intent."""
+        for version, info in self.commits():
+            if info["last"] == intent.last:
+                expected, found = _attempts(intent.txids), _attempts_of(info)
+                if found == expected:
+                    return version
+                msg = (
+                    f"table {self.ref.uri}: txid {intent.last} is already published with other content: expected "
+                    f"(txid, attempt, digest) {expected}, found {found}; restore ledger and tables from the same copy"
+                )
+                raise TableCorrupt(msg)
+            if info["last"] < intent.last:
+                break
+        msg = (
+            f"table {self.ref.uri}: is past txid {intent.last}, but no version of it ends there; "
+            "restore ledger and tables from the same copy"
+        )
+        raise TableCorrupt(msg)
+
+    def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Version and commit info of the groups on this timeline, newest first, as far as the log is kept."""
+        for entry in self._log.history():
+            if entry.info.get("kind") == COMMITTED and entry.info.get("timeline") == self.owner.timeline:
+                yield entry.version, entry.info
+
+    def _commit(self, table: IntentTable, intent: Intent, epoch: int) -> Commit:
+        first, last = table.previous + 1, intent.last
+        info = {
+            **identity_info(self.owner),
+            "kind": COMMITTED,
+            "epoch": epoch,
+            "first": first,
+            "last": last,
+            "txids": [record.to_json() for record in intent.txids],
+        }
+        label = f"txstorm txids {first} to {last}"
+        apps = {self._txid_app: last, self._epoch_app: epoch}
+        stamp = intent.txids[-1].stamp
+        adds, removes = self.published_files(table, epoch, stamp)
+        return Commit(apps, info, adds, removes, stamp // 1000, label)
+
+    def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
+        info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
+        txid, label = last, "txstorm small files gathered"
+        if files.as_of is not None:
+            info |= {"kind": COMPACTED, "as_of": files.as_of, **files.about}
+            txid, label = files.as_of, f"txstorm state as of txid {files.as_of}"
+        apps = {self._txid_app: txid, self._epoch_app: epoch}
+        if files.floor is not None:
+            info["kind"], label = PRUNED, f"txstorm rows up to txid {files.floor} are no longer kept"
+            apps[self.owner.floor_app] = max(files.floor, self.floor())
+        change = files.as_of is not None or files.floor is not None
+        return Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)
+
+    def _check_epoch(self, epoch: int) -> int:
+        found = self.epoch()
+        if found > epoch:
+            msg = (
+                f"table {self.ref.uri}: a coordinator with epoch {found} has taken over from this one with epoch "
+                f"{epoch}; stop this run, the other one continues"
+            )
+            raise FencedError(msg)
+        return found
+
+    def _check_not_ahead(self, last: int, as_of: int | None) -> None:
+        if as_of is not None and last > as_of:
+            msg = (
+                f"table {self.ref.uri}: expected at most txid {as_of}, found {last}; restore ledger and tables together"
+            )
+            raise TableCorrupt(msg)
+
+    def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
+        """The error of a commit that cannot be made."""
+        why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
+        return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
+
+
+def identity_info(owner: Owner) -> dict[str, Any]:
+    """What every commit info says of its owner."""
+    return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
+
+
+def _attempts(records: tuple[TxidRecord, ...]) -> list[tuple[int, int, str]]:
+    return [(record.txid, record.attempt_id, record.digest) for record in records]
+
+
+def _attempts_of(info: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    return [(found["txid"], found["attempt"], found["digest"]) for found in info["txids"]]

@@ -1,0 +1,149 @@
+"""What a table no longer has to keep: change rows, versions and files from before the kept history.
+
+The kept history begins with a transaction, the horizon. A table can answer for it and for every later one as long as
+it has its newest version that stays and is not ahead of the horizon, all later ones that stay, and, for a state, the
+change rows after that version. Besides, the versions of named savepoints stay, and what an intent in the ledger names.
+
+Everything here goes in steps, between which commits are made: `Steps` yields after each. A crash between two leaves
+something that is not needed, and that the next time removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from txstorm import faults
+from txstorm.clients.delta.archive import expired_files, remove_archived
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.as_of import staying
+from txstorm.storage.tables.exchange import Exchange
+from txstorm.storage.tables.intent import STATE
+from txstorm.storage.tables.table import DeltaTableState
+from txstorm.storage.upkeep.read_guard import removing
+from txstorm.storage.upkeep.sweep import unlogged
+
+Answer = TypeVar("Answer")
+Steps = Generator[Callable[[], Any] | None, Any, Answer]
+"""Steps of the committer's turn. One that yields a call asks for its answer, which may be found beside commits."""
+
+AT_ONCE = 64
+"""Files that are removed, or entries of a log that are read, in one step."""
+
+
+def retain_table(
+    data_dir: Path,
+    table: DeltaTableState,
+    txid: int,
+    epoch: int,
+    saved: Collection[int],
+    kept: Callable[[], set[str]],
+) -> Steps[int | None]:
+    """Remove what `table` does not need to answer for transaction `txid` and later ones.
+
+    Returns the txid that its oldest kept version is as of; None where it has none that is not ahead of `txid`.
+
+    Args:
+        data_dir: the data directory.
+        table: leads it; whatever it commits meanwhile stays.
+        txid: the first transaction of the kept history.
+        epoch: of the coordinator.
+        saved: versions that savepoints need.
+        kept: the staged files, relative to the table, that an intent or this run names; asked in a step of its own.
+
+    Raises:
+        TableCorrupt: the log, or a version of a savepoint, is damaged.
+    """
+    handle = yield from beside(partial(DeltaHandle.open, table.path))
+    found = yield from _newest_until(handle, txid, state=table.ref.kind == STATE)
+    if found is None:
+        return None
+    version, as_of = found
+    yield from _remove_versions(data_dir, table.path, version, saved)
+    yield None
+    handle = yield from beside(partial(DeltaHandle.open, table.path))
+
+    def needed() -> set[str]:
+        older = (DeltaHandle.open(table.path, one) for one in saved if one < version)
+        return {*kept(), *(file.path for one in older for file in one.files())}
+
+    doomed = yield from unlogged(table.path, epoch, needed, handle, AT_ONCE)
+    yield from _remove_files(data_dir, [table.path / path for path in doomed])
+    return as_of
+
+
+def beside(call: Callable[[], Answer]) -> Steps[Answer]:
+    """The answer of `call`, found beside commits where whoever advances the steps can do so: it lists a directory."""
+    found = yield call
+    return call() if found is None else found
+
+
+def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> None:
+    """Let files leave ``changes/…`` whose rows are all in a version of the state as of txid `as_of`.
+
+    Called in the committer's turn. What they hold stays on the disk while a kept version or savepoint has them. `now`:
+    milliseconds since 1970. Passes the fault point ``retain.pruned``.
+
+    Raises:
+        FencedError: a newer coordinator leads this table.
+    """
+    lasts = _lasts(table.handle)
+    leaving = {path: last for path, last in lasts if last is not None and last <= as_of}
+    if leaving:
+        table.exchange(Exchange([], list(leaving), now, floor=max(leaving.values())), epoch)
+        faults.point("retain.pruned")
+
+
+def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
+    """Remove archived versions below `version`, and files no log entry names, of a table that no savepoint names."""
+    yield from _remove_versions(data_dir, table, version, ())
+    handle = yield from beside(partial(DeltaHandle.open, table))
+    doomed = yield from unlogged(table, 0, set, handle, AT_ONCE)
+    yield from _remove_files(data_dir, [table / path for path in doomed])
+
+
+def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
+    actions = handle.actions(TXID.name)
+    if f"max.{TXID.name}" not in actions.column_names:
+        return []
+    return zip([file.path for file in handle.files()], actions[f"max.{TXID.name}"].to_pylist(), strict=True)
+
+
+def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple[int, int] | None]:
+    """The newest version of a table that stays and is not ahead of `txid`, and the txid it is as of."""
+    if state:
+        return next(((entry.version, as_of) for entry, as_of in staying(handle) if as_of <= txid), None)
+    for number, entry in enumerate(handle.history(), start=1):
+        as_of = entry.info.get("as_of", entry.info.get("last"))
+        if as_of is not None and as_of <= txid:
+            return entry.version, as_of
+        if number % AT_ONCE == 0:
+            yield None
+    return None
+
+
+def _remove_versions(data_dir: Path, table: Path, version: int, saved: Collection[int]) -> Steps[None]:
+    doomed = yield from beside(partial(expired_files, table, version, saved))
+    while doomed:
+        with removing(data_dir) as free:
+            if not free:
+                return
+            remove_archived(table, doomed[:AT_ONCE])
+        doomed = doomed[AT_ONCE:]
+        faults.point("retain.log")
+        yield None
+
+
+def _remove_files(data_dir: Path, files: list[Path]) -> Steps[None]:
+    while files:
+        with removing(data_dir) as free:
+            if not free:
+                return
+            for file in files[:AT_ONCE]:
+                file.unlink(missing_ok=True)
+        files = files[AT_ONCE:]
+        faults.point("retain.files")
+        yield None

@@ -1,0 +1,89 @@
+"""Random schedules of acks, failures and restarts, and the way to the end of a source."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.testing.checks.rules import CheckFailed
+from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
+
+ACTIONS = 30
+DRY, DONE = 24, 3
+"""Empty transactions, and refusals to start one, after which a source counts as dry: its partitions may be away half of
+the time. A few are enough if the spout says (`reached`) that all is read."""
+LIMIT = 100
+PATIENCE = 5.0
+"""Seconds that a source may take to give what it has said to hold."""
+Tuples = Counter[str]
+"""Tuples as text, with how often each came."""
+
+
+def play(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], None]) -> None:
+    """Ack, fail and restart at random, and then commit all that the source holds."""
+    for _ in range(ACTIONS):
+        _act(driver, rng, restart)
+    drain(driver)
+
+
+def _act(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], None]) -> None:
+    waiting = [txid for txid, status in driver.active.items() if status in (PROCESSING, COMMITTING)]
+    action = rng.random()
+    if action < 0.1:
+        restart()
+    elif not waiting:
+        driver.next_tuple()
+    elif action < 0.35:
+        driver.fail(rng.choice(list(driver.active)))
+    else:
+        driver.ack(rng.choice(waiting))
+
+
+def drain(driver: TopologyTestDriver) -> None:
+    """Commit until the source is dry: many times in a row it starts no transaction, or an empty one.
+
+    A source that can tell that it holds more may take a while to give it: servers that are busy.
+    """
+    end, late = driver.source_end(), time.monotonic() + PATIENCE
+    idle = filled = 0
+    while filled < LIMIT:
+        driver.next_tuple()
+        reached = end is not None and driver.reached(end)
+        if not driver.active and end is not None and not reached and time.monotonic() < late:
+            time.sleep(0.02)
+        elif idle >= (DONE if reached else DRY):
+            return
+        elif not driver.active:
+            idle += 1
+        else:
+            driver.commit()
+            some = bool(batch(driver, driver.committed))
+            idle, filled = (0, filled + 1) if some else (idle + 1, filled)
+    msg = (
+        f"the source runs dry: expected that within {LIMIT} transactions that are not empty; likely cause: a batch "
+        "does not begin where the metadata of the txid before end, so that the same records come again and again (or "
+        "let make_spout hold less, or take larger batches)"
+    )
+    raise CheckFailed(msg)
+
+
+def batch(driver: TopologyTestDriver, txid: int) -> Tuples:
+    """What the spout emitted in the last attempt at `txid`, which is the committed one if any is."""
+    return batch_of(driver, driver.attempts(txid)[-1])
+
+
+def batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples:
+    """What the spout emitted in `attempt`."""
+    spout = driver.topology.spout.id
+    emissions = (one for one in driver.emissions if one.attempt == attempt and one.component == spout)
+    return Counter(text(one.stream, one.values) for one in emissions)
+
+
+def text(stream: str, values: tuple[Any, ...]) -> str:
+    """A tuple as text, with its stream unless it is the default one."""
+    return f"{values!r}" if stream == DEFAULT_STREAM else f"{stream}: {values!r}"

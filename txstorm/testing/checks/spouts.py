@@ -1,0 +1,192 @@
+"""Checks of a spout of one's own: what transactional and opaque spouts promise, tried with failures and restarts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from txstorm.api.names import DEFAULT_STREAM, counted
+from txstorm.api.spout import OpaquePartitionedTransactionalSpout, Spout
+from txstorm.errors import InputError
+from txstorm.testing.checks.rules import CheckFailed, checking
+from txstorm.testing.checks.schedules import Tuples, batch, batch_of, drain, play, text
+from txstorm.testing.driver import TopologyTestDriver
+from txstorm.topology.builder import TransactionalTopologyBuilder
+from txstorm.topology.graph import Topology
+
+SPOUT = "spout"
+SHOWN = 5
+_LOST_ALWAYS = "a batch begins behind the end of the one before, or the source is not read to its end"
+_EXTRA_ALWAYS = "a batch begins before the end of the one before, or what `expected` says is not all"
+_LOST_BY_TASKS = (
+    "no task emits some records; with n tasks, task i emits the i-th of every n, or the partitions i, i + n, …"
+)
+_EXTRA_BY_TASKS = "every task emits the whole batch; emit the share of context.task of context.parallelism only"
+_LOST_BY_REPLAYS = (
+    "the position is kept in the object, or reading takes records out of the source, so that a replay begins too late; "
+    "begin where the metadata say"
+)
+_EXTRA_BY_REPLAYS = (
+    "the position is kept in the object, so that a restart begins too early, or a record above a position was given "
+    "twice; begin where the metadata say"
+)
+_OTHER_BATCH = (
+    "the batch depends on something besides its metadata (the present end of the source, time, chance); put all that "
+    "determines it into the metadata, or use an opaque spout"
+)
+
+
+def check_transactional_spout(
+    make_spout: Callable[[], Spout],
+    *,
+    tasks: Sequence[int] = (1, 3),
+    expected: Iterable[Any] | None = None,
+    grow: Callable[[], object] | None = None,
+    seeds: Iterable[int] = range(3),
+) -> None:
+    """Raise `CheckFailed` unless the spout replays exactly and gives every tuple of its source once.
+
+    Runs it on the test driver, straight and with failures of either phase, restarts with a new object, and other
+    numbers of tasks: every attempt at a txid that emits to its end must emit the same tuples, and what is committed
+    must be the whole source, whatever happened. A failure names its likely cause.
+
+    Without `expected` the whole source is what the spout gives in a run without failures. So tuples that it never
+    gives, gives twice in every run, or gives with wrong values are found with `expected` only.
+
+    Args:
+        make_spout: makes the spout, each time as another process would: over the same source, which holds at least
+            two transactions and runs dry: at last it starts no transaction, or empty ones, 24 times in a row. Until
+            then it may be not ready, or without some of its partitions, half of the time.
+        tasks: the numbers of tasks to run it with.
+        expected: the tuples of the source, where they are known; those of the default stream.
+        grow: adds to the source; what it adds must not enter transactions that were planned before.
+        seeds: of the schedules, which are drawn from them; a failure names its own.
+
+    Raises:
+        CheckFailed: a rule is broken.
+        InputError: the spout is opaque, or its source cannot be used for this.
+    """
+    if is_opaque(make_spout()):
+        msg = "check_transactional_spout: this spout is opaque; use check_opaque_spout"
+        raise InputError(msg)
+    _Check("transactional spout", make_spout, tasks, replays_exactly=True).run(expected, grow, seeds)
+
+
+def check_opaque_spout(
+    make_spout: Callable[[], Spout],
+    *,
+    tasks: Sequence[int] = (1, 3),
+    expected: Iterable[Any] | None = None,
+    grow: Callable[[], object] | None = None,
+    seeds: Iterable[int] = range(3),
+) -> None:
+    """Raise `CheckFailed` unless every tuple of the spout's source is committed in exactly one transaction.
+
+    As `check_transactional_spout`, but a replay may emit another batch.
+
+    Raises:
+        CheckFailed: a rule is broken.
+        InputError: the spout is not opaque, or its source cannot be used for this.
+    """
+    if not is_opaque(make_spout()):
+        msg = "check_opaque_spout: this spout is not opaque; use check_transactional_spout, which demands more"
+        raise InputError(msg)
+    _Check("opaque spout", make_spout, tasks, replays_exactly=False).run(expected, grow, seeds)
+
+
+def is_opaque(spout: Spout) -> bool:
+    """Whether undecided batches of `spout` may change."""
+    return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
+
+
+class _Check:
+    def __init__(
+        self, kind: str, make_spout: Callable[[], Spout], tasks: Sequence[int], *, replays_exactly: bool
+    ) -> None:
+        if not tasks or min(tasks) < 1:
+            msg = f"tasks: expected numbers of at least 1, got {list(tasks)}"
+            raise InputError(msg)
+        self._kind = kind
+        self._make_spout = make_spout
+        self._tasks = list(tasks)
+        self._replays_exactly = replays_exactly
+        self._batches = 0
+
+    def run(self, expected: Iterable[Any] | None, grow: Callable[[], object] | None, seeds: Iterable[int]) -> None:
+        with checking(self._kind):
+            whole = self._straight(self._tasks[0])
+        if self._batches < 2:
+            given = counted(self._batches, "transaction")
+            msg = f"{self._kind}: the source gave tuples in {given}, expected at least 2"
+            raise InputError(msg + "; let make_spout take smaller batches or hold more")
+        with checking(self._kind):
+            if expected is not None:
+                rows = (tuple(one) if isinstance(one, list | tuple) else (one,) for one in expected)
+                wanted = Counter(text(DEFAULT_STREAM, row) for row in rows)
+                _compare("gives its whole source", wanted, whole, _LOST_ALWAYS, _EXTRA_ALWAYS)
+            self._try(whole, grow, seeds)
+
+    def _try(self, whole: Tuples, grow: Callable[[], object] | None, seeds: Iterable[int]) -> None:
+        for tasks in self._tasks[1:]:
+            rule = f"gives the same tuples with {tasks} tasks as with {self._tasks[0]}"
+            _compare(rule, whole, self._straight(tasks), _LOST_BY_TASKS, _EXTRA_BY_TASKS)
+        for seed in seeds:
+            with checking(f"gives every tuple once, with failures and restarts (seed {seed})"):
+                got = self._scheduled(random.Random(seed), grow)  # noqa: S311 - a schedule
+                all_of_it = whole if grow is None else self._straight(self._tasks[0])
+                _compare("committed", all_of_it, got, _LOST_BY_REPLAYS, _EXTRA_BY_REPLAYS)
+
+    def _topology(self, tasks: int) -> Topology:
+        builder = TransactionalTopologyBuilder("check", SPOUT, self._make_spout(), tasks)
+        return builder.set_settings({"retry_backoff": 0}).build_topology()
+
+    def _straight(self, tasks: int) -> Tuples:
+        with (
+            checking(f"runs with {counted(tasks, 'task')}"),
+            TopologyTestDriver(self._topology(tasks), pending=1) as driver,
+        ):
+            drain(driver)
+            batches = [batch(driver, txid) for txid in range(1, driver.committed + 1)]
+        self._batches = sum(1 for batch in batches if batch)
+        return sum(batches, Counter())
+
+    def _scheduled(self, rng: random.Random, grow: Callable[[], object] | None) -> Tuples:
+        with TopologyTestDriver(self._topology(rng.choice(self._tasks)), pending=3) as driver:
+            _grown(driver, grow)
+            play(driver, rng, lambda: driver.restart(self._topology(rng.choice(self._tasks))))
+            txids = range(1, driver.committed + 1)
+            if self._replays_exactly:
+                for txid in txids:
+                    _compare_attempts(driver, txid)
+            return sum((batch(driver, txid) for txid in txids), Counter())
+
+
+def _compare_attempts(driver: TopologyTestDriver, txid: int) -> None:
+    first, *others = filter(driver.is_whole, driver.attempts(txid))
+    for other in others:
+        rule = f"every attempt at a txid emits the same (txid {txid}, attempt {other} against {first})"
+        _compare(rule, batch_of(driver, first), batch_of(driver, other), _OTHER_BATCH, _OTHER_BATCH)
+
+
+def _compare(rule: str, expected: Tuples, got: Tuples, lost: str, extra: str) -> None:
+    """Raise `CheckFailed` if the tuples differ, with `lost` or `extra` as the likely cause."""
+    if expected != got:
+        missing, many = expected - got, got - expected
+        counts = f"expected {counted(expected.total(), 'tuple')}, got {got.total()}"
+        cause = lost if missing else extra
+        msg = f"{rule}: {counts}; missing: {_some(missing)}; too many: {_some(many)}; likely cause: {cause}"
+        raise CheckFailed(msg)
+
+
+def _grown(driver: TopologyTestDriver, grow: Callable[[], object] | None) -> None:
+    """Everything that was planned before the source grew is emitted again after it did."""
+    if grow is not None and driver.active:
+        grow()
+        driver.fail(min(driver.active))
+
+
+def _some(tuples: Tuples) -> str:
+    shown = [f"{one} ×{n}" if n > 1 else one for one, n in list(tuples.items())[:SHOWN]]
+    return ", ".join([*shown, "…"] if len(tuples) > SHOWN else shown) or "none"

@@ -1,0 +1,294 @@
+"""The rules of a store that maps can be kept in."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from txstorm.api.external import MapBackend, MapMark, MapRow, MarkedMapBackend
+from txstorm.testing.checks.rules import CheckFailed, expect
+from txstorm.testing.checks.threads import at_once
+
+Another = Callable[[], MapBackend]
+"""Opens one more handle on the same map."""
+AnotherMarked = Callable[[], MarkedMapBackend]
+
+MANY = 2500
+THREADS = 6
+ROUNDS = 16
+DEPTH, PAUSES = 3, 0.3
+"""Calls deep, the code of a store in which a racing thread pauses, and the share of its lines at which it does."""
+NUMBERS, TEXTS = ("epoch", "timeline", "txid"), ("topology", "incarnation", "content")
+MARK_FIELDS = (*NUMBERS, *TEXTS)
+_TWO_STEPS = (
+    "; does put_marked read the mark, compare it, and write in a second step? Compare and write in one step: one "
+    "UPDATE ... WHERE over all fields of the mark, in the transaction of the rows, or a lock around both"
+)
+VALUES: tuple[Any, ...] = (
+    0,
+    -1,
+    2**53 - 1,
+    1.5,
+    "",
+    "it's 日本 😀 %_",
+    True,
+    False,
+    [],
+    {},
+    [1, [None, "x"], {"a": None}],
+    {"b": 1, "a": {"": [0.25]}},
+)
+KEYS = ("", "a", "A", "a ", " a", "ä", "a%", "a_", "a'b", '"a"', "日本", "😀", "x" * 2000)
+
+
+def unknown_keys_have_none(another: Another) -> None:
+    """A key nobody has put has no row; no keys are an answer of no rows."""
+    store = another()
+    expect("rows of two unknown keys", [None, None], list(store.multi_get(["a", "b"])))
+    expect("rows of no keys", [], list(store.multi_get([])))
+    store.multi_put({})
+    expect("rows after nothing was put", [None], list(store.multi_get(["a"])))
+
+
+def rows_come_back_in_the_order_of_the_keys(another: Another) -> None:
+    """Rows come in the order in which their keys are asked for, with None between them for those that have none."""
+    store = another()
+    store.multi_put({key: MapRow(key * 2, 1) for key in ("c", "a", "b")})
+    wanted = [MapRow("bb", 1), None, MapRow("aa", 1), MapRow("cc", 1)]
+    expect("rows of b, x, a, c", wanted, list(store.multi_get(["b", "x", "a", "c"])))
+
+
+def rows_keep_all_their_fields(another: Another) -> None:
+    """A row comes back with value, txid, timeline and prev as they were, for every JSON value."""
+    store = another()
+    rows = {
+        f"{number}": MapRow(value, 2**40 + number, number % 3, VALUES[-1 - number])
+        for number, value in enumerate(VALUES)
+    }
+    store.multi_put(rows)
+    for (key, row), found in zip(rows.items(), store.multi_get(list(rows)), strict=True):
+        expect(f"row {key}", _exactly(row), None if found is None else _exactly(found))
+
+
+def keys_keep_their_letters(another: Another) -> None:
+    """Keys that differ are different keys, whatever the letters."""
+    store = another()
+    rows = {key: MapRow(number, 1) for number, key in enumerate(KEYS)}
+    store.multi_put(rows)
+    expect("rows of keys that look alike", list(rows.values()), list(store.multi_get(KEYS)))
+
+
+def puts_overwrite_and_may_be_repeated(another: Another) -> None:
+    """A put overwrites; the same put again changes nothing."""
+    store = another()
+    store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
+    for times in ("once", "twice"):
+        store.multi_put({"a": MapRow(2, 2, 0, 1), "c": MapRow(2, 2)})
+        wanted = [MapRow(2, 2, 0, 1), MapRow(1, 1), MapRow(2, 2)]
+        expect(f"rows after the second put was made {times}", wanted, list(store.multi_get(["a", "b", "c"])))
+
+
+def none_deletes(another: Another) -> None:
+    """None deletes a row, and is no error where there is none."""
+    store = another()
+    store.multi_put({"a": MapRow(1, 1), "b": MapRow(2, 1)})
+    store.multi_put({"a": None, "x": None})
+    expect("rows after a delete of a and x", [None, MapRow(2, 1), None], list(store.multi_get(["a", "b", "x"])))
+
+
+def removals_are_found_until_a_later_txid(another: Another) -> None:
+    """A row whose value is None says that the key was removed: it is found as long as its txid may come again."""
+    store = another()
+    store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
+    store.multi_put({"a": MapRow(None, 2, 0, 1)})
+    expect("the removed row", [MapRow(None, 2, 0, 1)], list(store.multi_get(["a"])))
+    store.multi_put({"b": MapRow(2, 2, 0, 1)})
+    expect("the removed row after another put of its txid", [MapRow(None, 2, 0, 1)], list(store.multi_get(["a"])))
+    store.multi_put({"b": MapRow(3, 3, 0, 2)})
+    (found,) = store.multi_get(["a"])
+    expect("whether it is removed after a put of a later txid", True, found is None or found.value is None)
+    store.multi_put({"a": MapRow(4, 4)})
+    store.multi_put({"b": MapRow(5, 5, 0, 3)})
+    expect("the row that was put after its removal", [MapRow(4, 4)], list(store.multi_get(["a"])))
+
+
+def many_rows_at_once(another: Another) -> None:
+    """Thousands of rows go and come in one call."""
+    store = another()
+    rows = {f"k{number}": MapRow(number, 7) for number in range(MANY)}
+    store.multi_put(rows)
+    keys = [*reversed(rows), "x"]
+    expect(f"rows of {MANY} keys", [*reversed(rows.values()), None], list(store.multi_get(keys)))
+
+
+def other_handles_see_what_was_put(another: Another) -> None:
+    """What one handle put, another one finds, also if it looked before; what was read is nobody else's."""
+    writer, reader = another(), another()
+    expect("the row before", [None], list(reader.multi_get(["a"])))
+    writer.multi_put({"a": MapRow([1], 1)})
+    for handle in (reader, another()):
+        (found,) = handle.multi_get(["a"])
+        expect("the row another handle put", MapRow([1], 1), found)
+        assert found is not None
+        found.value.append(2)
+    expect("the row after somebody changed what they had read", [MapRow([1], 1)], list(reader.multi_get(["a"])))
+
+
+# -- stores with a mark ------------------------------------------------------------------------------------------------
+
+
+def mark(txid: int, epoch: int = 1) -> MapMark:
+    """The mark of a txid."""
+    return MapMark("check", "incarnation", epoch, 0, txid, f"content of {txid}")
+
+
+def marks_move_with_their_rows(another: AnotherMarked) -> None:
+    """There is no mark before the first; then it is the one that was put, for every handle."""
+    store, other = another(), another()
+    expect("the first mark", None, store.mark())
+    expect("answer to the first put", True, store.put_marked({"a": MapRow(1, 1)}, None, mark(1)))
+    expect("the mark after it", mark(1), other.mark())
+    expect("answer to the second put", True, other.put_marked({"a": MapRow(2, 2, 0, 1)}, mark(1), mark(2)))
+    expect("the mark after that", mark(2), store.mark())
+    expect("the row after that", [MapRow(2, 2, 0, 1)], list(store.multi_get(["a"])))
+    expect("answer to a put without rows", True, store.put_marked({}, mark(2), mark(2, epoch=2)))
+    expect("the mark after that", mark(2, epoch=2), other.mark())
+
+
+def other_marks_are_refused(another: AnotherMarked) -> None:
+    """A put that expects another mark than the stored one is answered False, and changes nothing at all."""
+    store = another()
+    expect("answer to a put over a mark nobody made", False, store.put_marked({"a": MapRow(0, 1)}, mark(1), mark(2)))
+    stored = mark(1, epoch=2)
+    store.put_marked({"a": MapRow(1, 1)}, None, stored)
+    numbers = [_with(stored, field, getattr(stored, field) + by) for field in NUMBERS for by in (-1, 1)]
+    for wrong in (None, *numbers, *(_with(stored, field, "another") for field in TEXTS)):
+        answer = store.put_marked({"a": MapRow(9, 9), "b": MapRow(9, 9)}, wrong, mark(9))
+        expect(f"answer to a put that expects {wrong}", False, answer)
+        expect("the mark after it", stored, store.mark())
+        expect("the rows after it", [MapRow(1, 1), None], list(store.multi_get(["a", "b"])))
+
+
+def one_put_per_expected_mark(another: AnotherMarked, rng: random.Random) -> None:
+    """Of concurrent puts that expect the same mark exactly one succeeds, and its rows and mark are the ones stored.
+
+    A put that raises an `OSError` has lost its answer: it may have succeeded.
+    """
+    stores = [another() for _ in range(THREADS)]
+    expected: MapMark | None = None
+    for number in range(1, ROUNDS + 1):
+        marks = _rivals(expected or mark(0), number, rng)
+        keys = [f"k{key}" for key in range(rng.choice((1, 20, 60)))]
+        answers = _race(stores, keys, expected, marks, rng)
+        where = f"round {number}, {THREADS} puts that expect {expected}"
+        stored = another().mark()
+        told, lost = (
+            [one for one, answer in zip(marks, answers, strict=True) if answer is wanted] for wanted in (True, None)
+        )
+        if len(told) > 1 or not (told or lost):
+            msg = f"{where}: expected exactly one to be answered True, got {len(told)}{_TWO_STEPS if told else ''}"
+            raise CheckFailed(msg)
+        possible: list[MapMark | None] = [*told] or [*lost, expected]
+        if stored not in possible:
+            msg = f"{where}: expected the stored mark to be one of {possible}, got {stored}{_TWO_STEPS}"
+            raise CheckFailed(msg)
+        if stored is not None and stored != expected:
+            rows = [MapRow(marks.index(stored), stored.txid)] * len(keys)
+            expect(f"{where}: rows of the put whose mark is stored", rows, list(another().multi_get(keys)))
+        expected = stored
+
+
+def _race(
+    stores: Sequence[MarkedMapBackend],
+    keys: Sequence[str],
+    expected: MapMark | None,
+    marks: Sequence[MapMark],
+    rng: random.Random,
+) -> list[bool | None]:
+    """The answers of one put each, all at once; None where it was lost."""
+    start = threading.Barrier(len(stores))
+    answers: list[bool | None] = [None] * len(stores)
+
+    def put(me: int, seed: float) -> None:
+        rows = {key: MapRow(me, marks[me].txid) for key in keys}
+        pausing = _pausing(random.Random(seed))  # noqa: S311 - a schedule
+        start.wait()
+        # Without pauses a store in memory would mostly compare and write in one turn of its thread.
+        sys.settrace(pausing)
+        try:
+            with suppress(OSError):
+                answers[me] = bool(stores[me].put_marked(rows, expected, marks[me]))
+        finally:
+            sys.settrace(None)
+
+    at_once([partial(put, me, rng.random()) for me in range(len(stores))])
+    return answers
+
+
+def _pausing(rng: random.Random) -> Callable[..., Any]:
+    """A trace function that lets other threads run at some of the lines of the traced calls."""
+    depth = 0
+
+    def lines(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal depth
+        if event == "return":
+            depth -= 1
+        elif event == "line" and rng.random() < PAUSES:
+            time.sleep(0)
+        return lines
+
+    def calls(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal depth
+        if depth >= DEPTH:
+            return None
+        depth += 1
+        return lines
+
+    return calls
+
+
+def _rivals(before: MapMark, number: int, rng: random.Random) -> list[MapMark]:
+    """One mark per thread; in most rounds they differ in a single field, or from the one before by a single field."""
+    field = rng.choice(MARK_FIELDS)
+    base = replace(before, txid=before.txid + 1) if rng.random() < 0.5 else before
+    texts = isinstance(getattr(base, field), str)
+    return [
+        _with(base, field, f"{field} {number}-{me}" if texts else getattr(base, field) + 1 + me)
+        for me in range(THREADS)
+    ]
+
+
+def _with(mark: MapMark, field: str, value: Any) -> MapMark:
+    return replace(mark, **{field: value})
+
+
+def _exactly(row: MapRow) -> tuple[str, ...]:
+    """The fields so that 1, 1.0 and True differ."""
+    return tuple(repr(one) for one in (row.value, row.txid, row.timeline, row.prev))
+
+
+STORE_RULES: dict[str, Callable[[Another], None]] = {
+    "unknown keys have none": unknown_keys_have_none,
+    "rows come back in the order of the keys": rows_come_back_in_the_order_of_the_keys,
+    "rows keep all their fields": rows_keep_all_their_fields,
+    "keys keep their letters": keys_keep_their_letters,
+    "puts overwrite and may be repeated": puts_overwrite_and_may_be_repeated,
+    "None deletes": none_deletes,
+    "removals are found until a later txid": removals_are_found_until_a_later_txid,
+    "many rows at once": many_rows_at_once,
+    "other handles see what was put": other_handles_see_what_was_put,
+}
+MARK_RULES: dict[str, Callable[[AnotherMarked], None]] = {
+    "marks move with their rows": marks_move_with_their_rows,
+    "other marks are refused": other_marks_are_refused,
+}
+RACE_RULES: dict[str, Callable[[AnotherMarked, random.Random], None]] = {
+    "of concurrent puts over one mark, one succeeds": one_put_per_expected_mark,
+}

@@ -1,0 +1,90 @@
+"""Checks on what one bolt subscribes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from txstorm.api.grouping import Grouping
+from txstorm.api.names import near
+from txstorm.api.output import StreamDeclaration
+from txstorm.topology.components import Inspected
+from txstorm.topology.graph import Input
+
+KEYED = ("fields", "partial_key")
+
+
+def subscription_faults(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str]:
+    """Faults of all inputs of `one`, among the components `known`."""
+    if one.role != "spout" and not one.inputs:
+        yield (
+            f"bolt {one.id!r} subscribes to nothing; add a grouping to its declarer, "
+            f"such as .shuffle_grouping({next(iter(known), 'spout')!r})"
+        )
+    seen: set[tuple[str, str]] = set()
+    for given in one.inputs:
+        where = f"bolt {one.id!r}, {given.grouping.kind} grouping on {given.component!r}"
+        if (str(given.component), str(given.stream)) in seen:
+            yield f"{where}: stream {given.stream!r} is subscribed to twice, every tuple would count twice; do it once"
+        seen.add((str(given.component), str(given.stream)))
+        yield from _grouping_faults(where, given.grouping)
+        yield from _source_faults(where, given, known)
+
+
+def _grouping_faults(where: str, grouping: Grouping) -> Iterator[str]:
+    if grouping.kind not in Grouping.KINDS:
+        yield f"{where}: no such grouping{near(str(grouping.kind), list(Grouping.KINDS))}; use one of {Grouping.KINDS}"
+    if grouping.kind in KEYED and not grouping.fields:
+        yield f"{where}: names no fields; name those that decide, such as .{grouping.kind}_grouping(…, ['word'])"
+    if grouping.kind == "custom":
+        yield from _custom_faults(where, grouping.custom)
+
+
+def _custom_faults(where: str, custom: Any) -> Iterator[str]:
+    if isinstance(custom, type):
+        yield f"{where}: got the class {custom.__name__} instead of an object; write {custom.__name__}(...)"
+    elif not all(callable(getattr(custom, name, None)) for name in ("prepare", "choose_tasks")):
+        yield f"{where}: {type(custom).__name__} has no prepare and choose_tasks; write both (see CustomStreamGrouping)"
+
+
+def _source_faults(where: str, given: Input, known: Mapping[str, Inspected]) -> Iterator[str]:
+    source = known.get(given.component) if isinstance(given.component, str) else None
+    if source is None:
+        hint = near(str(given.component), list(known))
+        yield f"{where}: there is no component {given.component!r}{hint}; known are {', '.join(known)}"
+    elif source.streams is not None:
+        yield from _stream_faults(where, given, source.streams)
+
+
+def _stream_faults(where: str, given: Input, streams: Mapping[str, StreamDeclaration]) -> Iterator[str]:
+    stream = streams.get(given.stream) if isinstance(given.stream, str) else None
+    if stream is not None:
+        yield from _field_faults(where, given, stream)
+    elif not streams:
+        yield (
+            f"{where}: {given.component!r} declares no output fields, so nothing can be read from it; "
+            "set fields = (...) in its class or override declare_output_fields"
+        )
+    else:
+        hint = near(str(given.stream), list(streams))
+        yield f"{where}: it declares no stream {given.stream!r}{hint}; it has {', '.join(map(repr, streams))}"
+
+
+def _field_faults(where: str, given: Input, stream: StreamDeclaration) -> Iterator[str]:
+    for name in given.grouping.fields:
+        if name not in stream.fields:
+            hint = near(str(name), [str(field) for field in stream.fields])
+            yield (
+                f"{where}: stream {given.stream!r} has no field {name!r}{hint}; "
+                f"it has {', '.join(map(repr, stream.fields))}"
+            )
+    if not stream.fields:
+        yield f"{where}: stream {given.stream!r} is declared without fields; declare at least one"
+    direct = given.grouping.kind == "direct"
+    if direct and not stream.direct:
+        yield (
+            f"{where}: stream {given.stream!r} is not direct; declare it with direct=True and use emit_direct, "
+            "or choose another grouping"
+        )
+    if stream.direct and not direct:
+        yield f"{where}: stream {given.stream!r} is direct, so its tuples name their task; use direct_grouping"

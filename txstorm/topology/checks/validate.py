@@ -1,0 +1,82 @@
+"""All faults of a topology at once, each with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txstorm.api.names import name_fault
+from txstorm.topology.checks.declared_tables import key_warnings, stream_faults, table_faults
+from txstorm.topology.checks.external import map_faults, map_warnings
+from txstorm.topology.checks.shipping import shipping_faults
+from txstorm.topology.checks.streams import subscription_faults
+from txstorm.topology.components import Inspected
+from txstorm.topology.order import cycles
+
+MAX_PARALLELISM = 32768
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the checks found.
+
+    Attributes:
+        faults: sentences that forbid the topology.
+        warnings: sentences worth reading that do not.
+    """
+
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def validate(topology: Any, components: Sequence[Inspected]) -> Report:
+    """Check the topology named `topology`; the first of `components` is the spout. Never raises."""
+    known = {one.id: one for one in components if isinstance(one.id, str)}
+    faults = [
+        *_name_faults(topology, components),
+        *(fault for one in components for fault in one.faults),
+        *(fault for one in components for fault in _parallelism_faults(one)),
+        *(fault for one in components for fault in stream_faults(one)),
+        *(fault for one in components for fault in subscription_faults(one, known)),
+        *_cycle_faults(known),
+        *table_faults(components),
+        *map_faults(components),
+        *(fault for one in components for fault in shipping_faults(one)),
+    ]
+    warnings = [warning for one in components for warning in key_warnings(one, known)]
+    warnings += map_warnings(components)
+    return Report(tuple(dict.fromkeys(faults)), tuple(dict.fromkeys(warnings)))
+
+
+def _name_faults(topology: Any, components: Sequence[Inspected]) -> Iterator[str]:
+    if fault := name_fault("topology", topology):
+        yield fault
+    folded: dict[str, str] = {}
+    for one in components:
+        if fault := name_fault("component", one.id):
+            yield fault
+            continue
+        first = folded.setdefault(one.id.casefold(), one.id)
+        if first == one.id and one is not next(other for other in components if other.id == first):
+            yield f"component {one.id!r}: two components have this id; give each its own"
+        elif first != one.id:
+            yield f"components {first!r} and {one.id!r} differ only in case; give one of them another id"
+
+
+def _parallelism_faults(one: Inspected) -> Iterator[str]:
+    given = one.parallelism
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_PARALLELISM:
+        yield (
+            f"component {one.id!r}: parallelism is {given!r}, expected a whole number from 1 to {MAX_PARALLELISM}; "
+            "it is the number of the component's tasks"
+        )
+
+
+def _cycle_faults(known: dict[str, Inspected]) -> Iterator[str]:
+    sources = {
+        name: [str(given.component) for given in one.inputs if str(given.component) in known]
+        for name, one in known.items()
+    }
+    for path in cycles(sources):
+        yield f"cycle {' → '.join(path)}: tuples would never end; remove one of these subscriptions"

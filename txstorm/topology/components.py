@@ -1,0 +1,164 @@
+"""Looks at one declaration: what kind of component it is, what it emits, which tables it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
+from txstorm.api.bolt import Component as Base
+from txstorm.api.composite import SPOUTS, CompositeSpout
+from txstorm.api.external import MapState
+from txstorm.api.outlets import Outlet
+from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
+from txstorm.api.state import KeyedState, SinkTable
+from txstorm.signatures import misfits
+from txstorm.topology.declaration import Declaration, Role
+from txstorm.topology.graph import Component, Input, Kind
+from txstorm.topology.tables import found_tables
+
+
+@dataclass
+class Inspected:
+    """A declaration and what its object says about itself.
+
+    Attributes:
+        kind: None when the object is no component at all; `faults` says why.
+        streams: what `declare_output_fields` declared; None when it raised, so that nothing is said about them twice.
+        faults: what is wrong with the object itself.
+    """
+
+    id: Any
+    role: Role
+    kind: Kind | None
+    object: Any
+    parallelism: Any
+    inputs: tuple[Input, ...]
+    streams: dict[str, StreamDeclaration] | None
+    states: tuple[KeyedState, ...]
+    sinks: tuple[SinkTable, ...]
+    maps: tuple[MapState, ...]
+    outlets: tuple[Outlet, ...]
+    configuration: dict[str, Any]
+    external: bool
+    faults: list[str] = field(default_factory=list)
+
+    def component(self) -> Component:
+        """The frozen component; only after validation found no fault."""
+        assert self.kind is not None
+        streams = dict(self.streams or {})
+        return Component(
+            id=self.id,
+            kind=self.kind,
+            object=self.object,
+            parallelism=self.parallelism,
+            inputs=self.inputs,
+            streams=streams,
+            configuration=dict(self.configuration),
+            external=self.external,
+        )
+
+
+def inspect(declaration: Declaration) -> Inspected:
+    """Inspect one declaration; calls the object's `declare_output_fields` once and never raises."""
+    faults: list[str] = []
+    kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
+    usable = kind is not None
+    faults += [f"component {declaration.id!r}: {one}" for one in _misfits(declaration.object)] if usable else []
+    return Inspected(
+        id=declaration.id,
+        role=declaration.role,
+        kind=kind,
+        object=declaration.object,
+        parallelism=1 if declaration.parallelism is None else declaration.parallelism,
+        inputs=tuple(declaration.inputs),
+        streams=_streams(declaration, faults) if usable else None,
+        states=found_tables(declaration.object, KeyedState) if usable else (),
+        sinks=found_tables(declaration.object, SinkTable) if usable else (),
+        maps=found_tables(declaration.object, MapState) if usable else (),
+        outlets=found_tables(declaration.object, Outlet) if usable else (),
+        configuration=declaration.configuration,
+        external=_external(declaration),
+        faults=faults,
+    )
+
+
+def _misfits(given: object) -> Iterator[str]:
+    if isinstance(given, CompositeSpout):
+        for source in given.sources.values():
+            yield from _misfits(source)
+    for base in (*SPOUTS, BasicBolt, BatchBolt):
+        if isinstance(given, base):
+            yield from misfits(given, base)
+
+
+def _external(declaration: Declaration) -> bool:
+    given = declaration.external
+    return bool(getattr(declaration.object, "external", False) if given is None else given)
+
+
+def _spout_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
+    if _is_class(declaration, faults):
+        return None
+    if isinstance(declaration.object, (*SPOUTS, CompositeSpout)):
+        return "spout"
+    faults.append(
+        f"spout {declaration.id!r}: {_class(declaration)} is no spout; derive it from TransactionalSpout, "
+        "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout, or give several in a CompositeSpout"
+    )
+    return None
+
+
+def _bolt_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
+    if _is_class(declaration, faults):
+        return None
+    bolt = declaration.object
+    basic, batch = isinstance(bolt, BasicBolt), isinstance(bolt, BatchBolt)
+    if basic == batch:
+        what = "is both a BasicBolt and a BatchBolt" if basic else "is neither a BasicBolt nor a BatchBolt"
+        faults.append(f"bolt {declaration.id!r}: {_class(declaration)} {what}; derive it from one of the two")
+        return None
+    if not takes_batches(bolt) and type(bolt).execute in (BasicBolt.execute, BatchBolt.execute):
+        faults.append(
+            f"bolt {declaration.id!r}: {_class(declaration)} overrides neither execute nor execute_batch; "
+            "write one of them"
+        )
+    committer = declaration.role == "committer" or isinstance(bolt, Committer)
+    if basic and committer:
+        faults.append(
+            f"bolt {declaration.id!r}: {_class(declaration)} is a BasicBolt, which can never be a committer "
+            "since it has no finish_batch; derive it from BatchBolt, or use set_bolt without the Committer marker"
+        )
+    return "basic" if basic else "committer" if committer else "batch"
+
+
+def _is_class(declaration: Declaration, faults: list[str]) -> bool:
+    given = declaration.object
+    if not isinstance(given, type):
+        return False
+    word = "spout" if declaration.role == "spout" else "bolt"
+    faults.append(
+        f"{word} {declaration.id!r}: got the class {given.__name__} instead of an object; "
+        f"write {given.__name__}(...) with its arguments"
+    )
+    return True
+
+
+def _streams(declaration: Declaration, faults: list[str]) -> dict[str, StreamDeclaration] | None:
+    given: Base = declaration.object
+    declarer = OutputFieldsDeclarer()
+    try:
+        given.declare_output_fields(declarer)
+    except Exception as error:  # noqa: BLE001 - user code: any failure is a fault of the topology
+        faults.append(
+            f"component {declaration.id!r}: declare_output_fields of {_class(declaration)} raised "
+            f"{type(error).__name__}: {error}; mend it"
+        )
+        return None
+    faults.extend(f"component {declaration.id!r}: {fault}" for fault in declarer.faults)
+    return declarer.streams
+
+
+def _class(declaration: Declaration) -> str:
+    return type(declaration.object).__name__

@@ -1,0 +1,140 @@
+"""The topology as text and data, and the choice among all its pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from txstorm.api.state import CollectionState, KeyedState
+from txstorm.errors import InputError
+from txstorm.topology.graph import Component, Topology
+from txstorm.topology.pictures.model import Node, View, plural, view
+from txstorm.topology.pictures.svg import svg
+from txstorm.topology.pictures.text import dot, mermaid
+
+JSON_VERSION = 1
+
+
+def describe(topology: Topology, format: str = "text") -> str:  # noqa: A002 - the public word
+    """`topology` in one of the formats; raises `InputError` naming them when there is no such."""
+    render = FORMATS.get(format)
+    if render is None:
+        msg = f"describe: format {format!r} is unknown; use one of {', '.join(FORMATS)}"
+        raise InputError(msg)
+    return render(topology)
+
+
+def mimebundle(topology: Topology) -> dict[str, str]:
+    """What a notebook may choose from.
+
+    HTML comes with the rest because JupyterLab prefers Mermaid to an SVG, but HTML to both, and because only an
+    inline SVG can follow the notebook's theme.
+    """
+    rendered = view(topology)
+    picture = svg(rendered)
+    return {
+        "text/html": f'<div style="overflow-x:auto">{picture}</div>',
+        "image/svg+xml": picture,
+        "text/vnd.mermaid": mermaid(rendered),
+        "text/plain": text(rendered),
+    }
+
+
+def text(topology: View) -> str:
+    """A table, one row per component and further rows for its further inputs, streams and tables."""
+    rows: list[Sequence[str]] = [("component", "kind", "tasks", "reads", "emits", "tables")]
+    split = len(topology.nodes) - len(topology.committing)
+    for node in (one for one in topology.nodes if not one.commits):
+        rows.extend(_rows(topology, node))
+    commit_rows = [row for node in topology.committing for row in _rows(topology, node)]
+    lines = _aligned([*rows, *commit_rows])
+    head = f"{topology.id}: {plural(len(topology.nodes), 'component')}, {plural(topology.tasks, 'task')}"
+    width = max(len(line) for line in lines)
+    processing = [_ruled("processing phase, many txids at once", width), *lines[1 : len(rows)]] if split else []
+    commit = [_ruled("commit phase, in txid order", width), *lines[len(rows) :]] if commit_rows else []
+    return "\n".join([head, "", lines[0], *processing, *commit])
+
+
+def _rows(topology: View, node: Node) -> list[Sequence[str]]:
+    reads = [f"{link.source}{_of(link.stream)}, {link.grouping}" for link in topology.links if link.target == node.id]
+    tables = [f"{one.kind} {one.name} ({one.columns})" for one in node.tables]
+    height = max(1, len(reads), len(node.emits), len(tables))
+    columns = [[node.id], [node.kind_word], [str(node.parallelism)], reads, list(node.emits), tables]
+    return list(zip(*(column + [""] * (height - len(column)) for column in columns), strict=True))
+
+
+def _of(stream: str) -> str:
+    return f"/{stream}" if stream else ""
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _ruled(title: str, width: int) -> str:
+    return f"── {title} ".ljust(width, "─")
+
+
+def as_json(topology: Topology) -> str:
+    """The graph as one JSON object, for other programs; `version` grows when a key changes its meaning."""
+    described = {
+        "version": JSON_VERSION,
+        "topology": topology.id,
+        "fingerprint": topology.fingerprint(),
+        "components": [_component(topology, one) for one in topology.components],
+        "settings": topology.settings.model_dump(),
+    }
+    return json.dumps(described, indent=2)
+
+
+def _component(topology: Topology, component: Component) -> dict[str, Any]:
+    return {
+        "id": component.id,
+        "kind": component.kind,
+        "class": type(component.object).__name__,
+        "external": component.external,
+        "parallelism": component.parallelism,
+        "phase": "commit" if component.id in topology.commit_phase else "processing",
+        "inputs": [
+            {
+                "component": one.component,
+                "stream": one.stream,
+                "grouping": one.grouping.kind,
+                "fields": list(one.grouping.fields),
+            }
+            for one in component.inputs
+        ],
+        "streams": {
+            name: {"fields": list(one.fields), "direct": one.direct} for name, one in component.streams.items()
+        },
+        "states": [
+            {"name": one.name, "key": list(one.key), **_more(one), "value": list(one.value)}
+            for one in topology.states.get(component.id, ())
+        ],
+        "maps": [
+            {"name": one.name, "kind": one.kind, "backend": type(one.backend).__name__, "exactly_once": one.marked}
+            for one in topology.maps.get(component.id, ())
+        ],
+        "outlets": [
+            {"name": one.name, "columns": list(one.columns), "writer": type(one.writer).__name__}
+            for one in topology.outlets.get(component.id, ())
+        ],
+        "sinks": [{"name": one.name, "columns": list(one.columns)} for one in topology.sinks.get(component.id, ())],
+    }
+
+
+def _more(state: KeyedState) -> dict[str, Any]:
+    """What not every state has: an order, a time to live in seconds."""
+    order = {"order": list(state.order)} if isinstance(state, CollectionState) else {}
+    return order if state.ttl is None else {**order, "ttl": state.ttl.total_seconds()}
+
+
+FORMATS: dict[str, Callable[[Topology], str]] = {
+    "text": lambda topology: text(view(topology)),
+    "mermaid": lambda topology: mermaid(view(topology)),
+    "dot": lambda topology: dot(view(topology)),
+    "json": as_json,
+    "svg": lambda topology: svg(view(topology)),
+}

@@ -1,0 +1,152 @@
+"""The rendered model of a topology: plain printable texts with all ids resolved; every picture is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from txstorm.api.external import MapState
+from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.outlets import Outlet
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
+from txstorm.topology.graph import Component, Input, Kind, Topology
+
+KIND_WORDS: dict[Kind, str] = {
+    "spout": "spout",
+    "basic": "basic bolt",
+    "batch": "batch bolt",
+    "committer": "committer",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A state, sink or map: its name, and its columns as text such as ``word → n``; of a map its kind and store."""
+
+    kind: Literal["state", "sink", "map", "outlet"]
+    name: str
+    columns: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One component as pictures show it; `emits` holds one text per stream."""
+
+    id: str
+    kind: Kind
+    class_name: str
+    parallelism: int
+    commits: bool
+    emits: tuple[str, ...]
+    tables: tuple[Table, ...]
+    external: bool = False
+
+    @property
+    def kind_word(self) -> str:
+        """The kind in words."""
+        return kind_word(self.kind, external=self.external)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One subscription; `stream` is empty for the default stream."""
+
+    source: str
+    target: str
+    stream: str
+    grouping: str
+    commits: bool
+
+    @property
+    def label(self) -> str:
+        """Grouping, and the stream if it is not the default one."""
+        return f"{self.stream}: {self.grouping}" if self.stream else self.grouping
+
+
+@dataclass(frozen=True)
+class View:
+    """A whole topology; nodes in topological order, links by target and input."""
+
+    id: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def tasks(self) -> int:
+        """The number of all tasks."""
+        return sum(node.parallelism for node in self.nodes)
+
+    @property
+    def committing(self) -> tuple[Node, ...]:
+        """The nodes of the commit phase, in the order they finish."""
+        return tuple(node for node in self.nodes if node.commits)
+
+
+def view(topology: Topology) -> View:
+    """The rendered model of `topology`."""
+    nodes = tuple(_node(topology, component) for component in topology.components)
+    links = tuple(_link(topology, target, one) for target in topology.components for one in target.inputs)
+    return View(printable(topology.id), nodes, links)
+
+
+def printable(text: object) -> str:
+    """`text` with control characters and lone surrogates spelled out, so that no output format trips over them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
+
+
+def kind_word(kind: Kind, *, external: bool) -> str:
+    """The kind in words, and whether it has effects of its own."""
+    return KIND_WORDS[kind] + (", external" if external else "")
+
+
+def plural(count: int, word: str) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _node(topology: Topology, component: Component) -> Node:
+    return Node(
+        id=printable(component.id),
+        kind=component.kind,
+        class_name=printable(type(component.object).__name__),
+        parallelism=component.parallelism,
+        commits=component.id in topology.commit_phase,
+        emits=tuple(_stream(name, one.fields, one.direct) for name, one in component.streams.items()),
+        tables=tuple(_table(one) for one in _declared(topology, component.id)),
+        external=component.external,
+    )
+
+
+def _declared(topology: Topology, component: str) -> tuple[KeyedState | SinkTable | MapState | Outlet, ...]:
+    tables = topology.states.get(component, ()), topology.sinks.get(component, ()), topology.maps.get(component, ())
+    outlets = topology.outlets.get(component, ())
+    return tuple(one for declared in (*tables, outlets) for one in declared)
+
+
+def _link(topology: Topology, target: Component, one: Input) -> Link:
+    stream = "" if one.stream == DEFAULT_STREAM else printable(one.stream)
+    commits = target.id in topology.commit_phase
+    return Link(printable(one.component), printable(target.id), stream, printable(one.grouping), commits)
+
+
+def _stream(name: str, fields: tuple[str, ...], direct: bool) -> str:
+    prefix = "" if name == DEFAULT_STREAM else f"{name}: "
+    return printable(f"{prefix}{', '.join(fields)}{' (direct)' if direct else ''}")
+
+
+def _table(one: KeyedState | SinkTable | MapState | Outlet) -> Table:
+    if isinstance(one, Outlet):
+        return Table("outlet", printable(one.name), printable(f"{type(one.writer).__name__}"))
+    if isinstance(one, MapState):
+        return Table("map", printable(one.name), printable(f"{one.kind}, {type(one.backend).__name__}"))
+    if isinstance(one, SinkTable):
+        return Table("sink", printable(one.name), _columns(one.columns))
+    arrow = f"{_columns(one.key)} → " if one.key else ""
+    if isinstance(one, CollectionState):
+        return Table("state", printable(one.name), f"{arrow}[{_columns(one.order)}, {_columns(one.value)}, …]")
+    return Table("state", printable(one.name), arrow + _columns(one.value))
+
+
+def _columns(columns: Mapping[str, Any]) -> str:
+    return printable(", ".join(columns))

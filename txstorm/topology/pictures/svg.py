@@ -1,0 +1,242 @@
+"""The topology as one inline SVG: spout left, two bands for the two phases, committers with a double border."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from itertools import pairwise
+
+from txstorm.topology.pictures.layout import Layout, Point, lay_out
+from txstorm.topology.pictures.model import Link, Node, View, plural
+from txstorm.topology.pictures.paint import Words, box, clipped, glyph, line, paint, style, wide
+
+MARGIN = 16.0
+TITLE = 46.0
+BAND_HEAD = 40.0
+BAND_PAD = 16.0
+BETWEEN_BANDS = 20.0
+CURVE = 40.0
+LABEL = 10.5
+SMALLEST = 0.7
+"""A narrow page shrinks the picture to this part of its size and scrolls from there on."""
+HEAD = 48.0
+ROW = 20.0
+PORT = 22.0
+BAND_TITLES = {False: ("PROCESSING PHASE", "many txids at once"), True: ("COMMIT PHASE", "in txid order")}
+
+
+def svg(topology: View) -> str:
+    """The picture, self-contained; its colours follow the page's theme."""
+    return _Drawing(topology).svg()
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How large a node is drawn."""
+
+    width: float
+    height: float
+
+
+class _Drawing:
+    """One picture in the making: sizes first, then columns, then the elements."""
+
+    def __init__(self, topology: View) -> None:
+        self._topology = topology
+        self._nodes: Mapping[str, Node] = {node.id: node for node in topology.nodes}
+        self._sizes = {node.id: _size(node, self._inputs(node.id)) for node in topology.nodes}
+        self._layout: Layout = lay_out(topology, lambda node: self._sizes[node].height)
+        self._top = MARGIN + TITLE + BAND_HEAD
+
+    def svg(self) -> str:
+        width, height = self._extent
+        about = f"topology {self._topology.id}"
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+            f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(about)}" '
+            f'style="max-width:100%;min-width:{width * SMALLEST:.0f}px">'
+        )
+        body = [*self._frame(), *self._bands(), *self._links(), *(self._node(one) for one in self._topology.nodes)]
+        return "".join([head, f"<title>{escape(about)}</title>", style(), *body, "</svg>"])
+
+    # -- columns -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _columns(self) -> list[tuple[float, float]]:
+        """Left edge and width of every layer."""
+        x = MARGIN + BAND_PAD
+        columns: list[tuple[float, float]] = []
+        for i, layer in enumerate(self._layout.layers):
+            if i == self._first_commit:
+                x = self._commit_left(x) + self._label_room(i) + BAND_PAD
+            elif i:
+                x += CURVE + self._label_room(i)
+            width = max(self._sizes[point[0]].width for point in layer if len(point) == 1)
+            columns.append((x, width))
+            x += width
+        return columns
+
+    @cached_property
+    def _first_commit(self) -> int:
+        commits = [self._layout.layer(node.id) for node in self._topology.committing]
+        return min(commits, default=len(self._layout.layers))
+
+    def _commit_left(self, processing_right: float) -> float:
+        """The left edge of the commit band, given where the last processing layer ends."""
+        return max(processing_right + BAND_PAD, MARGIN + _band_title_width(False)) + BETWEEN_BANDS
+
+    def _label_room(self, layer: int) -> float:
+        arriving = (one for one in self._topology.links if self._layout.layer(one.target) == layer)
+        return max((wide(_label(one), LABEL) for one in arriving), default=0) + 20
+
+    @cached_property
+    def _extent(self) -> tuple[float, float]:
+        title = wide(self._topology.id, 16, mono=True) + wide(self._counts, 12) + 40
+        right = max(x + width for x, width, _ in self._band_boxes)
+        return max(right, title) + MARGIN, self._top + self._layout.height + BAND_PAD + MARGIN
+
+    @cached_property
+    def _band_boxes(self) -> list[tuple[float, float, bool]]:
+        """Left edge, width and phase of the bands."""
+        split, columns = self._first_commit, self._columns
+        lefts = {False: MARGIN, True: self._commit_left(sum(columns[split - 1]))}
+        boxes = []
+        for commits, part in ((False, columns[:split]), (True, columns[split:])):
+            if part:
+                width = max(sum(part[-1]) + BAND_PAD - lefts[commits], _band_title_width(commits))
+                boxes.append((lefts[commits], width, commits))
+        return boxes
+
+    @property
+    def _counts(self) -> str:
+        return f"{plural(len(self._nodes), 'component')}, {plural(self._topology.tasks, 'task')}"
+
+    # -- elements ------------------------------------------------------------------------------------------------
+
+    def _frame(self) -> Iterator[str]:
+        width, height = self._extent
+        yield box(0.5, 0.5, width - 1, height - 1, 14, paint("card", "line"))
+        name = Words(self._topology.id, "ink", 16, mono=True, bold=True)
+        yield line(MARGIN + 4, MARGIN + 18, name, Words(self._counts, "muted", 12))
+
+    def _bands(self) -> Iterator[str]:
+        height = BAND_HEAD + self._layout.height + BAND_PAD
+        for x, width, commits in self._band_boxes:
+            role = "commit" if commits else "processing"
+            title, motto = BAND_TITLES[commits]
+            yield box(x, MARGIN + TITLE - 8, width, height + 8, 12, paint(role, f"{role}-line"))
+            ink = "committer" if commits else "spout"
+            yield line(x + 14, MARGIN + TITLE + 13, Words(title, ink, 10.5, bold=True), Words(motto, "muted", 11))
+
+    def _node(self, node: Node) -> str:
+        size, x = self._sizes[node.id], self._left(node.id)
+        y = self._middle((node.id,)) - size.height / 2
+        radius = 24.0 if node.kind == "spout" and not node.tables else 10.0
+        parts = [f"<g><title>{escape(_tooltip(node))}</title>"]
+        parts.append(box(x, y, size.width, size.height, radius, paint("node", node.kind), 1.6))
+        if node.kind == "committer":
+            inset = 3.5
+            inner = paint("node", node.kind)
+            parts.append(box(x + inset, y + inset, size.width - 2 * inset, size.height - 2 * inset, 7, inner, 1))
+        parts.extend(_head(node, x, y + (size.height - _content(node)) / 2, size.width))
+        return "".join([*parts, "</g>"])
+
+    def _links(self) -> Iterator[str]:
+        for link, route in zip(self._topology.links, self._layout.routes, strict=True):
+            role = "committer" if link.commits else "link"
+            end = self._middle(route[-1]) + self._port(link)
+            x = self._left(link.target)
+            yield f'<path d="{self._path(route, end)}" fill="none" stroke-width="1.6" {paint(stroke=role)}/>'
+            yield f'<path d="M{x - 1:.1f} {end:.1f} l-8 -4.2 v8.4 z" {paint(fill=role)}/>'
+            start = x - 13 - wide(_label(link), LABEL)
+            yield line(start, end - 5, Words(_label(link), "muted", LABEL))
+
+    def _path(self, route: tuple[Point, ...], end: float) -> str:
+        """Curves in the room right of each layer, straight through layers and along labels."""
+        y = self._middle(route[0])
+        x = self._left(route[0][0]) + self._sizes[route[0][0]].width
+        parts = [f"M{x:.1f} {y:.1f}"]
+        first = self._layout.layer(route[0][0])
+        for i, (_, point) in enumerate(pairwise(route), first + 1):
+            last = point == route[-1]
+            following = end if last else self._middle(point)
+            left = self._columns[i][0]
+            straight = left - self._label_room(i) - (BAND_PAD if i == self._first_commit else 0)
+            turn = self._columns[i - 1][0] + self._columns[i - 1][1]
+            bend = (straight - turn) / 2
+            parts.append(f"H{turn:.1f} C{turn + bend:.1f} {y:.1f} {straight - bend:.1f} {following:.1f} ")
+            parts.append(f"{straight:.1f} {following:.1f} H{self._left(point[0]) - 6 if last else left:.1f}")
+            y = following
+        return "".join(parts)
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _left(self, node: str) -> float:
+        return self._columns[self._layout.layer(node)][0]
+
+    def _middle(self, point: Point) -> float:
+        return self._top + self._layout.centers[point]
+
+    def _inputs(self, node: str) -> int:
+        return sum(link.target == node for link in self._topology.links)
+
+    def _port(self, link: Link) -> float:
+        """How far below the middle of its target a link arrives; links from above arrive above."""
+        routes = zip(self._topology.links, self._layout.routes, strict=True)
+        rivals = [(self._layout.centers[route[-2]], i, one) for i, (one, route) in enumerate(routes)]
+        ordered = [one for _, _, one in sorted(rivals, key=lambda rival: rival[:2]) if one.target == link.target]
+        return (next(i for i, one in enumerate(ordered) if one is link) - (len(ordered) - 1) / 2) * PORT
+
+
+def _head(node: Node, x: float, y: float, width: float) -> Iterator[str]:
+    """Icon, id, class and kind, the number of tasks, and the tables."""
+    yield box(x + 14, y + 12, 24, 24, 7, paint(fill=node.kind), 0)
+    yield glyph(node.kind, x + 26, y + 24, "glyph")
+    yield line(x + 48, y + 22, Words(_name(node), "ink", 13, mono=True, bold=True))
+    yield line(x + 48, y + 37, Words(_subtitle(node), "muted", 10.5))
+    tasks = f"×{node.parallelism}"
+    room = wide(tasks, 11, mono=True) + 12
+    yield box(x + width - room - 12, y + 10, room, 17, 8.5, paint(fill="pill"), 0)
+    yield line(x + width - room - 6, y + 22.5, Words(tasks, "ink", 11, mono=True))
+    for i, table in enumerate(node.tables):
+        base = y + HEAD + i * ROW
+        yield glyph(table.kind, x + 26, base + 8, node.kind)
+        name = Words(clipped(table.name, 24), "ink", 11, mono=True)
+        yield line(x + 48, base + 12, name, Words(clipped(table.columns, 28), "muted", 10.5))
+
+
+def _size(node: Node, inputs: int) -> _Size:
+    pill = wide(f"×{node.parallelism}", 11, mono=True) + 12
+    rows = [wide(_name(node), 13, mono=True) + 10 + pill, wide(_subtitle(node), 10.5)]
+    for table in node.tables:
+        rows.append(wide(clipped(table.name, 24), 11, mono=True) + 8 + wide(clipped(table.columns, 28), 10.5))
+    return _Size(48 + max(rows) + 14, max(_content(node), inputs * PORT + 12))
+
+
+def _content(node: Node) -> float:
+    return HEAD + (len(node.tables) * ROW + 6 if node.tables else 0)
+
+
+def _name(node: Node) -> str:
+    return clipped(node.id, 26)
+
+
+def _subtitle(node: Node) -> str:
+    return f"{clipped(node.class_name, 28)} · {node.kind_word}"
+
+
+def _label(link: Link) -> str:
+    return clipped(link.label, 40)
+
+
+def _band_title_width(commits: bool) -> float:
+    title, motto = BAND_TITLES[commits]
+    return wide(title, 10.5) * 1.3 + wide(motto, 11) + 40
+
+
+def _tooltip(node: Node) -> str:
+    emits = "; ".join(node.emits) or "nothing"
+    tables = "".join(f"\n{table.kind} {table.name}: {table.columns}" for table in node.tables)
+    return f"{node.id}: {node.class_name}, {node.kind_word}, {plural(node.parallelism, 'task')}\nemits {emits}{tables}"
