@@ -34,7 +34,7 @@ def write_log(table: Path, entries: int) -> None:
     from txstorm.clients.delta.entry import entry_bytes
     from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, _info_of
     from txstorm.clients.delta.log import LOG, entry_name
-    from txstorm.storage.tables.properties import log_properties
+    from txstorm.storage.tables.identity import log_properties
 
     schema = pa.schema([("n", pa.int64()), ("_txid", pa.int64())])
     handle = DeltaHandle.create(table, schema, log_properties(), Commit({"app": 0}, {"kind": "create"}))

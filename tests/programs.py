@@ -32,12 +32,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LOADED = (
     "pandas",  # pyarrow imports it for its first array
     "txstorm.cli.execute",
-    "txstorm.cli.logs",
+    "txstorm.cli.output",
     "txstorm.cli.target",
     "txstorm.engine.local",
     "txstorm.operations.lifecycle",
     "txstorm.operations.status",
-    "txstorm.results.topology_views",
+    "txstorm.results.spark_views",
     "txstorm.spouts.files.spout",
 )
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import TaskContext
-    from txstorm.api.external import MapState
-    from txstorm.api.outlets import Outlet
+    from txstorm.api.external import MapState, Outlet
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
         NOT_READY,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
     from txstorm.plan.explain import explain
     from txstorm.results.snapshot import snapshot
-    from txstorm.results.topology_views import register_views
+    from txstorm.results.spark_views import register_views
     from txstorm.runtime.run import run
     from txstorm.state.external.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
@@ -64,7 +63,7 @@ _HOME = {
     "CompositeSpout": "txstorm.api.composite",
     "TaskContext": "txstorm.api.context",
     "MapState": "txstorm.api.external",
-    "Outlet": "txstorm.api.outlets",
+    "Outlet": "txstorm.api.external",
     "Collector": "txstorm.api.output",
     "OutputFieldsDeclarer": "txstorm.api.output",
     "NOT_READY": "txstorm.api.spout",
@@ -95,7 +94,7 @@ _HOME = {
     "delete_savepoint": "txstorm.operations.savepoints",
     "list_savepoints": "txstorm.operations.savepoints",
     "snapshot": "txstorm.results.snapshot",
-    "register_views": "txstorm.results.topology_views",
+    "register_views": "txstorm.results.spark_views",
     "MemoryBackend": "txstorm.state.external.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",

@@ -1,7 +1,13 @@
-"""The user's own lines: which frames of a traceback, or of the calls under way, are no library's."""
+"""The user's own lines: which frames of a traceback, or of the calls under way, are no library's.
+
+Copies of the values that pass between user code and the framework: neither side keeps an object of the other.
+
+Signatures of what a user implements, compared with the calls that txstorm makes.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import site
 import sys
@@ -10,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _PATHS = sysconfig.get_paths()
@@ -84,3 +91,71 @@ def _is_standard(filename: str) -> bool:
 
 def _is_below(filename: str) -> bool:
     return any(f"{os.sep}{name}{os.sep}" in filename for name in _BELOW)
+
+
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def copied(value: Any) -> Any:
+    """A copy of `value` that shares no dict, list or set with it, at any depth; other objects are not copied."""
+    kind = type(value)
+    if kind is dict:
+        return {key: inner if type(inner) in _PLAIN else copied(inner) for key, inner in value.items()}
+    if kind is list:
+        return [inner if type(inner) in _PLAIN else copied(inner) for inner in value]
+    if kind is tuple:
+        return tuple(map(copied, value))
+    return set(value) if kind is set else value
+
+
+def misfits(given: object, base: type) -> Iterator[str]:
+    """What is wrong with the methods of `given` that `base` calls by position: one sentence each.
+
+    Whatever takes the call passes: default values, ``*args``, decorators, partials, and what cannot be inspected.
+    """
+    for name, method in inspect.getmembers(base, inspect.isfunction):
+        if name.startswith("_") or name in getattr(base, "storm_names", {}):
+            continue
+        found = _attribute(given, name)
+        if found is not None and getattr(found, "__func__", None) is not method:
+            why = _misfit(found, method)
+            if why:
+                yield f"{name} of {type(given).__name__}{_place(found)} {why}"
+
+
+def _attribute(given: object, name: str) -> Any:
+    try:
+        return getattr(given, name, None)
+    except Exception:  # noqa: BLE001 - a property of the user's; it raises again where it is used
+        return None
+
+
+def _misfit(found: Any, method: Any) -> str:
+    names = list(inspect.signature(method).parameters)[1:]
+    right = f"def {method.__name__}({', '.join(['self', *names])})"
+    if not callable(found):
+        return f"is {found!r}, expected a method: {right}"
+    if inspect.iscoroutinefunction(found):
+        return f"is async, so that calling it does nothing; write {right}, without async"
+    if inspect.isgeneratorfunction(found) and method.__name__ in (
+        "execute",
+        "execute_batch",
+        "finish_batch",
+        "prepare",
+    ):
+        return "contains yield, so that calling it does nothing; emit with collector.emit(…) instead"
+    try:
+        signature = inspect.signature(found, follow_wrapped=False)
+    except (ValueError, TypeError):  # not made in Python
+        return ""
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        called = f"it is called with {', '.join(names)}" if names else "it is called without arguments"
+        return f"takes {signature}, but {called} ({error}); write {right}"
+    return ""
+
+
+def _place(found: Any) -> str:
+    code = getattr(getattr(found, "__func__", found), "__code__", None)
+    return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"

@@ -20,7 +20,7 @@ from servers.kafka_reading import committed_records
 from servers.process import free_ports
 
 from txstorm import TransactionalTopologyBuilder, faults, run
-from txstorm.api.marks import Mark
+from txstorm.api.external import Mark
 from txstorm.api.state import SinkTable
 from txstorm.clients.kafka.producer import KafkaWriter
 from txstorm.errors import AwayError, BlockedError, FencedError, InputError

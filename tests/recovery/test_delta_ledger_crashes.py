@@ -12,9 +12,8 @@ from recovery_cases import KILLED, Forks, check, content, open_books
 
 from txstorm.errors import DataDirectoryError, HeldError, InputError
 from txstorm.ledger.delta.ledger import DeltaLedger
-from txstorm.ledger.location import parse_ledger
+from txstorm.ledger.location import parse_ledger, record_ledger
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.place import record_ledger
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.operations.move_ledger import copy_ledger
 from txstorm.operations.rebuild_ledger import recover

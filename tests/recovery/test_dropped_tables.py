@@ -20,7 +20,7 @@ from txstorm.operations.restore import restore_savepoint
 from txstorm.operations.rewind import rewind
 from txstorm.operations.savepoints import create_savepoint
 from txstorm.results.snapshot import snapshot
-from txstorm.results.topology_views import sql_views
+from txstorm.results.spark_views import sql_views
 from txstorm.results.views import SinkView, StateView
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 

@@ -10,7 +10,8 @@ import txstorm
 from txstorm import run
 from txstorm.errors import InputError, StateError
 from txstorm.ledger.paths import KEPT
-from txstorm.runtime import retention, session
+from txstorm.runtime import maintenance as retention
+from txstorm.runtime import session
 from txstorm.storage.tables.history import read_history
 
 SHORT = ("--set", "history_retention=0.001")

@@ -1,9 +1,8 @@
 """Ready-made bolts, written on `txstorm.api` and Arrow alone: what they do, a bolt of your own can do too."""
 
 from txstorm.bolts.aggregate import BatchCount, CountBy, Distinct
-from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches
+from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, SplitWords
 from txstorm.bolts.keyed import CountByKey, SumByKey
-from txstorm.bolts.words import SplitWords
 
 __all__ = [
     "BatchCount",

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
+from txstorm.books.records import Dropped as Dropped
+from txstorm.books.records import Identity as Identity
+from txstorm.books.records import Meta as Meta
+from txstorm.books.records import Standing as Standing
 from txstorm.books.records import checked, txid_of
 from txstorm.books.savepoint import Savepoint
-from txstorm.books.standing import Dropped as Dropped
-from txstorm.books.standing import Identity as Identity
-from txstorm.books.standing import Meta as Meta
-from txstorm.books.standing import Standing as Standing
 from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import paths as names

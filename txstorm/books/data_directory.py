@@ -8,11 +8,10 @@ import re
 import shutil
 from pathlib import Path
 
-from txstorm.clients.files import PRIVATE, make_directories, write_durably
-from txstorm.clients.local_file import read_whole
+from txstorm.clients.files import PRIVATE, make_directories, read_whole, write_durably
 from txstorm.errors import DataDirectoryError
+from txstorm.ledger.location import LEDGER_FILE, PLACE_FILE
 from txstorm.ledger.open import ledger_is_known, local_directory
-from txstorm.ledger.place import LEDGER_FILE, PLACE_FILE
 
 FORMAT = "txstorm-data"
 FIRST, VERSION = 1, 2

@@ -18,7 +18,7 @@ from txstorm.cli.screen import Screen, screen_for
 from txstorm.cli.tables import PlainTable
 from txstorm.monitor.progress import Snapshot
 from txstorm.results.views import committed_txid
-from txstorm.runtime.failure import letters_command
+from txstorm.runtime.failures import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.run import run
 from txstorm.runtime.watch import Watcher

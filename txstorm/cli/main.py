@@ -15,9 +15,11 @@ import typer.core
 from txstorm._version import __version__
 from txstorm.cli import hash_seed
 from txstorm.cli.commands import describe as show
-from txstorm.cli.commands import doctor, ledgers, reading, replay, rewind, run, simulate
+from txstorm.cli.commands import doctor, ledgers, replay, run, simulate
 from txstorm.cli.commands import lifecycle as life
 from txstorm.cli.commands import query as inspect
+from txstorm.cli.commands import query as reading
+from txstorm.cli.commands import time_travel as rewind
 from txstorm.cli.commands import time_travel as savepoints
 from txstorm.errors import InputError
 from txstorm.ledger.credentials import ask_with

@@ -2,12 +2,15 @@ r"""What commands write, and where: results to standard output, everything else 
 
 Records, names of files and messages of user code may hold characters that a terminal obeys instead of showing them, or
 that show text in another order. They are written escaped (``\x1b``), wherever the output goes; in JSON as JSON does.
+
+Where txstorm's log goes while a command runs: to standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import shlex
 import sys
@@ -16,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.logging import RichHandler
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -196,3 +200,32 @@ def _told(error: BaseException, *, debug: bool) -> list[Text]:
 
 def _headline(message: str) -> Text:
     return Text.assemble(("error: ", "bold red"), escaped(message))
+
+
+_LINE = "%(message)s"
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class _Escaping(logging.Formatter):
+    """Formats records whose messages and traces may quote what users, files and servers gave."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of `record`, with nothing in them that a terminal obeys."""
+        return escaped(super().format(record))
+
+
+def log_to(console: Console, level: str) -> None:
+    """Send what ``txstorm`` logs from `level` on to `console`, above the live table if there is one."""
+    logger = logging.getLogger("txstorm")
+    logger.setLevel(level.upper())
+    handler: logging.Handler
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(_Escaping(_LINE))
+    else:
+        handler = logging.StreamHandler(console.file)
+        handler.setFormatter(_Escaping(FORMAT))
+    for old in list(logger.handlers):
+        if not isinstance(old, logging.NullHandler):
+            logger.removeHandler(old)
+    logger.addHandler(handler)

@@ -11,11 +11,11 @@ import cloudpickle
 
 from txstorm.api.context import TaskContext
 from txstorm.api.output import StreamDeclaration
-from txstorm.copies import copied
 from txstorm.errors import InputError
 from txstorm.plan.commit_jobs import Tables, spread_tables
 from txstorm.plan.stages import Edge, Plan, Stage
 from txstorm.topology.graph import Component, Kind
+from txstorm.user_code import copied
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,22 @@ from txstorm.clients.files import PRIVATE, make_directories
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import SecretRefused, check_named, over_tls
-from txstorm.ledger.location import DELTA, MEMORY, SQLITE, ZOOKEEPER, LedgerSpec, parse_ledger, without_credentials
+from txstorm.ledger.location import (
+    DELTA,
+    MEMORY,
+    SQLITE,
+    ZOOKEEPER,
+    LedgerSpec,
+    default_ledger,
+    parse_ledger,
+    recorded_ledger,
+    recorded_settings,
+    without_credentials,
+)
+from txstorm.ledger.location import LEDGER_FILE as LEDGER_FILE
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.place import LEDGER_FILE as LEDGER_FILE
-from txstorm.ledger.place import default_ledger, recorded_ledger, recorded_settings
 from txstorm.ledger.port import Ledger
-from txstorm.ledger.sqlite import SqliteLedger
-from txstorm.ledger.sqlite_file import BUSY
+from txstorm.ledger.sqlite import BUSY, SqliteLedger
 from txstorm.ledger.values import decode_value
 
 if TYPE_CHECKING:

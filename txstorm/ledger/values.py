@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from txstorm.clients.files import write_durably
-from txstorm.clients.local_file import read_whole
+from txstorm.clients.files import read_whole, write_durably
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MetadataError
 from txstorm.ledger.port import MAX_VALUE
 

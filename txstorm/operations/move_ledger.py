@@ -12,9 +12,8 @@ from typing import Any
 from txstorm.errors import DataDirectoryError, InputError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import named_ledger
-from txstorm.ledger.location import FORMS, LedgerSpec
+from txstorm.ledger.location import FORMS, LedgerSpec, default_ledger, record_ledger, recorded_ledger
 from txstorm.ledger.open import local_directory, moved_to, open_spec
-from txstorm.ledger.place import default_ledger, record_ledger, recorded_ledger
 from txstorm.ledger.port import ABSENT, Delete, Entry, Ledger, Put, in_commits
 from txstorm.ledger.values import decode_value, encode_value
 from txstorm.operations.status import topology_in

@@ -14,14 +14,12 @@ from txstorm.books.data_directory import check_directory, make_directory
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import named_ledger
-from txstorm.ledger.location import LedgerSpec
+from txstorm.ledger.location import LedgerSpec, record_ledger, recorded_ledger
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, local_directory, open_ledger
-from txstorm.ledger.place import record_ledger, recorded_ledger
 from txstorm.ledger.port import Put, in_commits
 from txstorm.ledger.values import encode_value
 from txstorm.operations.savepoints import forget_notes, noted_savepoints
-from txstorm.recovery.lost_ledger import Found, find_tables, outside_folders
-from txstorm.recovery.rebuilt import unfinished_group
+from txstorm.recovery.lost_ledger import Found, find_tables, outside_folders, unfinished_group
 from txstorm.storage.tables.intent import UNKNOWN, Intent, TxidRecord
 
 log = logging.getLogger("txstorm.recover")

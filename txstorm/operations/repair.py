@@ -10,7 +10,7 @@ from txstorm.books.books import Books
 from txstorm.errors import InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.status import topology_in
-from txstorm.recovery.published import publications, raise_reachable
+from txstorm.recovery.table_checks import publications, raise_reachable
 from txstorm.storage.tables.intent import Intent
 from txstorm.storage.tables.table import Owner
 

@@ -14,8 +14,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.operations.savepoints import check_in_history, history_row
 from txstorm.operations.status import topology_in
 from txstorm.recovery.lost_ledger import table_refs
-from txstorm.recovery.rewind import Rewind, RewoundTable, plan_table
-from txstorm.recovery.rewinding import carry_out, finish_rewind
+from txstorm.recovery.rewind import Rewind, RewoundTable, carry_out, finish_rewind, plan_table
 from txstorm.recovery.table_checks import table_ref
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history

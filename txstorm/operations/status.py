@@ -12,8 +12,8 @@ from txstorm.books.books import Books
 from txstorm.books.data_directory import FORMAT_FILE, check_readable, ledger_exists
 from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.credentials import named_ledger
+from txstorm.ledger.location import recorded_ledger
 from txstorm.ledger.open import local_directory, open_ledger
-from txstorm.ledger.place import recorded_ledger
 
 if TYPE_CHECKING:
     from txstorm.recovery.rewind import Rewind
@@ -110,7 +110,9 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
 
 
 def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
-    from txstorm.recovery.published import publications  # looks into tables, which takes longer to load than a status
+    from txstorm.recovery.table_checks import (
+        publications,  # looks into tables, which takes longer to load than a status
+    )
 
     return {
         "first": intent.first,

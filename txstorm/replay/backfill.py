@@ -19,7 +19,7 @@ from txstorm.monitor.progress import Monitor
 from txstorm.replay.ranges import TRIES, Done, Packs, Result, Span
 from txstorm.replay.recording import Recording, Source
 from txstorm.runtime.commit.outcome import Ready, batch_digest
-from txstorm.runtime.failure import batch_failure
+from txstorm.runtime.failures import batch_failure
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology

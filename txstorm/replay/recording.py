@@ -16,7 +16,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.books.books import Identity
 from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
-from txstorm.engine.task.letters import METADATA
+from txstorm.engine.task.dead_letters import METADATA
 from txstorm.errors import InputError
 from txstorm.results.read import read_letters
 from txstorm.results.views import (

@@ -17,7 +17,7 @@ from txstorm.replay.compare import Verdict, compared
 from txstorm.replay.recording import Recorded, Recording, Source, opened_source
 from txstorm.replay.scratch_tables import ReplayTables
 from txstorm.runtime.commit.outcome import batch_digest
-from txstorm.runtime.failure import batch_failure
+from txstorm.runtime.failures import batch_failure
 from txstorm.topology.graph import Topology
 
 Caught = Callable[[BaseException], None]

@@ -13,7 +13,7 @@ from txstorm.books.books import Books, Identity
 from txstorm.books.data_directory import check_readable as check_readable
 from txstorm.books.data_directory import ledger_exists
 from txstorm.books.origin import Origin
-from txstorm.engine.task.letters import TABLE_SCHEMA
+from txstorm.engine.task.dead_letters import TABLE_SCHEMA
 from txstorm.errors import LedgerCorrupt, MissingDependency, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.results.freshness import check_not_ahead, check_not_behind

@@ -27,9 +27,8 @@ from txstorm.runtime.batches.packs import Job, Jobs
 from txstorm.runtime.commit.outcome import Outcome, Ready, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitLine
 from txstorm.runtime.control import Control
-from txstorm.runtime.event_queue import Waiters
-from txstorm.runtime.failure import batch_failure, letters_failure, spout_failure, spout_row
-from txstorm.runtime.inbox import Inbox
+from txstorm.runtime.event_queue import Inbox, Waiters
+from txstorm.runtime.failures import batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
 

@@ -22,10 +22,10 @@ from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress
 from txstorm.operations.savepoints import create_savepoint
 from txstorm.plan.explain import explain
 from txstorm.results.snapshot import TopologySnapshot, snapshot
-from txstorm.results.topology_views import register_views
+from txstorm.results.spark_views import register_views
 from txstorm.results.views import DeadLettersView, SinkView, StateView, read_directory_history
 from txstorm.runtime.driver import Driver
-from txstorm.runtime.failure import letters_command, system_failure
+from txstorm.runtime.failures import letters_command, system_failure
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import real_end
 from txstorm.topology.graph import Topology

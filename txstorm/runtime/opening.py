@@ -1,4 +1,7 @@
-"""P0, lead: take the lease, check, raise the epoch, roll decided transactions forward, and open what a run needs."""
+"""P0, lead: take the lease, check, raise the epoch, roll decided transactions forward, and open what a run needs.
+
+A start that waits for the systems it writes to, where these are away: as patiently as a run does.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +21,78 @@ from txstorm.books.origin import Origin
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.engine.task.collector import Observe
-from txstorm.engine.task.letters import TABLE_SCHEMA
-from txstorm.errors import DataDirectoryError, InputError
+from txstorm.engine.task.dead_letters import TABLE_SCHEMA
+from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
 from txstorm.ledger.credentials import named_ledger
-from txstorm.ledger.location import ZOOKEEPER, LedgerSpec
+from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
 from txstorm.ledger.open import chosen_ledger, ledger_is_there, open_ledger
-from txstorm.ledger.place import record_ledger
 from txstorm.ledger.zookeeper.location import zookeeper_spec
 from txstorm.monitor.progress import Monitor
 from txstorm.plan.stages import compile_plan
-from txstorm.recovery.rewinding import finish_rewind
+from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import check_roster, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
 from txstorm.runtime.batches.admission import Gate, Window
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.commit.finisher import Committer
 from txstorm.runtime.commit.job import LargeCommits
+from txstorm.runtime.commit.publisher import Concluder, pause_after
 from txstorm.runtime.failures import Failure, LetterLimit, RetryPolicy
-from txstorm.runtime.patience import Patience
-from txstorm.runtime.retention import Retention
+from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.declared import LETTERS_REF
-from txstorm.storage.tables.spark_writer import SparkWriter
-from txstorm.storage.tables.writers import let_go, spark_writer
+from txstorm.storage.tables.spark_writer import SparkWriter, let_go, spark_writer
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
 log = logging.getLogger("txstorm.open")
+
+
+class Patience:
+    """Calls a step of P0 again while the system that it needs does not answer.
+
+    Tries and pauses are those of a decided group that cannot be published. The lease is looked at before each try.
+
+    Args:
+        books: of the topology, led.
+        sleep: waits between tries; returns True when the run is to stop.
+    """
+
+    def __init__(self, books: Books, sleep: Callable[[float], bool]) -> None:
+        self._books = books
+        self._sleep = sleep
+
+    def __call__(self, step: Callable[[], None]) -> None:
+        """Call `step` until it does not raise that something is away; it may be called again after any failure.
+
+        Raises:
+            FencedError: another coordinator has taken over meanwhile.
+            BlockedError: the system was away for all tries.
+        """
+        said = ""
+        for attempt in range(Concluder.TRIES):
+            self._books.check_lease()
+            try:
+                step()
+            except (AwayError, BlockedError) as error:
+                cause = error
+            else:
+                if said:
+                    log.warning("what this start had to wait for answers again; it goes on")
+                return
+            if (why := str(cause)) != said:
+                log.warning("cannot lead yet, tried again for a while: %s", why)
+                said = why
+            if self._sleep(pause_after(attempt)):
+                break
+        msg = f"{cause}. It answered in earlier runs, so it was waited for; start the topology again when it is back"
+        raise BlockedError(msg) from cause
+
+
 
 
 def now_micros() -> int:

@@ -16,7 +16,7 @@ from txstorm.engine.port import Engine
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Listener, Monitor
-from txstorm.runtime.failure import system_failure
+from txstorm.runtime.failures import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.standby import Tell, closed_on_error, teller

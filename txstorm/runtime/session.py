@@ -21,7 +21,7 @@ from txstorm.runtime.batches.admission import Gate, Window
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.commit.finisher import Committer
 from txstorm.runtime.failures import RetryPolicy
-from txstorm.runtime.retention import Retention
+from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.standby import real_end
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.history import append_history

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.books.books import DECIDED
-from txstorm.clients.delta.delta_values import Commit
+from txstorm.clients.delta.entry import Commit
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Entry
 from txstorm.simulation import expected as content

@@ -11,11 +11,11 @@ from txstorm.coordinator.machine import FIRST_TXID, Config
 from txstorm.errors import TableCorrupt, TxstormError
 from txstorm.ledger.paths import EPOCH
 from txstorm.simulation import schedule as kinds
-from txstorm.simulation.database import Database
 from txstorm.simulation.delta.tables import Stored
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import Judge
 from txstorm.simulation.ledger import Entries, Injected, Values
+from txstorm.simulation.outside import Database
 from txstorm.simulation.process import Crash, Process
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, rewind, unlikely

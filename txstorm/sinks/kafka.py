@@ -14,7 +14,7 @@ import pyarrow as pa
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import EPOCH, TaskContext
-from txstorm.api.outlets import Outlet
+from txstorm.api.external import Outlet
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.errors import SettingError, StateError

@@ -16,13 +16,11 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
-from txstorm.state.ended import Bulk, Ended, newest
 from txstorm.state.index.ordered_index import PlacedIndex
-from txstorm.state.index.ordered_rows import OrderedRows, Owner, Place, Span, filled, over
-from txstorm.state.index.placedcolumns import Columns, placed_columns
+from txstorm.state.index.ordered_rows import Columns, OrderedRows, Owner, Place, Span, filled, over, placed_columns
 from txstorm.state.index.row_cache import Gone, Stored
 from txstorm.state.keyed import RowGroup, StateGroup
-from txstorm.state.unpublished import TaskWrites
+from txstorm.state.unpublished import Bulk, Ended, TaskWrites, newest
 from txstorm.storage.rows.columns import Column, python_values, shown
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Value
 from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field

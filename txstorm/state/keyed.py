@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
-from txstorm.state.ended import Bulk, Ended, newest, settled
 from txstorm.state.index.index import KeyIndex
 from txstorm.state.index.row_cache import Gone, Stored
-from txstorm.state.unpublished import Overlay, TaskWrites, with_stamp
+from txstorm.state.unpublished import Bulk, Ended, Overlay, TaskWrites, newest, settled, with_stamp
 from txstorm.storage.rows.columns import shown
 from txstorm.storage.rows.fold import aggregated, check_how, combined
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Rows, Value, ValueForm, absences, joined, row_arrays

@@ -13,8 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from txstorm import faults
-from txstorm.api.external import MapState
-from txstorm.api.outlets import Outlet
+from txstorm.api.external import MapState, Outlet
 from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
@@ -33,11 +32,11 @@ from txstorm.state.parallel import together
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.declared import Declaration, declarations, letters_declaration
-from txstorm.storage.tables.expiring import Expiring
 from txstorm.storage.tables.history import HISTORY, describe_history
+from txstorm.storage.tables.identity import DEFAULT_SECONDS, log_properties
+from txstorm.storage.tables.identity import recorded as recorded_properties
 from txstorm.storage.tables.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
-from txstorm.storage.tables.properties import DEFAULT_SECONDS, log_properties
-from txstorm.storage.tables.properties import recorded as recorded_properties
+from txstorm.storage.tables.merge_layout import Expiring
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
 from txstorm.storage.upkeep.compaction import Compaction, Growth, Recent

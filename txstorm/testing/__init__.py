@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
     from txstorm.testing.checks.engines import check_engine
-    from txstorm.testing.checks.ledger_checks import check_ledger
+    from txstorm.testing.checks.ledgers import check_ledger
     from txstorm.testing.checks.rules import CheckFailed
     from txstorm.testing.checks.spouts import check_opaque_spout, check_transactional_spout
-    from txstorm.testing.checks.state_checks import check_state
+    from txstorm.testing.checks.states import check_state
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
@@ -30,11 +30,11 @@ _HOME = {
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
     "check_engine": "txstorm.testing.checks.engines",
-    "check_ledger": "txstorm.testing.checks.ledger_checks",
+    "check_ledger": "txstorm.testing.checks.ledgers",
     "CheckFailed": "txstorm.testing.checks.rules",
     "check_opaque_spout": "txstorm.testing.checks.spouts",
     "check_transactional_spout": "txstorm.testing.checks.spouts",
-    "check_state": "txstorm.testing.checks.state_checks",
+    "check_state": "txstorm.testing.checks.states",
     "run_transcript": "txstorm.testing.transcript",
 }
 

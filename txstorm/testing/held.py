@@ -11,7 +11,7 @@ from typing import TypeVar
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
-from txstorm.coordinator.status import AttemptStatus
+from txstorm.coordinator.machine import AttemptStatus
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.monitor.progress import Monitor

@@ -10,10 +10,8 @@ from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
 from txstorm.topology.checks.validate import Report, validate
 from txstorm.topology.components import Inspected, inspect
-from txstorm.topology.declaration import Declaration, Role
-from txstorm.topology.declarers import BoltDeclarer, SpoutDeclarer
-from txstorm.topology.graph import Topology
-from txstorm.topology.order import topological
+from txstorm.topology.declarers import BoltDeclarer, Declaration, Role, SpoutDeclarer
+from txstorm.topology.graph import Topology, topological
 from txstorm.topology.settings import Settings
 
 

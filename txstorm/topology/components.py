@@ -9,14 +9,12 @@ from typing import Any
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
-from txstorm.api.external import MapState
-from txstorm.api.outlets import Outlet
+from txstorm.api.external import MapState, Outlet
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.signatures import misfits
-from txstorm.topology.declaration import Declaration, Role
-from txstorm.topology.graph import Component, Input, Kind
-from txstorm.topology.tables import found_tables
+from txstorm.topology.declarers import Declaration, Role
+from txstorm.topology.graph import Component, Input, Kind, found_tables
+from txstorm.user_code import misfits
 
 
 @dataclass

@@ -1,23 +1,53 @@
-"""The built topology: frozen components in topological order. Pure values."""
+"""The built topology: frozen components in topological order. Pure values.
+
+Topological order of components, and the cycles that forbid one.
+
+The tables a user's bolt declares by having them as attributes.
+"""
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
-from typing import Any, Literal
+from types import MemberDescriptorType
+from typing import Any, Literal, TypeVar
 
-from txstorm.api.external import MapState
+from txstorm.api.external import MapState, Outlet
 from txstorm.api.grouping import Grouping
 from txstorm.api.names import near
-from txstorm.api.outlets import Outlet
 from txstorm.api.output import StreamDeclaration
 from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
-from txstorm.topology.tables import Table, found_tables
+
+Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet)
+
+
+def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
+    """The tables of `kind` among the attributes of `bolt`: class attributes first, the instance's over them.
+
+    An attribute may hold one table or a tuple or list of them; the same declaration found twice counts once.
+    """
+    attributes: dict[str, Any] = {}
+    for base in reversed(type(bolt).__mro__):
+        attributes.update(vars(base))
+    attributes.update(getattr(bolt, "__dict__", {}))
+    found: list[Table] = []
+    for name, value in attributes.items():
+        for one in _flat(getattr(bolt, name, None) if isinstance(value, MemberDescriptorType) else value):
+            if isinstance(one, kind) and one not in found:
+                found.append(one)
+    return tuple(found)
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if type(value) in (tuple, list) else (value,)
+
 
 Kind = Literal["spout", "basic", "batch", "committer"]
 
@@ -199,3 +229,37 @@ def _more_shape(state: KeyedState) -> list[Any]:
 
 def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:
     return [[name, str(arrow_type(declared))] for name, declared in columns.items()]
+
+
+def topological(components: Sequence[Component]) -> tuple[Component, ...]:
+    """The components in topological order, ties by their place in `components`; there must be no cycle."""
+    place = {component.id: i for i, component in enumerate(components)}
+    sorter = TopologicalSorter({one.id: [given.component for given in one.inputs] for one in components})
+    sorter.prepare()
+    ordered: list[Component] = []
+    ready: list[int] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, place[name])
+        first = components[heapq.heappop(ready)]
+        ordered.append(first)
+        sorter.done(first.id)
+    return tuple(ordered)
+
+
+def cycles(sources: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Cycles of the graph component → its sources, in the direction the tuples flow, first and last alike.
+
+    Each cycle found is cut before the next is looked for, so independent cycles are all named.
+    """
+    left = {name: list(dict.fromkeys(given)) for name, given in sources.items()}
+    found: list[tuple[str, ...]] = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            path = tuple(error.args[1])
+            found.append(path)
+            left[path[1]].remove(path[0])
+        else:
+            return found

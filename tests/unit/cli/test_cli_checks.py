@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from txstorm.cli.commands import checks
-from txstorm.cli.commands.checks import PACKAGES, Check, Package, fits, java, package
-from txstorm.cli.commands.doctor import engines, verdict
+from txstorm.cli.commands import doctor as checks
+from txstorm.cli.commands.doctor import PACKAGES, Check, Package, engines, fits, java, package, verdict
 
 SPARK = next(one for one in PACKAGES if one.name == "pyspark")
 PANDAS = next(one for one in PACKAGES if one.name == "pandas")
@@ -99,7 +98,7 @@ def test_the_local_engine_is_tried():
 
 
 def test_an_engine_that_does_not_work_says_why(monkeypatch):
-    monkeypatch.setattr("txstorm.cli.commands.probe.WORDS", [[1]])
+    monkeypatch.setattr("txstorm.cli.commands.doctor.WORDS", [[1]])
     found = checks.engine("local")
     assert not found.ok
     assert "word" in found.found

@@ -8,8 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from txstorm.cli.logs import log_to
-from txstorm.cli.output import error_document, print_json, report, stderr, stdout
+from txstorm.cli.output import error_document, log_to, print_json, report, stderr, stdout
 from txstorm.errors import StateError
 
 DATA = "txstorm-data/words"

@@ -1,6 +1,6 @@
 import pytest
 
-from txstorm.coordinator.status import AttemptStatus
+from txstorm.coordinator.machine import AttemptStatus
 from txstorm.errors import TxstormError
 
 PROCESSING, PROCESSED, COMMITTING = AttemptStatus

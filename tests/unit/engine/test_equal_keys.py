@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from txstorm import keys
 from txstorm.engine.arrow import batch_of_rows, text_of
-from txstorm.engine.task.hashing import row_hashes
+from txstorm.engine.task.routing import row_hashes
 from txstorm.errors import StateError
 from txstorm.state.external.map_rows import key_text
 

@@ -10,7 +10,7 @@ import pytest
 
 from txstorm import keys
 from txstorm.engine.arrow import batch_of_rows
-from txstorm.engine.task.hashing import row_hashes
+from txstorm.engine.task.routing import row_hashes
 
 
 def test_hashes_are_those_of_keys() -> None:

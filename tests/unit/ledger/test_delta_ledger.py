@@ -20,8 +20,8 @@ from txstorm.errors import ConflictError, DataDirectoryError, FencedError, HeldE
 from txstorm.ledger.delta.content import SNAPSHOT_EVERY
 from txstorm.ledger.delta.lease import steady
 from txstorm.ledger.delta.ledger import DeltaLedger
+from txstorm.ledger.lease import is_gone, process_mark
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Put
-from txstorm.ledger.process import is_gone, process_mark
 
 integration = pytest.mark.integration
 SHORT = 0.6

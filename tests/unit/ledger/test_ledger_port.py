@@ -9,7 +9,7 @@ import pytest
 from txstorm.errors import ConflictError, HeldError, InputError
 from txstorm.ledger.port import ABSENT, MAX_VALUE, Check, Delete, Ledger, Op, Put
 from txstorm.testing import check_ledger
-from txstorm.testing.checks.ledger_checks import LEDGER_RULES
+from txstorm.testing.checks.ledgers import LEDGER_RULES
 
 Another = Callable[[], Ledger]
 

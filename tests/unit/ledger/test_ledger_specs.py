@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.ledger.location import LedgerSpec, parse_ledger
+from txstorm.ledger.location import PLACE_FILE, LedgerSpec, parse_ledger, record_ledger, recorded_ledger
 from txstorm.ledger.open import chosen_ledger, local_directory, open_ledger
-from txstorm.ledger.place import PLACE_FILE, record_ledger, recorded_ledger
 from txstorm.ledger.zookeeper.location import checked_hosts
 
 BASE = Path("/data/words")

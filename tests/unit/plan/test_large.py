@@ -7,8 +7,7 @@ import pytest
 from plan_samples import Batch, Each, Keep, builder, source_diagram, word_count
 
 from txstorm import MemoryBackend
-from txstorm.api.external import MapState
-from txstorm.api.outlets import OUTLET_METHODS, Outlet
+from txstorm.api.external import OUTLET_METHODS, MapState, Outlet
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.plan.commit_jobs import obstacles, spread_tables
 from txstorm.plan.stages import compile_plan

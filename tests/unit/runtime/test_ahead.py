@@ -8,7 +8,7 @@ import pytest
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
-from txstorm.runtime.commit.ahead import Ahead
+from txstorm.runtime.commit.finisher import Ahead
 from txstorm.runtime.commit.outcome import CommittedTxid, Outcome, Ready
 from txstorm.runtime.commit.turn import Turn
 

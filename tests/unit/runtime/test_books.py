@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from txstorm.books.books import Books, Identity, Meta
-from txstorm.books.standing import with_digests
+from txstorm.books.records import with_digests
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.ledger.memory import MemoryLedger

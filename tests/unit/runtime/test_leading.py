@@ -16,7 +16,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.operations import rewind as rewind_module
 from txstorm.operations.rewind import rewind
 from txstorm.recovery import take_over as leading
-from txstorm.recovery.rewinding import finish_rewind
+from txstorm.recovery.rewind import finish_rewind
 from txstorm.spouts import MemoryTransactionalSpout
 
 

@@ -16,13 +16,11 @@ from txstorm.coordinator.events import Opened, Planned, Wake
 from txstorm.coordinator.machine import Config, State, initial, step
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
+from txstorm.ledger.location import PLACE_FILE
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.place import PLACE_FILE
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.event_queue import Waiters
-from txstorm.runtime.failure import batch_failure, spout_failure
-from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy
-from txstorm.runtime.timers import Timers
+from txstorm.runtime.event_queue import Timers, Waiters
+from txstorm.runtime.failures import LOST_RETRIES, Failure, RetryPolicy, batch_failure, spout_failure
 from txstorm.topology.settings import Settings
 
 # --- retry ------------------------------------------------------------------------------------------------------------

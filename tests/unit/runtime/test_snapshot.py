@@ -8,7 +8,7 @@ import pytest
 import txstorm
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.errors import DataDirectoryError, InputError, StateError
-from txstorm.results.topology_views import register_views, sql_views
+from txstorm.results.spark_views import register_views, sql_views
 from txstorm.spouts import MemoryTransactionalSpout
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
-from txstorm.api.marks import Mark
-from txstorm.api.outlets import Outlet
+from txstorm.api.external import Mark, Outlet
 from txstorm.spouts import MemoryTransactionalSpout
 
 

@@ -10,7 +10,7 @@ import pytest
 from outlet_nets import MemoryWriter, Send, Target, topology
 
 from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
-from txstorm.api.outlets import Outlet, OutletWriter
+from txstorm.api.external import Outlet, OutletWriter
 from txstorm.books.books import Books
 from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
 from txstorm.ledger.open import open_ledger

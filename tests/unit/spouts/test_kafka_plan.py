@@ -9,8 +9,8 @@ from kafka_fake import Brokers, source
 
 from txstorm import NOT_READY
 from txstorm.errors import SpoutError
+from txstorm.spouts.kafka.brokers import Offsets
 from txstorm.spouts.kafka.coordinator import KafkaCoordinator
-from txstorm.spouts.kafka.kafka_offsets import Offsets
 from txstorm.spouts.kafka.ranges import ranges_of
 
 

@@ -19,8 +19,8 @@ from txstorm import faults
 from txstorm.clients.delta.handle import DataFile, DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.results.read import read_state
-from txstorm.storage.tables.exchange import Exchange
 from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.table_log import Exchange
 
 
 @pytest.fixture(autouse=True)

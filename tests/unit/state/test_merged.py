@@ -24,8 +24,7 @@ from table_ranges import table_ranges
 from txstorm import faults
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
-from txstorm.recovery.lost_ledger import find_tables
-from txstorm.recovery.rebuilt import unfinished_group
+from txstorm.recovery.lost_ledger import find_tables, unfinished_group
 from txstorm.recovery.table_checks import raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_state
 from txstorm.results.spark_views import views

@@ -11,8 +11,7 @@ from store_cases import crash_and_roll_forward, intent_of, open_store
 from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
-from txstorm.recovery.lost_ledger import find_tables
-from txstorm.recovery.rebuilt import unfinished_group
+from txstorm.recovery.lost_ledger import find_tables, unfinished_group
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_sink
 from txstorm.results.spark_views import views

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from txstorm.api.state import KeyedState
 from txstorm.state.index import key_codec as keybytes
-from txstorm.state.index.packed_cache import PackedRows
-from txstorm.state.index.packedcache import PackedCache
+from txstorm.state.index.packed_cache import PackedCache, PackedRows
 from txstorm.state.index.row_codec import RowCodec
 
 WORDS = KeyedState("words", key={"word": str}, value={"n": int})

@@ -9,7 +9,7 @@ from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
 from txstorm.results.read import read_state
-from txstorm.storage.tables import properties
+from txstorm.storage.tables import identity as properties
 from txstorm.storage.tables.declared import Declaration
 from txstorm.storage.tables.history import append_history
 from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef

@@ -15,11 +15,11 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, StateError
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
-from txstorm.runtime.retention import Retention
+from txstorm.runtime.maintenance import Retention
 from txstorm.state.index.index import Bounds
 from txstorm.storage.tables import table
 from txstorm.storage.tables.history import append_history, read_history
-from txstorm.storage.upkeep import horizon
+from txstorm.storage.upkeep import retention as horizon
 from txstorm.storage.upkeep.read_guard import reading
 
 KEPT = 4

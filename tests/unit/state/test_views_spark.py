@@ -8,8 +8,7 @@ from store_cases import commit, open_store
 from test_read import KINDS, ROW, WIDE, put, wide
 
 from txstorm.results.read import read_changes, read_sink, read_state
-from txstorm.results.spark_views import views
-from txstorm.results.topology_views import register_views
+from txstorm.results.spark_views import register_views, views
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from txstorm import MemoryBackend
 from txstorm.api.external import MapBackend, MapMark, MapRow
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
-from txstorm.testing.checks.threads import at_once
+from txstorm.testing.checks.rules import at_once
 
 
 def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:

@@ -8,7 +8,7 @@ from topology_samples import Keep, Plain, builder, rich, source_diagram, word_co
 
 from txstorm.topology.pictures.layout import GAP, lay_out
 from txstorm.topology.pictures.model import printable, view
-from txstorm.topology.pictures.paint import PALETTE
+from txstorm.topology.pictures.svg import PALETTE
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from txstorm.books.origin import origin_of
-from txstorm.cli.commands.replaying import code_of, verdict_text
+from txstorm.cli.commands.replay import code_of, verdict_text
 from txstorm.cli.output import print_json, report, stderr
 from txstorm.engine.program import program_of
 from txstorm.plan.stages import compile_plan

@@ -96,8 +96,7 @@ def run(
     if available_now and until_txid is not None:
         raise typer.BadParameter("give --available-now or --until-txid, not both")
     from txstorm.cli.execute import Request, conclude, execute
-    from txstorm.cli.logs import log_to
-    from txstorm.cli.output import stderr
+    from txstorm.cli.output import log_to, stderr
     from txstorm.cli.target import load
 
     console = stderr()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.clients.delta.delta_values import LOG_RETENTION
+from txstorm.clients.delta.entry import LOG_RETENTION
 from txstorm.clients.delta.log import ARCHIVE, LOG, checkpoint_version, entry_name, newest_complete, version_of
 
 KEPT_VERSIONS = 100

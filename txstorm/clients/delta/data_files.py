@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from txstorm.clients.delta.footer_digest import check_seal
-from txstorm.clients.local_file import check_file, checked_path
+from txstorm.clients.files import check_file, checked_path
 
 BATCH_ROWS = 1 << 16
 """Rows that are read at once where not all are wanted at once."""

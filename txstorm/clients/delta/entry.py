@@ -4,6 +4,8 @@ The compare-and-set of a plain table is that the name of its next entry must be 
 
 delta-rs lists and reads the log before and after every commit, most of what a small commit costs. A coordinator
 that has made the last version itself knows all that stands there: the name of the next one is taken, or it is not.
+
+What is told to a Delta table and what it tells: files, commits, entries of its log.
 """
 
 from __future__ import annotations
@@ -14,18 +16,82 @@ import os
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from txstorm.clients.delta.delta_values import Commit
 from txstorm.clients.delta.log import LOG, own_info, paths_of
 from txstorm.clients.delta.writer_lock import is_shared, locked
-from txstorm.clients.files import rewrite, sync_file, write_synced
-from txstorm.clients.local_file import checked_path, read_whole
+from txstorm.clients.files import checked_path, read_whole, rewrite, sync_file, write_synced
 from txstorm.errors import TableCorrupt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+LOG_RETENTION = "delta.logRetentionDuration"
+"""The table property that says for how long an entry stays in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table.
+
+    Attributes:
+        path: relative to the table.
+        size: bytes.
+        modified: milliseconds since 1970.
+        stats: Delta's statistics of the file, as JSON.
+    """
+
+    path: str
+    size: int
+    modified: int = 0
+    stats: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What one version of a table says about itself.
+
+    Attributes:
+        version: the version it made.
+        info: what txstorm wrote into its commit info; empty for a commit of somebody else.
+    """
+
+    version: int
+    info: Mapping[str, Any]
+
+
+class Commit(NamedTuple):
+    """One commit to make.
+
+    Attributes:
+        transactions: app id → version, all written with the commit.
+        info: goes into the commit info under ``txstorm``.
+        adds: files that become part of the table.
+        removes: files that leave it.
+        removed_at: milliseconds since 1970 that removed files are marked with.
+        label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
+        data_change: False when the rows stay what they are, in other files.
+        properties: table properties that it sets; such a commit has no files.
+        columns: (schema, properties) that the table gets instead of its own; of an empty table only.
+    """
+
+    transactions: Mapping[str, int]
+    info: Mapping[str, Any]
+    adds: Sequence[DataFile] = ()
+    removes: Sequence[DataFile] = ()
+    removed_at: int = 0
+    label: str = ""
+    data_change: bool = True
+    properties: Mapping[str, str] = MappingProxyType({})
+    columns: tuple[pa.Schema, Mapping[str, str]] | None = None
+
 
 PLAIN = (1, 2)
 """Reader and writer version of a table that needs no more than this; others are left to delta-rs."""

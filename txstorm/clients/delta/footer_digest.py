@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from txstorm.clients.local_file import check_file
+from txstorm.clients.files import check_file
 
 _TAIL = 8
 """Bytes behind the footer: its length, little-endian, and ``PAR1``."""

@@ -26,9 +26,6 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 from txstorm import faults
 from txstorm.clients.delta.archive import archived_entries
 from txstorm.clients.delta.data_files import BATCH_ROWS, Bound, Selected, Wanted
-from txstorm.clients.delta.delta_values import Commit as Commit
-from txstorm.clients.delta.delta_values import DataFile as DataFile
-from txstorm.clients.delta.delta_values import LogEntry as LogEntry
 from txstorm.clients.delta.entry import (
     PLAIN,
     NoLinksError,
@@ -40,6 +37,9 @@ from txstorm.clients.delta.entry import (
     put_files,
     table_action,
 )
+from txstorm.clients.delta.entry import Commit as Commit
+from txstorm.clients.delta.entry import DataFile as DataFile
+from txstorm.clients.delta.entry import LogEntry as LogEntry
 from txstorm.clients.delta.features import Features, append_only_text, unsupported_text
 from txstorm.clients.delta.log import (
     ARCHIVE,
@@ -58,7 +58,7 @@ from txstorm.clients.delta.log import (
 from txstorm.clients.delta.stats import BOUNDED, bounds_in, is_silent, parsed, stats_of, with_bounds
 from txstorm.clients.delta.window import Window
 from txstorm.clients.delta.writer_lock import locked
-from txstorm.clients.local_file import checked_path
+from txstorm.clients.files import checked_path
 from txstorm.errors import ConflictError, StateError, TableCorrupt, TableRefused
 
 Answer = TypeVar("Answer")

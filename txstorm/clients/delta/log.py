@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txstorm.clients.local_file import check_file, check_files, read_whole
+from txstorm.clients.files import check_file, check_files, read_whole
 
 LOG = "_delta_log"
 INFO = "txstorm"

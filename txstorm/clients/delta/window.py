@@ -17,7 +17,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import IO
 
 from txstorm.clients.delta.log import ARCHIVE, LOG, SIDECARS, entry_name, newest_complete, version_of
-from txstorm.clients.local_file import MOST, check_file
+from txstorm.clients.files import MOST, check_file
 
 _PREFIX = "txstorm-log-"
 _LOCK = "lock"

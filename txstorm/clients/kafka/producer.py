@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm import faults
-from txstorm.api.marks import Mark
+from txstorm.api.external import Mark
 from txstorm.clients.kafka.cluster import EARLIEST, LATEST, REFUSED, Cluster, Range, Troubles, Unavailable
 from txstorm.clients.kafka.reader import RangeReader
 from txstorm.errors import AwayError, DataDirectoryError, InputError, MissingDependency, SettingError
@@ -67,7 +67,7 @@ class _SessionEnded(ConnectionError):
 
 
 class KafkaWriter:
-    """A `txstorm.api.outlets.OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
+    """A `txstorm.api.external.OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
 
     Every group is one Kafka transaction of its records and of a mark, in a compacted topic beside it: readers with
     ``isolation.level=read_committed`` see both or neither. The transactional id belongs to topology, incarnation and
@@ -139,7 +139,7 @@ class KafkaWriter:
             raise _unasked(self.topic, error) from None
 
     def published(self) -> Mark | None:
-        """See `txstorm.api.outlets.OutletWriter`."""
+        """See `txstorm.api.external.OutletWriter`."""
         if self._producer is None:
             with self._session():
                 self._producer = self._led_producer()
@@ -148,7 +148,7 @@ class KafkaWriter:
         return self._found
 
     def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
-        """See `txstorm.api.outlets.OutletWriter`.
+        """See `txstorm.api.external.OutletWriter`.
 
         As long as nobody else has opened the transactional id, the mark is the one that was found or written last; and
         once somebody has, this producer is fenced, and its transaction cannot be committed.

@@ -1,25 +1,116 @@
 """Salvage: a batch that cannot be processed as it is goes on without the records that are to blame.
 
 Only transactions whose failures the policy sends to the dead-letter table come here; they have failed before.
+
+Dead letters: the records of one attempt that were left out of the batch, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.context import TaskContext
+from txstorm.engine.arrow import rows_of_batch, text_of
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.program import ComponentSpec
 from txstorm.engine.task.bolt_run import Arrival, BoltRun
 from txstorm.engine.task.collector import OutputCollector
 from txstorm.engine.task.error_rows import RAISED, At, error_row, kind_of
-from txstorm.engine.task.letters import Letters
 from txstorm.errors import EmitError
+
+TUPLE, METADATA, RECORD = "tuple", "metadata", "record"
+SCHEMA = pa.schema(
+    [
+        ("component", pa.string()),
+        ("task", pa.int64()),
+        ("source", pa.string()),
+        ("source_task", pa.int64()),
+        ("stream", pa.string()),
+        ("what", pa.string()),
+        ("record", pa.string()),
+        ("kind", pa.string()),
+        ("type", pa.string()),
+        ("message", pa.string()),
+        ("frame", pa.string()),
+    ]
+)
+"""Who could not handle what, and the error; see docs/formats.md."""
+
+TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])
+
+
+class Letters:
+    """Dead letters in the making, of one attempt."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add_rows(self, error: ErrorRow, arrival: Arrival, rows: Sequence[int] | None = None) -> None:
+        """Rows of `arrival` (all of them by default) could not be handled because of `error`."""
+        batch = arrival.batch if rows is None else arrival.batch.take(pa.array(rows, pa.int64()))
+        origin = (arrival.component, arrival.task, arrival.stream)
+        for text in _texts(batch):
+            self._add(error, origin, TUPLE, text)
+
+    def add_metadata(self, error: ErrorRow, spout: str, task: int | None, metadata: Any) -> None:
+        """Nothing of what `metadata` (JSON values) stands for was emitted: by one emitter, or by none if `task` is."""
+        self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
+
+    def add_record(self, error: ErrorRow, record: Any) -> None:
+        """The spout could not emit one record of its source, which `record` (JSON values) describes."""
+        self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
+
+    def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
+        cause = (error.kind, error.type, error.message, error.frame)
+        self._rows.append((error.component, error.task, *origin, what, record, *cause))
+
+    def cut(self, length: int) -> None:
+        """Forget those after the first `length`."""
+        del self._rows[length:]
+
+    def take(self) -> pa.RecordBatch:
+        """All of them, in the order in which they were added; leaves none."""
+        rows, self._rows = self._rows, []
+        columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt, stamp: int) -> pa.Table:
+    """The dead letters of a txid as rows of the dead-letter table: one order, whichever task reported first."""
+    found = pa.Table.from_batches(list(batches), SCHEMA)
+    order = sorted(range(found.num_rows), key=_order(found))
+    found = found.take(pa.array(order, pa.int64()))
+    more = (
+        pa.repeat(pa.scalar(value, TABLE_SCHEMA.field(name).type), found.num_rows)
+        for name, value in (("attempt", attempt.attempt_id), ("stamp", stamp))
+    )
+    return pa.table([*found.columns, *more], schema=TABLE_SCHEMA)
+
+
+def _order(found: pa.Table) -> Any:
+    """Python's sort keeps the order within a task."""
+    component, task = found["component"].to_pylist(), found["task"].to_pylist()
+    return lambda row: (component[row], task[row])
+
+
+def _texts(batch: pa.RecordBatch) -> Iterable[str]:
+    """The rows of `batch` as JSON objects; what JSON does not have is tagged as between tasks."""
+    names = batch.schema.names
+    for values in rows_of_batch(batch):
+        fields = (f"{json.dumps(name)}:{text_of(value, name)}" for name, value in zip(names, values, strict=True))
+        yield "{" + ",".join(fields) + "}"
+
 
 R = TypeVar("R")
 Bad = dict[int, ErrorRow]

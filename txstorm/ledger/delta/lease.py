@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from txstorm.ledger.delta.versions import Content, LeaseRow
-from txstorm.ledger.process import is_gone
+from txstorm.ledger.lease import is_gone
 
 SECONDS = 10.0
 """How long a lease lasts after the last sign of its holder."""

@@ -16,9 +16,8 @@ from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
 from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent, steady
 from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
-from txstorm.ledger.lease import POLL, Clock, held_error, lost_error, poll_free, utc_now
+from txstorm.ledger.lease import POLL, Clock, held_error, lost_error, machine_mark, poll_free, process_mark, utc_now
 from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
-from txstorm.ledger.process import machine_mark, process_mark
 
 log = logging.getLogger("txstorm.ledger")
 

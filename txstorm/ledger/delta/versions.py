@@ -39,7 +39,7 @@ class LeaseRow:
         host: its machine.
         since: when it took the lease, ISO 8601.
         millis: how long it lasts after the last version of its holder, in milliseconds.
-        process: see `txstorm.ledger.process.process_mark`.
+        process: see `txstorm.ledger.lease.process_mark`.
     """
 
     token: str

@@ -11,7 +11,7 @@ from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.spout import NOT_READY
 from txstorm.books.books import Books, Meta
-from txstorm.books.standing import with_digests
+from txstorm.books.records import with_digests
 from txstorm.engine.port import Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError

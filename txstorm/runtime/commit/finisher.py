@@ -1,6 +1,8 @@
 """P5 of one group: committers finish, rows are staged; what follows is in `txstorm.runtime.commit.publisher`.
 
 P5 is one thread's work and the rest another's: while a group is published, committers finish the txids behind it.
+
+The group that is being finished before its turn, while the one before it is published.
 """
 
 from __future__ import annotations
@@ -19,21 +21,74 @@ from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
+from txstorm.engine.task.dead_letters import TUPLE, Letters, letters_table
 from txstorm.engine.task.error_rows import error_row
-from txstorm.engine.task.letters import TUPLE, Letters, letters_table
 from txstorm.errors import TxstormError
-from txstorm.runtime.commit.ahead import Ahead
 from txstorm.runtime.commit.job import LargeCommits
 from txstorm.runtime.commit.outcome import CommittedTxid, Outcome, Ready
 from txstorm.runtime.commit.publisher import Concluder, Housekeeping, timed
 from txstorm.runtime.commit.turn import Turn
-from txstorm.runtime.failure import letters_command
-from txstorm.runtime.failures import LetterLimit
+from txstorm.runtime.failures import LetterLimit, letters_command
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import Resources
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
+
+
+class Ahead:
+    """What has finished behind the group that is being published; used on the commit thread only.
+
+    Order is kept by one number: a txid is finished ahead only if it follows the one that finished last. After a failure
+    none does, until the failed txid has its next attempt.
+
+    Args:
+        begin: makes the turn of a group that begins with a txid.
+        allowed: whether anything is to be finished ahead at all.
+
+    Attributes:
+        reached: the last txid that has finished, in its turn or ahead; None before the first.
+    """
+
+    def __init__(self, begin: Callable[[int], Turn], *, allowed: bool) -> None:
+        self.reached: int | None = None
+        self._begin = begin
+        self._allowed = allowed
+        self._turn: Turn | None = None
+
+    def turn_of(self, attempt: TransactionAttempt) -> Turn | None:
+        """The turn that `attempt` is to be finished in; None when it is not to be, now."""
+        turn = self._turn
+        if not self._allowed or self.reached is None or attempt.txid != self.reached + 1:
+            return None
+        if turn is None:
+            self._turn = turn = self._begin(attempt.txid)
+        return turn if turn.outcome.failed is None else None
+
+    def take(self, group: Sequence[Ready]) -> Turn | None:
+        """It is the turn of `group`: what of it has finished, from its first txid on; None when nothing has."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return None
+        tried = turn.tried
+        if tried and tried == [one.attempt for one in group[: len(tried)]]:
+            turn.ahead = False
+            return turn
+        turn.tables.drop_from(min([*tried, group[0].attempt]).txid)
+        return None
+
+    def forget(self, attempts: Collection[TransactionAttempt]) -> None:
+        """These attempts were discarded: what they and later ones finished is void."""
+        turn = self._turn
+        dead = [one for one in turn.tried if one in attempts] if turn is not None else []
+        if turn is None or not dead:
+            return
+        first = min(dead).txid
+        turn.tables.drop_from(first)
+        turn.outcome.committed = [one for one in turn.outcome.committed if one.ready.attempt.txid < first]
+        turn.outcome.failed = None
+        self.reached = first - 1
+        self._turn = turn if turn.outcome.committed else None
 
 
 class Committer:

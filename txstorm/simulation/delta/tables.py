@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txstorm.clients.delta.delta_values import Commit, DataFile, LogEntry
+from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
 from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import THEIRS

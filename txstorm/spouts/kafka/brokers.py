@@ -1,13 +1,155 @@
-"""What the brokers hold now, as far as a coordinator knows: topics, their partitions, and where these end."""
+"""What the brokers hold now, as far as a coordinator knows: topics, their partitions, and where these end.
+
+Questions to brokers that may take long, asked on a thread of their own: the driver has other things to do.
+
+Offsets asked of the leaders of partitions, without waiting long for one that does not answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime
+from typing import Any, Final, Protocol
 
 from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Partition, Topic, Unavailable
-from txstorm.spouts.kafka.kafka_offsets import Asked, Offsets
 from txstorm.spouts.kafka.options import KafkaSource
+
+PENDING: Final = object()
+"""There is no answer yet."""
+
+GOODBYE = 1.0
+"""Seconds that `Aside.close` waits for an answer that nobody wants any more."""
+
+
+class Aside:
+    """Works on one question at a time; used from one thread, which `work` shares nothing with while it waits.
+
+    Args:
+        patience: seconds that one who asks is kept waiting, at most.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="txstorm-kafka")
+        self._open: tuple[Any, Future[Any]] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is under way, or has an answer that nobody has taken."""
+        return self._open is not None
+
+    def ask(self, question: Any, work: Callable[[], Any]) -> Any:
+        """What `work` gives or raises; `PENDING` when that takes longer: then ask again.
+
+        The answer to another question, which nobody asks any more, is waited for and thrown away.
+        """
+        if self._open is not None and self._open[0] != question and self._open[1].done():
+            self._open = None
+        if self._open is None:
+            self._open = (question, self._thread.submit(work))
+            wait([self._open[1]], timeout=self._patience)
+        asked, answer = self._open
+        if asked != question or not answer.done():
+            return PENDING
+        self._open = None
+        return answer.result()
+
+    def wait(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives or raises, however long that takes."""
+        return self._thread.submit(work).result()
+
+    def close(self, last: Callable[[], None]) -> None:
+        """Have `last` done after all else, and end the thread; waits for both, but not long."""
+        done = self._thread.submit(last)
+        self._thread.shutdown(wait=False)
+        wait([done], timeout=GOODBYE)
+
+
+Answers = Mapping[Partition, "Future[int | None]"]
+
+
+class Asked(Protocol):
+    """What is needed of `txstorm.clients.kafka.cluster.Cluster`."""
+
+    def ask(self, wanted: Mapping[Partition, int], seconds: float) -> Answers:
+        """See there."""
+
+    def names(self, seconds: float) -> list[str]:
+        """See there."""
+
+    def topics(self, names: Collection[str], seconds: float) -> Mapping[str, Topic]:
+        """See there."""
+
+    def serve(self) -> str:
+        """See there."""
+
+
+class Offsets:
+    """Asks for offsets, one request to each leader.
+
+    A leader that has not answered in time is not waited for again, only watched by a request in the background,
+    until it has answered that.
+
+    Args:
+        cluster: whom to ask.
+        patience: seconds to wait for a leader.
+
+    Attributes:
+        stale: an answer said that the leaders or topics are not those that are known here.
+    """
+
+    def __init__(self, cluster: Asked, patience: float) -> None:
+        self._cluster = cluster
+        self._patience = patience
+        self._watched: dict[int, Answers] = {}
+        self.stale = False
+
+    def ask(self, topics: Mapping[str, Topic], wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """The offsets of those partitions of `wanted` whose leaders answer.
+
+        Args:
+            topics: tells the leaders.
+            wanted: as of `Cluster.ask`.
+        """
+        groups = _by_leader(topics, wanted)
+        self._watch(groups)
+        asked = {
+            leader: self._cluster.ask(group, self._patience * 4)
+            for leader, group in groups.items()
+            if leader not in self._watched
+        }
+        wait([answer for answers in asked.values() for answer in answers.values()], timeout=self._patience)
+        found: dict[Partition, int | None] = {}
+        for leader, answers in asked.items():
+            good = _answered(answers)
+            found.update(good)
+            if len(good) < len(answers):
+                self.stale = True
+            if not good:
+                self._watched[leader] = answers
+        return found
+
+    def _watch(self, groups: Mapping[int, Mapping[Partition, int]]) -> None:
+        for leader, answers in list(self._watched.items()):
+            if _answered(answers) or leader not in groups:
+                del self._watched[leader]
+            elif all(answer.done() for answer in answers.values()):
+                self._watched[leader] = self._cluster.ask(dict.fromkeys(groups[leader], LATEST), self._patience * 4)
+
+
+def _by_leader(topics: Mapping[str, Topic], wanted: Mapping[Partition, int]) -> dict[int, dict[Partition, int]]:
+    groups: dict[int, dict[Partition, int]] = {}
+    for (topic, number), spec in wanted.items():
+        leader = topics[topic].leaders.get(number) if topic in topics else None
+        if leader is not None:
+            groups.setdefault(leader, {})[topic, number] = spec
+    return groups
+
+
+def _answered(answers: Answers) -> dict[Partition, int | None]:
+    return {one: answer.result() for one, answer in answers.items() if answer.done() and answer.exception() is None}
+
 
 LOOK = 2.0
 """Seconds to wait for a list of topics."""

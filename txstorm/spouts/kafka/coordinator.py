@@ -12,13 +12,11 @@ from txstorm.api.spout import NOT_READY, SpoutCoordinator
 from txstorm.clients.kafka.cluster import Cluster, GroupPositions, Partition, Range
 from txstorm.clients.kafka.reader import RangeReader
 from txstorm.errors import SpoutError
-from txstorm.spouts.kafka.brokers import ASK, KafkaView, WouldAskError
-from txstorm.spouts.kafka.kafka_aside import PENDING, Aside
-from txstorm.spouts.kafka.kafka_offsets import Asked
+from txstorm.spouts.kafka.brokers import ASK, PENDING, Aside, Asked, KafkaView, WouldAskError
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import Batch, Lost, Positions, named, plan_ranges
 from txstorm.spouts.kafka.sizes import Sampled, Sizes, sampling
-from txstorm.spouts.notices import Notices
+from txstorm.spouts.user_calls import Notices
 
 log = logging.getLogger("txstorm.kafka")
 

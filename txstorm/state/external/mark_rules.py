@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from txstorm.api.marks import Mark
+from txstorm.api.external import Mark
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
 from txstorm.storage.tables.intent import UNKNOWN, Intent, IntentTable
 from txstorm.storage.tables.table import TRIES, Owner

@@ -7,13 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.api.external import MapState
-from txstorm.api.outlets import Outlet
+from txstorm.api.external import MapState, Outlet
 from txstorm.errors import StateError
 from txstorm.state.commit_group import Member
 from txstorm.state.external.maps import MapGroup
-from txstorm.state.external.outlet import StoredOutlet
-from txstorm.state.external.targets import StoredMap
+from txstorm.state.external.targets import StoredMap, StoredOutlet
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTable
 from txstorm.storage.tables.table import Owner, TableRef

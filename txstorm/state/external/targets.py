@@ -1,17 +1,67 @@
-"""A map in its store: taken over in P0, put in P7; every step is decided by what the mark says."""
+"""A map in its store: taken over in P0, put in P7; every step is decided by what the mark says.
+
+A map or an outlet in the system it is in: what both have in common, P7 above all.
+
+An outlet: its rows are staged as those of a sink, and handed to its writer in P7; the mark decides every step.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from txstorm.api.external import NON_TRANSACTIONAL, MapRow, MapState, MarkedMapBackend
-from txstorm.state.external.external import External
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txstorm import faults
+from txstorm.api.external import NON_TRANSACTIONAL, MapRow, MapState, MarkedMapBackend, Outlet
 from txstorm.state.external.map_rows import staged_rows
 from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.mark_rules import Marked, reached
-from txstorm.storage.tables.intent import MAP, Intent, IntentTable
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.rows.schema import sink_schema
+from txstorm.storage.tables.intent import MAP, OUTLET, Intent, IntentTable
+from txstorm.storage.tables.staging import STAGED, checked_bytes
 from txstorm.storage.tables.table import Owner, TableRef
+
+
+class External(ABC):
+    """One map or outlet: whose it is, where its rows are staged, and where it is.
+
+    Attributes:
+        last: the last txid written to it; of what has no mark, as far as this run knows.
+    """
+
+    def __init__(self, data_dir: Path, component: str, ref: TableRef) -> None:
+        self.component = component
+        self.ref = ref
+        self.path = data_dir / ref.uri
+        self.last = 0
+
+    def make_directory(self) -> None:
+        """Make the place where rows are staged; called in P0."""
+        (self.path / STAGED).mkdir(parents=True, exist_ok=True)
+
+    def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:
+        """Write the staged rows of `intent`, once; may be called again after any failure.
+
+        Passes the fault points ``p7.<number>.before``, ``.written`` and ``.after``.
+
+        Raises:
+            FencedError: a newer coordinator leads it.
+            TableCorrupt: the staged rows are damaged, or it is not where the intent expects it.
+            BlockedError: its system cannot be reached, or refuses the rows.
+        """
+        faults.point(f"p7.{number}.before")
+        self._put(checked_bytes(self.path, table.staged), table, intent, epoch)
+        faults.point(f"p7.{number}.written")
+        self.last = intent.last
+        faults.point(f"p7.{number}.after")
+
+    @abstractmethod
+    def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
+        """Write the rows of the Parquet file `staged`, unless they are written; raises as `publish`."""
 
 
 class StoredMap(External):
@@ -50,3 +100,40 @@ class StoredMap(External):
             return None
         label = f"map {self.state.name!r}"
         return Marked(label, "database", self.ref.uri, self._owner, backend.mark, backend.put_marked, {})
+
+
+class StoredOutlet(External):
+    """One outlet: its declaration and its writer."""
+
+    def __init__(self, data_dir: Path, owner: Owner, component: str, outlet: Outlet) -> None:
+        super().__init__(data_dir, component, TableRef(OUTLET, outlet.name))
+        self._outlet = outlet
+        self._owner = owner
+        writer, nothing = outlet.writer, sink_schema(outlet.table).empty_table()
+        self._label = f"outlet {outlet.name!r}"
+        self._marked: Marked[pa.Table] = Marked(
+            self._label, "its target", self.ref.uri, owner, writer.published, writer.publish, nothing
+        )
+
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
+        """Open the writer, check that mark and ledger belong together, make `epoch` the mark's; see `Marked.lead`.
+
+        Raises:
+            AwayError, BlockedError: the target does not answer.
+            InputError: the target is missing, or the settings do not lead to it.
+        """
+        self.make_directory()
+        with reached(self._label, "open it"):
+            self._outlet.writer.open(self._outlet.name, self._owner.topology, self._owner.incarnation)
+        self.last = self._marked.lead(epoch, committed, recorded, live)
+
+    def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
+        self._marked.put(pq.read_table(pa.BufferReader(staged)), table, intent, epoch)
+
+    def group(self) -> SinkGroup:
+        """Fresh unpublished rows."""
+        return SinkGroup(self._outlet.table)
+
+    def close(self) -> None:
+        """Let go of the writer's connections."""
+        self._outlet.writer.close()

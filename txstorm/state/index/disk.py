@@ -23,8 +23,7 @@ import pyarrow as pa
 from txstorm.api.state import KeyedState
 from txstorm.clients.rocksdb import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
-from txstorm.state.index.ordered_rows import Owner, Place, Span
-from txstorm.state.index.placedcolumns import Columns
+from txstorm.state.index.ordered_rows import Columns, Owner, Place, Span
 from txstorm.state.index.row_cache import Gone, Stored
 from txstorm.state.index.row_codec import FORMAT, RowCodec
 from txstorm.storage.rows.forms import Key

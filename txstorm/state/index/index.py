@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
-from txstorm.state.index.packedcache import PackedCache
+from txstorm.state.index.packed_cache import PackedCache
 from txstorm.state.index.row_cache import Cache, RowCache, WholeCache
 from txstorm.state.index.row_cache import Gone as Gone
 from txstorm.state.index.row_cache import Stored as Stored

@@ -7,8 +7,7 @@ from typing import Any, Protocol, cast
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.index.index import DiskRows, KeyIndex, StateIndex
-from txstorm.state.index.ordered_rows import OrderedRows, Owner, Place, Span, filled, over
-from txstorm.state.index.placedcolumns import Columns
+from txstorm.state.index.ordered_rows import Columns, OrderedRows, Owner, Place, Span, filled, over
 from txstorm.state.index.row_cache import Cache, Gone, Stored, WholeCache
 from txstorm.storage.rows.forms import Key, Value
 

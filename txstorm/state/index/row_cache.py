@@ -2,7 +2,8 @@
 
 They are in two generations: what is written or read from elsewhere goes into the young one; when that has reached half
 of the bound it becomes the old one, and the one that was old is forgotten. Until the first time that happens all rows
-are here, and what is not here is not there at all. Many rows are packed instead: see `txstorm.state.index.packedcache`.
+are here, and what is not here is not there at all. Many rows are packed instead: see
+`txstorm.state.index.packed_cache`.
 """
 
 from __future__ import annotations

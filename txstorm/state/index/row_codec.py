@@ -28,8 +28,7 @@ from txstorm.state.index.key_codec import (
     placed_bytes,
     places_of,
 )
-from txstorm.state.index.ordered_rows import Owner, Place, Span
-from txstorm.state.index.placedcolumns import Columns
+from txstorm.state.index.ordered_rows import Columns, Owner, Place, Span
 from txstorm.state.index.row_cache import Stored
 from txstorm.storage.rows.columns import python_values
 from txstorm.storage.rows.forms import KeyForm, Value, ValueForm

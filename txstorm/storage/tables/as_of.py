@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txstorm.clients.delta.delta_values import LogEntry
+from txstorm.clients.delta.entry import LogEntry
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.storage.tables.identity import is_merged
 from txstorm.storage.tables.intent import LETTERS

@@ -23,9 +23,8 @@ from txstorm.storage.rows.schema import (
     value_columns,
 )
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
-from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES
+from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, lag_properties, log_properties
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
-from txstorm.storage.tables.properties import lag_properties, log_properties
 from txstorm.storage.tables.table import DeltaTableState, TableRef
 
 LETTERS_REF = TableRef(LETTERS, "")

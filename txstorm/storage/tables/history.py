@@ -14,10 +14,10 @@ from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, is_table
 from txstorm.clients.files import make_directories, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
-from txstorm.storage.tables.properties import due, log_properties, recorded
+from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.staging import STAGED, StagedName, encoded, unique, write_new
 from txstorm.storage.tables.table import Archiving, Shortening, checkpoint_after
-from txstorm.storage.tables.tiling import check_tiles
+from txstorm.storage.tables.table_log import check_tiles
 
 log = logging.getLogger("txstorm.history")
 HISTORY = "history"

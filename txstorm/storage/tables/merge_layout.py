@@ -3,14 +3,21 @@
 A group's change rows are staged like those of any table. What publishing them puts into the table is a function of
 these rows and of the table's newest version: the files with the key groups they touch are written again, with them
 over their rows, and take the place of the old ones in the one commit that carries the group's last txid.
+
+When rows of a state of the layout ``merge`` are over though nobody writes: then a group touches the table for that.
+
+The table is to have no key that is gone, at any version. A group's last stamp says which are; the staged rows of the
+group and the table as it is say what publishing makes of them (`txstorm.storage.tables.merge_layout`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm import faults
@@ -21,6 +28,7 @@ from txstorm.storage.rows.ttl import over_at, ttl_of
 from txstorm.storage.tables.identity import key_names_of
 from txstorm.storage.tables.rewrite import Rewriting, counted, group_counts
 from txstorm.storage.tables.staging import Staged, checked_bytes
+from txstorm.storage.tables.table import DeltaTableState
 
 FILE_ROWS = 65_536
 """Of a file at most: a commit writes every file again that has a changed key."""
@@ -70,3 +78,34 @@ def no_changes(name: str) -> StateError:
         f"state {name!r}: the layout merge keeps no change rows that could be shown or compared; compare the state as "
         'of the ends of two groups, or declare it with layout="changes" in a new data directory'
     )
+
+
+class Expiring:
+    """The rows of one table, whose keys have a time to live, by the oldest of each of its files.
+
+    A file is read for that once, when the first group after it is staged.
+    """
+
+    def __init__(self, table: DeltaTableState) -> None:
+        self._table = table
+        self._oldest: dict[str, datetime] = {}
+
+    def is_due(self, stamp: int) -> bool:
+        """Whether a row is over at `stamp`, UTC microseconds.
+
+        Asked before a group that ends with it is staged, and after the one before that is published.
+
+        Raises:
+            TableCorrupt: a file is missing or damaged.
+        """
+        handle = self._table.handle
+        ttl = ttl_of(handle.properties)
+        assert ttl is not None
+        paths = (file.path for file in handle.files())
+        self._oldest = {path: self._oldest.get(path) or self._read(path) for path in paths}
+        return any(oldest <= over_at(stamp, ttl) for oldest in self._oldest.values())
+
+    def _read(self, path: str) -> datetime:
+        stamps: Any = self._table.handle.read([STAMP.name], paths=[path])[STAMP.name]
+        oldest: datetime = pc.min(stamps).as_py()
+        return oldest

@@ -16,11 +16,10 @@ import pyarrow.parquet as pq
 from txstorm import faults
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DataFile
-from txstorm.clients.files import make_directories, sync_file, write_synced
-from txstorm.clients.local_file import read_whole
+from txstorm.clients.files import make_directories, read_whole, sync_file, write_synced
 from txstorm.errors import TableCorrupt
-from txstorm.storage.tables.staged import STAGED as STAGED
-from txstorm.storage.tables.staged import Staged as Staged
+from txstorm.storage.tables.intent import STAGED as STAGED
+from txstorm.storage.tables.intent import Staged as Staged
 
 _FIELDS = 6
 _SMALL = 2_000

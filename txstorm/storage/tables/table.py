@@ -1,4 +1,7 @@
-"""One Delta table of a topology in its data directory: how it is made, opened, and made durable."""
+"""One Delta table of a topology in its data directory: how it is made, opened, and made durable.
+
+Who makes the commits that publish rows: the port, and the default writer.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
 from txstorm.clients.delta import archive as delta_archive
 from txstorm.clients.delta.archive import archive_entries, log_retention
-from txstorm.clients.delta.delta_values import LOG_RETENTION
+from txstorm.clients.delta.entry import LOG_RETENTION
 from txstorm.clients.delta.features import append_only_text
 from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
 from txstorm.clients.delta.stats import STATS_COLUMNS
@@ -37,7 +41,50 @@ from txstorm.storage.tables.table_log import REGROUPED as REGROUPED
 from txstorm.storage.tables.table_log import RESTORED as RESTORED
 from txstorm.storage.tables.table_log import TRIES as TRIES
 from txstorm.storage.tables.table_log import LoggedTable, identity_info
-from txstorm.storage.tables.writer import DIRECT, Writer
+
+
+class Writer(Protocol):
+    """Publishes the staged rows of groups to the tables that were declared with it.
+
+    Everything else that is written to a table (epochs, compactions, rewinds, what a new coordinator rolls forward) is
+    written by the handle itself, whoever the writer is: a table may be written by one today and by another tomorrow.
+    """
+
+    def prepare(self, table: Path) -> bool:
+        """Called in P0 before the epoch is raised; True when `table` must get a commit so that other runs notice.
+
+        Raises:
+            InputError: the table cannot be written to safely from here.
+        """
+
+    def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
+        """Make the next version if `handle` is at the newest one, else change nothing.
+
+        Returns the version, or None where the table has to be asked what it holds now; `refresh` the handle unless it
+        has moved there. `txid_app`: the app id among those of `commit` that keeps the txid.
+
+        Raises:
+            ConflictError: the table is at another version than the handle, or somebody else committed meanwhile.
+            TableCorrupt: the commit failed for another reason; it may have been made nevertheless.
+            BlockedError: the table cannot be written to now.
+        """
+
+
+class DirectWriter:
+    """The default: a log entry that refers to the staged file, made by the driver."""
+
+    def prepare(self, table: Path) -> bool:
+        """Nothing to do."""
+        return False
+
+    def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
+        """As the port says."""
+        handle.commit(commit)
+        return handle.version
+
+
+DIRECT = DirectWriter()
+
 
 log = logging.getLogger("txstorm.state")
 

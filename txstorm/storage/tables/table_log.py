@@ -3,22 +3,79 @@
 What is decided about a table is decided here, on the log alone; `txstorm.storage.tables.table` has files and
 directories.
 It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
+
+What a compaction wants of a table: files in the place of others.
+
+The commit infos of a log tile the txids: where one entry was lost, the next does not begin where the last ended.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from txstorm import faults
-from txstorm.clients.delta.delta_values import Commit, DataFile, LogEntry
+from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
+from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
-from txstorm.storage.tables.exchange import Exchange
-from txstorm.storage.tables.identity import Owner, TableRef, check_owner
+from txstorm.storage.tables.identity import Owner, TableRef, check_owner, due
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
-from txstorm.storage.tables.properties import due
-from txstorm.storage.tables.tiling import check_own, check_tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Files of a table in the place of others.
+
+    Attributes:
+        adds: the new ones, durable.
+        removes: the paths of the old ones.
+        now: milliseconds since 1970, which the old ones are marked with.
+        base, as_of: the table goes from the one txid to the other; None: its rows stay what they are.
+        floor: rows up to this txid leave the table; None: none do.
+        about: what else the commit info says, of a table that goes to `as_of`.
+    """
+
+    adds: Sequence[DataFile]
+    removes: Sequence[str]
+    now: int
+    base: int | None = None
+    as_of: int | None = None
+    floor: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `TableCorrupt` where somebody else has changed rows of a state; files put together are no harm."""
+    for info in infos:
+        if FOREIGN in info:
+            msg = (
+                f"table {table}: somebody else has changed its rows (operation {info[FOREIGN]}): it is no longer what "
+                "the topology has committed; restore the table's directory from a copy, and write to tables of your own"
+            )
+            raise TableCorrupt(msg)
+
+
+def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `TableCorrupt` where txids of a timeline are missing between two of `infos`, which come oldest first.
+
+    A power failure may leave the newest entry empty, which says nothing and is made again; an empty one with others
+    after it has lost what it held.
+    """
+    lasts: dict[int, int | None] = {}
+    for info in infos:
+        timeline = info.get("timeline", 0)
+        last = lasts.get(timeline)
+        expected = info["first"] - 1 if "first" in info else info.get("last")
+        if last is not None and expected is not None and expected != last:
+            msg = (
+                f"table {table}: expected the entry after txid {last} in the log, found one after {expected}: an entry "
+                "between them is lost or damaged; restore the table's directory from a copy"
+            )
+            raise TableCorrupt(msg)
+        lasts[timeline] = info.get("last", info.get("as_of", last))
+
 
 TRIES = 10
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"

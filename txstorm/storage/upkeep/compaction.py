@@ -18,10 +18,10 @@ import pyarrow as pa
 from txstorm import faults
 from txstorm.storage.rows.schema import KEY_GROUP, TXID
 from txstorm.storage.tables.as_of import Versions
-from txstorm.storage.tables.exchange import Exchange
 from txstorm.storage.tables.identity import key_names_of
 from txstorm.storage.tables.rewrite import Rewriting, Span, counted, group_counts
 from txstorm.storage.tables.table import DeltaTableState
+from txstorm.storage.tables.table_log import Exchange
 
 WINDOW_ROWS = 1_000_000
 """Change rows in memory at once."""

@@ -17,9 +17,9 @@ from txstorm import faults
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DataFile
 from txstorm.storage.rows.schema import TXID
-from txstorm.storage.tables.exchange import Exchange
 from txstorm.storage.tables.staging import STAGED, compact_name, encoded, txid_stats, unique, write_new
 from txstorm.storage.tables.table import DeltaTableState
+from txstorm.storage.tables.table_log import Exchange
 
 LEAST_FILES = 64
 """Small files, one behind the other, from which on they are worth it."""

@@ -1,9 +1,13 @@
-"""What the checks have in common: the error that names a broken rule, and ways to see that one is broken."""
+"""What the checks have in common: the error that names a broken rule, and ways to see that one is broken.
+
+Several threads at once, for the rules about races.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,3 +52,22 @@ def checking(rule: str) -> Iterator[None]:
     except Exception as error:
         msg = f"{rule}: expected no error, got {type(error).__name__}: {error}"
         raise CheckFailed(msg) from error
+
+
+def at_once(calls: Iterable[Callable[[], None]]) -> None:
+    """Make all calls, each on a thread; raises the first error of one of them."""
+    errors: list[BaseException] = []
+
+    def guarded(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised below, on the caller's thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

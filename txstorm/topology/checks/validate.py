@@ -12,7 +12,7 @@ from txstorm.topology.checks.external import map_faults, map_warnings
 from txstorm.topology.checks.shipping import shipping_faults
 from txstorm.topology.checks.streams import subscription_faults
 from txstorm.topology.components import Inspected
-from txstorm.topology.order import cycles
+from txstorm.topology.graph import cycles
 
 MAX_PARALLELISM = 32768
 

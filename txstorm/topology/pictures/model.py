@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from txstorm.api.external import MapState
+from txstorm.api.external import MapState, Outlet
 from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.outlets import Outlet
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.topology.graph import Component, Input, Kind, Topology
 
