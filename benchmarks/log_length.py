@@ -31,8 +31,8 @@ def write_log(table: Path, entries: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from txstorm.clients.delta.entry import entry_bytes
-    from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, _info_of
+    from txstorm.clients.delta.entry import Commit, DataFile, entry_bytes
+    from txstorm.clients.delta.handle import DeltaHandle, _info_of
     from txstorm.clients.delta.log import LOG, entry_name
     from txstorm.storage.tables.identity import log_properties
 
@@ -113,7 +113,8 @@ def spark(table: Path) -> dict[str, tuple[float, float]]:
 def txstorm(table: Path) -> dict[str, tuple[float, float]]:
     """What a start, a commit, upkeep and a stop do with one table."""
     from txstorm.clients.delta.archive import archive_entries
-    from txstorm.clients.delta.handle import Commit, DeltaHandle
+    from txstorm.clients.delta.entry import Commit
+    from txstorm.clients.delta.handle import DeltaHandle
     from txstorm.storage.upkeep.sweep import sweep_table
 
     found = {"txstorm: open a table": median(lambda: DeltaHandle.open(table))}

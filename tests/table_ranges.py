@@ -9,10 +9,11 @@ from pathlib import Path
 
 from txstorm.clients.delta.handle import is_table
 from txstorm.errors import TableCorrupt
-from txstorm.results.read import keeps_no_changes, list_sinks, list_states, open_table
+from txstorm.results.read import keeps_no_changes, list_sinks, list_states
 from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, SINK, STATE, TxidRecord
-from txstorm.storage.tables.table import TableRef
+from txstorm.storage.tables.table import open_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ import txstorm
 from txstorm.cli.main import execute
 from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_state
-from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 
 PACKAGE = Path(txstorm.__file__).parent
 WORDS = "bad_jobs:words('words.txt')"

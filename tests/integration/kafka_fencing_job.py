@@ -13,8 +13,8 @@ from txstorm.errors import TxstormError
 from txstorm.sinks.kafka import KafkaSink
 from txstorm.state.commit_group import CommitGroup, Tables
 from txstorm.state.external.registry import OutsideStore
+from txstorm.storage.tables.identity import Owner
 from txstorm.storage.tables.intent import Intent, TxidRecord, encode
-from txstorm.storage.tables.table import Owner
 
 OWNER = Owner("fencing", "incarnation")
 TXIDS = (1, 2, 3)

@@ -20,10 +20,11 @@ from servers.zookeeper import is_write
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.clients.zookeeper.values import Unreachable, ZooKeeperOptions
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputError, LedgerCorrupt
+from txstorm.ledger.credentials import AUTH
 from txstorm.ledger.port import ABSENT, MAX_COMMIT, MAX_VALUE, Check, Delete, Entry, Ledger, Put, in_commits
 from txstorm.ledger.zookeeper import lease as zookeeper_lease
 from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
-from txstorm.ledger.zookeeper.open import ACL, AUTH, open_zookeeper
+from txstorm.ledger.zookeeper.open import ACL, open_zookeeper
 from txstorm.topology.settings import Settings
 
 pytestmark = pytest.mark.integration

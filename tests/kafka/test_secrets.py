@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder, run
 from txstorm.errors import TxstormError
-from txstorm.ledger.zookeeper.open import AUTH
+from txstorm.ledger.credentials import AUTH
 from txstorm.plan.explain import explain
 from txstorm.sinks import DeltaSink, KafkaSink
 from txstorm.spouts import TransactionalKafkaSpout

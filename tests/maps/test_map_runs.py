@@ -17,7 +17,7 @@ from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_state
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 
 ROWS = [[("a", 1), ("b", 1)], [("a", 2), ("c", 5)], [("b", 0), ("d", 1)], [("a", 3), ("b", 4)]]
 CHANGED = {2: [("a", 3), ("d", 7)]}

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.books.books import Books, Meta
+from txstorm.books.books import Books
+from txstorm.books.records import Meta
 from txstorm.ledger.location import parse_ledger
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import MAX_VALUE

@@ -15,8 +15,8 @@ from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import TxstormError
 from txstorm.state.commit_group import CommitGroup, Tables
 from txstorm.state.external.registry import OutsideStore
+from txstorm.storage.tables.identity import Owner
 from txstorm.storage.tables.intent import Intent, TxidRecord, encode
-from txstorm.storage.tables.table import Owner
 
 OWNER = Owner("late", "incarnation")
 VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}

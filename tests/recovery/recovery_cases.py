@@ -25,7 +25,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Ledger
 from txstorm.results.read import list_sinks, list_states, read_letters, read_sink, read_state, rows_json
 from txstorm.storage.tables.history import read_history
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.upkeep.sweep import kept_by
 
 HERE = Path(__file__).resolve().parent

@@ -28,7 +28,7 @@ from txstorm.replay.ranges import Span
 from txstorm.replay.recording import Recording
 from txstorm.results.read import read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 
 LARGE = {"large_commit_rows": 8}
 DRIVER = {"large_commit_rows": None, "large_commit_bytes": None}

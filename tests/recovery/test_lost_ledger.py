@@ -17,7 +17,7 @@ from servers.kafka_reading import committed_records
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,8 @@ from recovery_cases import HERE, KILLED, Content, check, content, eventually, fi
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.state.external.registry import OutsideStore
-from txstorm.storage.tables.intent import decode
-from txstorm.storage.tables.staging import STAGED
-from txstorm.storage.tables.table import Owner
+from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.intent import STAGED, decode
 
 pytestmark = pytest.mark.integration
 

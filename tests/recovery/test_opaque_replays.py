@@ -12,7 +12,7 @@ from watched import Diary, Shelf, watched_topology
 
 from txstorm import FailedException, run
 from txstorm.results.read import read_changes, read_sink, read_state
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 
 JOB = HERE / "shelf_job.py"
 both_kinds = pytest.mark.parametrize("kind", KINDS)

@@ -12,12 +12,12 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm
 from txstorm import faults, rewind, run
+from txstorm.books.rewind import Rewind
 from txstorm.cli.main import execute
 from txstorm.errors import DataDirectoryError, HeldError, InputError, StateError
 from txstorm.ledger.paths import REWIND
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.status import read_status
-from txstorm.recovery.rewind import Rewind
 
 TABLES = 5
 

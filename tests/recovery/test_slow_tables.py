@@ -10,7 +10,7 @@ from recovery_cases import eventually
 from watched import Diary, Endless, watched_topology
 
 from txstorm import faults, run
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 
 PENDING = 12
 

@@ -14,7 +14,8 @@ from recovery_cases import eventually, open_books
 from watched import Diary
 
 from txstorm import run
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, TxstormError
 from txstorm.ledger.lease import FileLease

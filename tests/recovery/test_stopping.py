@@ -13,9 +13,10 @@ from watched import Diary, Endless, watched_topology
 
 from txstorm import run
 from txstorm.errors import FencedError, HeldError, StoppedError
-from txstorm.results.read import open_table, read_sink
+from txstorm.results.read import read_sink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.storage.tables.table import TableRef
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.table import open_table
 
 JOB = HERE / "endless_job.py"
 

@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
-from txstorm.books.records import Dropped as Dropped
-from txstorm.books.records import Identity as Identity
-from txstorm.books.records import Meta as Meta
-from txstorm.books.records import Standing as Standing
-from txstorm.books.records import checked, txid_of
+from txstorm.books.records import Dropped, Identity, Meta, Standing, checked, txid_of
 from txstorm.books.savepoint import Savepoint
 from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
@@ -26,7 +22,7 @@ from txstorm.ledger.values import BlobValues, Values
 from txstorm.storage.tables.intent import Intent
 
 if TYPE_CHECKING:
-    from txstorm.recovery.rewind import Rewind
+    from txstorm.books.rewind import Rewind
 
 BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOINTS, names.REWIND)
 DECIDED = f"{names.REWIND}/decided"
@@ -300,7 +296,7 @@ class Books:
         found = self._read(DECIDED)
         if found is None:
             return None
-        from txstorm.recovery.rewind import Rewind  # not above: readers of a status would wait for it
+        from txstorm.books.rewind import Rewind
 
         return Rewind.from_json(found)
 

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+from txstorm.api.names import near
 from txstorm.clients.files import PRIVATE, make_directories, read_whole, write_durably
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.location import LEDGER_FILE, PLACE_FILE
@@ -136,3 +138,29 @@ def make_directory(path: Path, *, empty: bool = False) -> None:
     except OSError as error:
         msg = f"{path}: expected to make this directory, got {error.strerror}; remove what is there, or mend its mode"
         raise DataDirectoryError(msg) from error
+
+
+def topology_in(data_dir: str | Path) -> Path:
+    """`data_dir` as a path; raises `DataDirectoryError`, with near names, unless a topology has run in it."""
+    directory = local_directory(data_dir)
+    if not directory.exists():
+        beside = [one.name for one in topology_directories(directory.parent)] if directory.parent.is_dir() else []
+        msg = (
+            f"data directory {data_dir} does not exist{near(directory.name, beside)}; expected one that a run has "
+            "made, such as txstorm-data/<topology>; txstorm list shows them"
+        )
+        raise DataDirectoryError(msg)
+    if not ledger_exists(check_readable(directory)):
+        msg = (
+            f"data directory {data_dir} has no ledger; restore it from a copy, or rebuild it from the tables: "
+            f"txstorm recover {data_dir}"
+        )
+        raise DataDirectoryError(msg)
+    return directory
+
+
+def topology_directories(root: Path) -> Iterator[Path]:
+    """Yield the data directories of topologies directly below `root`, by name."""
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and (path / FORMAT_FILE).exists():
+            yield path

@@ -12,7 +12,7 @@ import pyarrow as pa
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
-from txstorm.storage.tables.staging import Staged
+from txstorm.storage.tables.intent import Staged
 
 SOURCE = "source"
 """In `TxidInput.divert`: the batch as a whole is a dead letter; nothing of it is emitted."""
@@ -96,7 +96,7 @@ class Processed:
         digests: source partition → digest of what was read.
         counts: component → tuples emitted.
         reported: errors reported without failing the batch.
-        diverted: dead letters, as `txstorm.engine.task.dead_letters.SCHEMA` has them.
+        diverted: dead letters, as `txstorm.storage.rows.schema.SCHEMA` has them.
         busy: stage level → seconds of work, summed over its tasks.
         reports, emitters: tasks that reported, and tasks of the spout that emitted.
         error: set when the txid failed; everything else is void then, but for `digests`, and `parts` when all

@@ -15,6 +15,7 @@ from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import SecretRefused, check_named, over_tls
 from txstorm.ledger.location import (
     DELTA,
+    LEDGER_FILE,
     MEMORY,
     SQLITE,
     ZOOKEEPER,
@@ -25,7 +26,6 @@ from txstorm.ledger.location import (
     recorded_settings,
     without_credentials,
 )
-from txstorm.ledger.location import LEDGER_FILE as LEDGER_FILE
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.port import Ledger
 from txstorm.ledger.sqlite import BUSY, SqliteLedger

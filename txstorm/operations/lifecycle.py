@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.books.books import Books
+from txstorm.books.data_directory import topology_in
 from txstorm.books.requests import (
     ACTIVATE,
     DEACTIVATE,
@@ -33,7 +34,6 @@ from txstorm.ledger import paths as names
 from txstorm.ledger.lease import utc_now
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Delete
-from txstorm.operations.status import topology_in
 
 LOOK = 0.05
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from txstorm.books.data_directory import topology_in
 from txstorm.errors import DataDirectoryError, InputError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import named_ledger
@@ -16,7 +17,6 @@ from txstorm.ledger.location import FORMS, LedgerSpec, default_ledger, record_le
 from txstorm.ledger.open import local_directory, moved_to, open_spec
 from txstorm.ledger.port import ABSENT, Delete, Entry, Ledger, Put, in_commits
 from txstorm.ledger.values import decode_value, encode_value
-from txstorm.operations.status import topology_in
 
 log = logging.getLogger("txstorm.ledger")
 COPYING = "copying"

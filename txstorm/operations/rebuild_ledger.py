@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from txstorm.books.books import Dropped, Identity, Meta
 from txstorm.books.data_directory import check_directory, make_directory
+from txstorm.books.records import Dropped, Identity, Meta
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger import paths as names
 from txstorm.ledger.credentials import named_ledger

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.books.books import Books
+from txstorm.books.data_directory import topology_in
 from txstorm.errors import InputError
 from txstorm.ledger.open import open_ledger
-from txstorm.operations.status import topology_in
 from txstorm.recovery.table_checks import publications, raise_reachable
+from txstorm.storage.tables.identity import Owner
 from txstorm.storage.tables.intent import Intent
-from txstorm.storage.tables.table import Owner
 
 log = logging.getLogger("txstorm.repair")
 

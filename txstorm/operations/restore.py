@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.api.names import name_fault
-from txstorm.books.books import Identity, Meta
 from txstorm.books.data_directory import make_directory, write_format
+from txstorm.books.records import Identity, Meta
 from txstorm.books.savepoint import Savepoint
 from txstorm.clients.files import sync_names
 from txstorm.errors import DataDirectoryError, InputError
@@ -24,7 +24,7 @@ from txstorm.ledger.values import encode_value
 from txstorm.operations.savepoints import find_savepoint, history_row, opened_books
 from txstorm.recovery.clone import clone_tables
 from txstorm.storage.tables.history import append_history
-from txstorm.storage.tables.table import Owner
+from txstorm.storage.tables.identity import Owner
 
 log = logging.getLogger("txstorm.savepoint")
 

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from txstorm import faults
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
+from txstorm.books.data_directory import topology_in
+from txstorm.books.records import Identity
+from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.savepoints import check_in_history, history_row
-from txstorm.operations.status import topology_in
-from txstorm.recovery.lost_ledger import table_refs
-from txstorm.recovery.rewind import Rewind, RewoundTable, carry_out, finish_rewind, plan_table
-from txstorm.recovery.table_checks import table_ref
+from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
+from txstorm.storage.tables.directory import table_refs
+from txstorm.storage.tables.identity import Owner, table_ref
 from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
-from txstorm.storage.tables.table import Owner
 
 
 def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict[str, Any]:

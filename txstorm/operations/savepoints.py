@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.names import name_fault, near
 from txstorm.books.books import Books
-from txstorm.books.data_directory import make_directory
+from txstorm.books.data_directory import make_directory, topology_in
 from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.files import write_durably
@@ -24,13 +24,11 @@ from txstorm.errors import DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import savepoint_path
 from txstorm.ledger.port import ABSENT, Check, Delete
-from txstorm.operations.status import topology_in
-from txstorm.recovery.table_checks import table_ref
 from txstorm.results.read import check_txid, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.results.views import checked_txid, read_directory_history
 from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, OUTSIDE, SINK, STATE
-from txstorm.storage.tables.table import TableRef
 
 log = logging.getLogger("txstorm.savepoint")
 NOTES = "savepoints"

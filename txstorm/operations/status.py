@@ -7,39 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txstorm.api.names import near
 from txstorm.books.books import Books
-from txstorm.books.data_directory import FORMAT_FILE, check_readable, ledger_exists
-from txstorm.errors import DataDirectoryError, InputError, TxstormError
+from txstorm.books.data_directory import FORMAT_FILE, topology_directories, topology_in
+from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import recorded_ledger
 from txstorm.ledger.open import local_directory, open_ledger
 
 if TYPE_CHECKING:
-    from txstorm.recovery.rewind import Rewind
+    from txstorm.books.rewind import Rewind
     from txstorm.storage.tables.intent import Intent
 
 ENDED = ("stopped", "failed", "killed")
 LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last_failure", "parallelism")
-
-
-def topology_in(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; raises `DataDirectoryError`, with near names, unless a topology has run in it."""
-    directory = local_directory(data_dir)
-    if not directory.exists():
-        beside = [one.name for one in _directories(directory.parent)] if directory.parent.is_dir() else []
-        msg = (
-            f"data directory {data_dir} does not exist{near(directory.name, beside)}; expected one that a run has "
-            "made, such as txstorm-data/<topology>; txstorm list shows them"
-        )
-        raise DataDirectoryError(msg)
-    if not ledger_exists(check_readable(directory)):
-        msg = (
-            f"data directory {data_dir} has no ledger; restore it from a copy, or rebuild it from the tables: "
-            f"txstorm recover {data_dir}"
-        )
-        raise DataDirectoryError(msg)
-    return directory
 
 
 def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
@@ -56,7 +36,7 @@ def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[st
         raise InputError(msg)
     own = [directory] if (directory / FORMAT_FILE).exists() else []
     wanted = None if ledger is None else named_ledger(ledger)
-    found = [*own, *_directories(directory)]
+    found = [*own, *topology_directories(directory)]
     return [_listed(one) for one in found if wanted is None or recorded_ledger(one.absolute()) == wanted]
 
 
@@ -182,12 +162,6 @@ def _listed(directory: Path) -> dict[str, Any]:
             "mode": "unreadable",
             "error": str(error),
         }
-
-
-def _directories(root: Path) -> Iterator[Path]:
-    for path in sorted(root.iterdir()):
-        if path.is_dir() and (path / FORMAT_FILE).exists():
-            yield path
 
 
 @contextmanager

@@ -8,16 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from txstorm.books.savepoint import SavedTable, Savepoint
+from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
-from txstorm.recovery.table_checks import table_ref
-from txstorm.results.read import folded, open_table
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.rows.schema import TXID, in_order
-from txstorm.storage.tables.identity import key_names_of
-from txstorm.storage.tables.intent import CHANGES, STATE
+from txstorm.storage.tables.as_of import folded
+from txstorm.storage.tables.identity import Owner, TableRef, key_names_of, table_ref
+from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.rewrite import FILE_ROWS
-from txstorm.storage.tables.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
-from txstorm.storage.tables.table import RESTORED, DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
+from txstorm.storage.tables.table import DeltaTableState, open_table
+from txstorm.storage.tables.table_log import RESTORED
 
 
 def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Owner, now: int) -> dict[str, int]:

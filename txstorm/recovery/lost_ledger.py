@@ -20,28 +20,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.clients.delta.footer_digest import check_seal
-from txstorm.clients.delta.handle import is_table
 from txstorm.clients.delta.log import paths_of
 from txstorm.errors import DataDirectoryError, TableCorrupt
-from txstorm.results.read import open_table
+from txstorm.storage.tables.directory import table_refs
 from txstorm.storage.tables.history import read_history
-from txstorm.storage.tables.identity import is_merged
+from txstorm.storage.tables.identity import TableRef, is_merged
 from txstorm.storage.tables.intent import (
     CHANGES,
     DIRECTORIES,
-    LETTERS,
     MAP,
     OUTSIDE,
-    SINK,
+    STAGED,
     STATE,
     UNKNOWN,
     Intent,
     IntentTable,
+    Staged,
     TxidRecord,
     encode_schema,
 )
-from txstorm.storage.tables.staging import STAGED, Staged, digest, txid_stats
-from txstorm.storage.tables.table import DeltaTableState, TableRef
+from txstorm.storage.tables.staging import digest, txid_stats
+from txstorm.storage.tables.table import DeltaTableState, open_table
 
 
 @dataclass(frozen=True)
@@ -125,16 +124,6 @@ def find_tables(data_dir: Path) -> Found:
     dropped = {uri: until for uri, table in known.items() if (until := table.until()) is not None}
     tables = {uri: table for uri, table in known.items() if uri not in dropped}
     return Found(owner.topology, owner.incarnation, owner.timeline, epoch, tables, groups, history, dropped)
-
-
-def table_refs(data_dir: Path) -> Iterator[TableRef]:
-    """All tables that are in a data directory, whether a ledger knows them or not."""
-    for kind in (CHANGES, SINK, STATE):
-        folder = data_dir / DIRECTORIES[kind]
-        names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
-        yield from (TableRef(kind, name) for name in names if is_table(folder / name))
-    if is_table(data_dir / DIRECTORIES[LETTERS]):
-        yield TableRef(LETTERS, "")
 
 
 def _is_merged(table: DeltaTableState) -> bool:

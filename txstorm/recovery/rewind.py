@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,97 +17,27 @@ import pyarrow.parquet as pq
 
 from txstorm import faults
 from txstorm.books.books import Books
+from txstorm.books.rewind import Rewind, RewoundTable
+from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.features import append_only_text
 from txstorm.clients.delta.footer_digest import check_seal
-from txstorm.clients.delta.handle import Commit, DataFile
-from txstorm.clients.files import check_file, checked_path
+from txstorm.clients.files import check_file
 from txstorm.errors import (
     BlockedError,
     ConflictError,
-    DataDirectoryError,
     FencedError,
-    LedgerCorrupt,
     TableCorrupt,
     TableRefused,
     TxstormError,
 )
 from txstorm.recovery.clone import written
-from txstorm.recovery.table_checks import table_ref
 from txstorm.storage.rows.schema import TXID, in_order
 from txstorm.storage.tables.as_of import version_as_of
 from txstorm.storage.tables.directory import Place, placed
-from txstorm.storage.tables.identity import Owner, TableRef, is_merged
+from txstorm.storage.tables.identity import Owner, TableRef, is_merged, table_ref
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RESTORED, TRIES, LoggedTable
-
-FORMAT, VERSION = "txstorm-rewind", 1
-
-
-@dataclass(frozen=True, slots=True)
-class RewoundTable:
-    """What a rewind does to one table.
-
-    Attributes:
-        uri: the table.
-        as_of: the txid that it is as of afterwards; of ``state/…`` maybe an earlier one than that of the rewind.
-        removes: files that leave it: those with later rows only, and those that `adds` take the place of.
-        adds: files of the version that is restored, and the rows up to the txid of a group that goes on after it.
-    """
-
-    uri: str
-    as_of: int
-    removes: tuple[str, ...]
-    adds: tuple[DataFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rewind:
-    """A decided rewind, complete enough to be carried out by whoever leads next.
-
-    Attributes:
-        topology, incarnation: whose it is.
-        timeline: the new one; `epoch`: of the coordinator that decided.
-        txid: the last transaction that stays.
-        row: its row of the history; None when no transaction stays.
-        tables: all of them, in the order in which they are restored.
-    """
-
-    topology: str
-    incarnation: str
-    timeline: int
-    epoch: int
-    txid: int
-    row: Mapping[str, Any] | None
-    tables: tuple[RewoundTable, ...]
-
-    @property
-    def owner(self) -> Owner:
-        """Whose tables they are from now on."""
-        return Owner(self.topology, self.incarnation, self.timeline)
-
-    def to_json(self) -> dict[str, Any]:
-        """The rewind as JSON values, with its format's version."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
-
-    @classmethod
-    def from_json(cls, found: Any) -> Rewind:
-        """What `to_json` made.
-
-        Raises:
-            DataDirectoryError: it was written by a newer txstorm.
-            LedgerCorrupt: it is no rewind.
-        """
-        try:
-            fields = dict(found)
-            name, version = fields.pop("format"), fields.pop("version")
-            if name == FORMAT and version > VERSION:
-                msg = f"rewind: format version {version} is newer than {VERSION}, which this txstorm reads; upgrade it"
-                raise DataDirectoryError(msg)
-            return cls(**{**fields, "tables": tuple(map(_table_from, fields["tables"]))})
-        except (KeyError, TypeError, ValueError) as cause:
-            msg = f"rewind: expected format {FORMAT!r}, got {str(found)[:80]!r}; the ledger is damaged, restore it"
-            raise LedgerCorrupt(msg) from cause
 
 
 def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
@@ -189,11 +118,6 @@ def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | No
         return DeltaTableState.open(data_dir, owner, ref).handle.app_version(ref.txid_app(owner)) is not None
     except TxstormError:
         return None
-
-
-def _table_from(found: Mapping[str, Any]) -> RewoundTable:
-    adds = tuple(DataFile(**{**one, "path": checked_path(one["path"])}) for one in found["adds"])
-    return RewoundTable(found["uri"], found["as_of"], tuple(map(checked_path, found["removes"])), adds)
 
 
 class _Files:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from txstorm import faults
 from txstorm.api.composite import AnySpout, CompositeSpout, is_opaque
 from txstorm.api.names import near
-from txstorm.books.books import Books, Dropped
+from txstorm.books.books import Books
+from txstorm.books.records import Dropped
 from txstorm.errors import DataDirectoryError, InputError, StateError
 from txstorm.recovery.table_checks import mark_dropped
 from txstorm.state.external.registry import check_declared, declared_uris

@@ -12,31 +12,11 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.clients.delta.handle import is_table
 from txstorm.errors import FencedError, TableCorrupt, TxstormError
-from txstorm.storage.tables.directory import Place, placed
-from txstorm.storage.tables.identity import Owner, TableRef
-from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, Intent, IntentTable, check_place
+from txstorm.storage.tables.directory import Place, check_there, placed
+from txstorm.storage.tables.identity import Owner, TableRef, table_ref, tables_of
+from txstorm.storage.tables.intent import OUTSIDE, Intent, IntentTable
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import LoggedTable
-
-_KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
-
-
-def table_ref(uri: str) -> TableRef:
-    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``.
-
-    States of the layout ``merge`` are called ``state/…`` there. Raises `LedgerCorrupt` for anything else: what a ledger
-    holds does not choose directories.
-    """
-    directory, _, name = uri.partition("/")
-    ref = TableRef(_KINDS.get(directory, ""), name)
-    check_place(ref.kind, ref.name, uri)
-    return ref
-
-
-def tables_of(recorded: Iterable[str]) -> list[TableRef]:
-    """All tables behind the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
-    refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
-    return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]
 
 
 def check_tables(  # noqa: D417 - the rest is in the text
@@ -148,16 +128,6 @@ def _publish(place: Place, owner: Owner, number: int, table: IntentTable, intent
     found = place.table(owner, TableRef(table.kind, table.name))
     found.check_staged(table)
     return found.publish(number, table, intent, epoch)
-
-
-def check_there(place: Place, ref: TableRef) -> None:
-    """Raise `TableCorrupt` unless there is the table `ref`, readable or not."""
-    if not place.has(ref):
-        msg = (
-            f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
-            "taken together with the ledger"
-        )
-        raise TableCorrupt(msg)
 
 
 def _check_txid(checked: LoggedTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:

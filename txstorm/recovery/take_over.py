@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.paths import meta_path
 from txstorm.ledger.port import Delete
 from txstorm.recovery.table_checks import check_raised, check_tables, mark_dropped, raise_epochs, roll_forward
-from txstorm.runtime.commit.outcome import history_rows
 from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import Place, placed
+from txstorm.storage.tables.history import history_rows
 from txstorm.storage.tables.identity import Owner
 from txstorm.storage.tables.intent import Intent
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
 
-from txstorm.books.books import Meta
 from txstorm.books.origin import Origin
+from txstorm.books.records import Meta
 from txstorm.engine.port import Engine, ErrorRow
 from txstorm.engine.task.stage import sweep_spilled
 from txstorm.errors import InputError, SpoutError

@@ -13,21 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.books.books import Identity
+from txstorm.books.data_directory import check_readable
+from txstorm.books.records import Identity
 from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
-from txstorm.engine.task.dead_letters import METADATA
 from txstorm.errors import InputError
 from txstorm.results.read import read_letters
-from txstorm.results.views import (
-    check_readable,
-    checked_txid,
-    identity_of,
-    origin_recorded,
-    read_directory_history,
-)
-from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
-from txstorm.storage.rows.schema import TXID
+from txstorm.results.views import checked_txid, identity_of, origin_recorded, read_directory_history
+from txstorm.spouts.executors import check_spout, planner
+from txstorm.spouts.port import SpoutPlanner
+from txstorm.storage.rows.schema import METADATA, TXID
 from txstorm.topology.graph import Topology
 
 

@@ -13,28 +13,28 @@ from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
 from txstorm.errors import TxstormError
-from txstorm.recovery.table_checks import table_ref
 from txstorm.replay.compare import Rows
 from txstorm.results.read import (
     keeps_no_changes,
     key_names,
     list_sinks,
     list_states,
-    open_table,
     read_changes,
     read_sink,
     read_state,
 )
 from txstorm.state.collections import state_group
-from txstorm.state.commit_group import Resources, States, Tables
+from txstorm.state.commit_group import Resources, Tables
 from txstorm.state.index.index import StateIndex
 from txstorm.state.index.ordered_index import state_index
+from txstorm.state.pending_table import States
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import PREV, TXID, stored_fields
 from txstorm.storage.tables.declared import Declaration, declarations
+from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, SINK
 from txstorm.storage.tables.merge_layout import no_changes
-from txstorm.storage.tables.table import TableRef
+from txstorm.storage.tables.table import open_table
 from txstorm.topology.graph import Topology
 
 

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from txstorm.errors import TableCorrupt
-from txstorm.recovery.table_checks import check_there, tables_of
-from txstorm.results.read import open_table
-from txstorm.storage.tables.directory import placed
-from txstorm.storage.tables.identity import Owner, check_owner
+from txstorm.storage.tables.directory import check_there, placed
+from txstorm.storage.tables.identity import Owner, check_owner, tables_of
+from txstorm.storage.tables.table import open_table
 
 
 def check_not_behind(

@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txstorm.api.names import near
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.recovery.table_checks import table_ref
-from txstorm.storage.rows.schema import OP, PREV, REMOVED, STAMP, TXID, UPDATED, in_order
+from txstorm.storage.rows.schema import OP, PREV, STAMP, TXID, in_order
 from txstorm.storage.rows.ttl import alive, moment, ttl_of
-from txstorm.storage.tables.as_of import check_right, too_old, version_as_of, why_not
+from txstorm.storage.tables.as_of import check_right, folded, too_old, version_as_of, why_not
 from txstorm.storage.tables.declared import LETTERS_REF
-from txstorm.storage.tables.identity import KEYS, VALUES, is_merged
+from txstorm.storage.tables.identity import KEYS, VALUES, TableRef, is_merged, table_ref
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
 from txstorm.storage.tables.merge_layout import no_changes
-from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.upkeep.read_guard import reads
 
 Stamps = Callable[[int], int | None]
@@ -260,15 +258,6 @@ def rows_json(table: pa.Table) -> str:
     return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
-def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
-    """The table `ref`, on the timeline of its newest commit."""
-    handle = DeltaHandle.open(data_dir / ref.uri)
-    own = handle.properties
-    timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
-    owner = Owner(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
-    return DeltaTableState(data_dir, owner, ref, handle)
-
-
 def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
     known = _names(data_dir, kind)
     if name not in known:
@@ -290,20 +279,6 @@ def _names(data_dir: Path, kind: str) -> list[str]:
 
 def _columns(handle: DeltaHandle, prop: str) -> list[str]:
     return list(json.loads(handle.properties.get(prop, "[]")))
-
-
-def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
-    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones.
-
-    `columns` are those of the answer, which is sorted by `keys`, None first.
-    """
-    ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
-    wanted = list(dict.fromkeys([*columns, TXID.name, OP.name]))
-    rows = pa.concat_tables([base.append_column(OP.name, ops).select(wanted), later.select(wanted)])
-    rows = rows.take(pc.sort_indices(rows[TXID.name])).append_column("_row", pa.array(np.arange(rows.num_rows)))
-    newest = rows.group_by(keys).aggregate([("_row", "max")])["_row_max"] if keys and rows else rows["_row"][-1:]
-    rows = rows.take(newest)
-    return in_order(rows.filter(pc.not_equal(rows[OP.name], REMOVED)), keys).select(columns).combine_chunks()
 
 
 def json_value(value: Any) -> Any:

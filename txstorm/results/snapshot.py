@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from txstorm.operations.status import topology_in
+from txstorm.books.data_directory import topology_in
 from txstorm.results.read import check_txid, has_letters, json_value, left_out
 from txstorm.results.views import DeadLettersView, SinkView, StateView, TableView, checked_txid, tables_of
 

@@ -11,16 +11,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from txstorm.books.data_directory import topology_in
 from txstorm.clients.delta.handle import DeltaHandle, first_line
 from txstorm.errors import InputError
-from txstorm.operations.status import topology_in
 from txstorm.results.read import Stamps, StateParts, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.results.views import checked_txid, stamps_in
 from txstorm.storage.rows.schema import OP, REMOVED, STAMP, TXID, UPDATED
 from txstorm.storage.rows.ttl import MICROSECOND
 from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import SINK, STATE
-from txstorm.storage.tables.table import TableRef
 
 # ruff: noqa: S608 - names are quoted, all else is numbers
 

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from txstorm.books.books import Books, Identity
-from txstorm.books.data_directory import check_readable as check_readable
+from txstorm.books.books import Books
 from txstorm.books.data_directory import ledger_exists
 from txstorm.books.origin import Origin
-from txstorm.engine.task.dead_letters import TABLE_SCHEMA
+from txstorm.books.records import Identity
 from txstorm.errors import LedgerCorrupt, MissingDependency, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.results.freshness import check_not_ahead, check_not_behind
@@ -30,7 +29,7 @@ from txstorm.results.read import (
     rows_json,
     txid_of,
 )
-from txstorm.storage.rows.schema import TXID
+from txstorm.storage.rows.schema import TABLE_SCHEMA, TXID
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.history import HISTORY, history_table, read_history, recorded_stamp
 from txstorm.storage.tables.identity import Owner

@@ -19,8 +19,9 @@ from txstorm.books.savepoint import kept_versions
 from txstorm.errors import FencedError, TxstormError
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.history import HISTORY
+from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STATE
-from txstorm.storage.tables.table import DeltaTableState, Shortening, TableRef
+from txstorm.storage.tables.table import DeltaTableState, Shortening
 from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, prune_changes, prune_history, retain_table
 from txstorm.storage.upkeep.small_files import Gathering

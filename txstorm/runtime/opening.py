@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
 from txstorm.books.origin import Origin
+from txstorm.books.records import Identity
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.engine.task.collector import Observe
-from txstorm.engine.task.dead_letters import TABLE_SCHEMA
 from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
@@ -41,8 +41,10 @@ from txstorm.runtime.failures import Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
-from txstorm.spouts.executors import SpoutPlanner, check_spout, planner
+from txstorm.spouts.executors import check_spout, planner
+from txstorm.spouts.port import SpoutPlanner
 from txstorm.state.store import StateStore
+from txstorm.storage.rows.schema import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.spark_writer import SparkWriter, let_go, spark_writer
 from txstorm.topology.graph import Topology
@@ -91,8 +93,6 @@ class Patience:
                 break
         msg = f"{cause}. It answered in earlier runs, so it was waited for; start the topology again when it is back"
         raise BlockedError(msg) from cause
-
-
 
 
 def now_micros() -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program

@@ -15,8 +15,7 @@ from txstorm.simulation.expected import Violation
 from txstorm.simulation.outside import Extents
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.storage.tables.identity import Owner, TableRef
-from txstorm.storage.tables.intent import CHANGES, STATE
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.table_log import COMMITTED, REGROUPED
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.clients.delta.entry import DataFile
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
@@ -34,8 +35,8 @@ from txstorm.simulation.outside import SimPlanner
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.storage.tables.as_of import SUPERSEDED_MILLIS, Versions
 from txstorm.storage.tables.identity import Owner, TableRef
-from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
-from txstorm.storage.tables.staging import STAGED, Staged, StagedName, compact_name
+from txstorm.storage.tables.intent import CHANGES, STAGED, STATE, Intent, IntentTable, Staged, TxidRecord
+from txstorm.storage.tables.staging import StagedName, compact_name
 from txstorm.storage.tables.table_log import Exchange
 from txstorm.storage.upkeep.sweep import kept_by, orphans
 

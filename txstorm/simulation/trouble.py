@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from txstorm.books.rewind import Rewind
 from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.coordinator import events as ev
 from txstorm.errors import DataDirectoryError
 from txstorm.ledger.paths import CURRTX, DROPPED, TABLES, savepoint_path
 from txstorm.ledger.port import ABSENT, Check
-from txstorm.recovery.rewind import Rewind, carry_out, planned
+from txstorm.recovery.rewind import carry_out, planned
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.damage import damage, refused
 from txstorm.simulation.delta.tables import SimRows, SimTable

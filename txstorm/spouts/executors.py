@@ -37,11 +37,8 @@ from txstorm.api.spout import (
 )
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
-from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter
-from txstorm.spouts.port import SpoutPlanner as SpoutPlanner
-from txstorm.spouts.port import SpoutTask as SpoutTask
-from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, partition_count
-from txstorm.spouts.user_calls import storable as storable
+from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, partition_count, storable
 from txstorm.user_code import copied, misfits
 
 log = logging.getLogger("txstorm.spout")

@@ -18,12 +18,12 @@ from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.state.index.ordered_index import PlacedIndex
 from txstorm.state.index.ordered_rows import Columns, OrderedRows, Owner, Place, Span, filled, over, placed_columns
-from txstorm.state.index.row_cache import Gone, Stored
-from txstorm.state.keyed import RowGroup, StateGroup
-from txstorm.state.unpublished import Bulk, Ended, TaskWrites, newest
+from txstorm.state.keyed import StateGroup
+from txstorm.state.unpublished import Bulk, Ended, RowGroup, TaskWrites, newest
 from txstorm.storage.rows.columns import Column, python_values, shown
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Value
 from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field
+from txstorm.storage.rows.semantics import Gone, Stored
 
 COUNT_BITS = 24
 """Of a row's number: how many rows a txid can append to one collection; above them is the txid."""

@@ -5,13 +5,10 @@ It is one module: handles, members and groups share the rows that are not publis
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from threading import RLock
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -21,184 +18,12 @@ from txstorm.state.collections import CollectionGroup, TaskCollection
 from txstorm.state.external.maps import MapGroup, TaskMap
 from txstorm.state.keyed import StateGroup, TaskState
 from txstorm.state.parallel import together
-from txstorm.state.pending_table import Parts, staged_like
+from txstorm.state.pending_table import Member, States
 from txstorm.state.sinks import SinkGroup, TaskSink
-from txstorm.storage.tables.intent import CHANGES, IntentTable, TxidRecord, encode_schema
-from txstorm.storage.tables.staging import Staged, StagedName, stage
-from txstorm.storage.tables.table import TableRef
+from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
+from txstorm.storage.tables.staging import StagedName
 
 G = TypeVar("G")
-States = StateGroup | CollectionGroup
-
-
-class Lasts:
-    """The last txids of one table, of what is published and of what is staged over it; for one thread at a time."""
-
-    def __init__(self, published: int) -> None:
-        self._txids = [published]
-
-    def before(self, txid: int) -> int:
-        """The last txid of the table below `txid`; raises `StateError` when `txid` is already published."""
-        below = bisect_left(self._txids, txid)
-        if not below:
-            msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state anew"
-            raise StateError(msg)
-        return self._txids[below - 1]
-
-    def staged(self, txid: int) -> None:
-        """A group that ends with `txid` was staged."""
-        if self._txids[-1] < txid:
-            self._txids.append(txid)
-
-    def dropped(self, txid: int) -> None:
-        """What was staged with `txid` or later is forgotten; what is published stays."""
-        self._txids = [self._txids[0], *(one for one in self._txids[1:] if one < txid)]
-
-    def published(self, txid: int) -> None:
-        """The group that ends with `txid` is in the table."""
-        self._txids = [txid, *(one for one in self._txids if one > txid)]
-
-
-class Rows(Protocol):
-    """What states and sinks have in common here: their unpublished rows."""
-
-    def end_txid(self, txid: int) -> None:
-        """Take over the rows of `txid`."""
-
-    def drop_from(self, txid: int) -> None:
-        """Forget `txid` and later ones."""
-
-    def apply(self, last: int) -> None:
-        """The txids up to `last` are published."""
-
-
-class Member:
-    """One table or map that groups write to: its rows in memory, and what is staged of them.
-
-    A group may be staged and published by one thread while another one makes, or drops, a later one.
-
-    Attributes:
-        component: who declares it.
-        path: its directory; `ref`: what it is.
-        rows: what is not published yet.
-        applied: the last txid whose rows have entered the index, or were not there.
-
-    Args:
-        last: the last published txid.
-        is_due: whether a group that ends with a stamp touches the table even without rows.
-    """
-
-    def __init__(
-        self,
-        component: str,
-        path: Path,
-        ref: TableRef,
-        rows: States | SinkGroup | MapGroup,
-        last: int,
-        is_due: Callable[[int], bool] = lambda stamp: False,
-    ) -> None:
-        self.component = component
-        self.path = path
-        self.ref = ref
-        self.rows: Rows = rows
-        self.applied = last
-        self._group = rows
-        self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
-        self._lasts = Lasts(last)
-        self._is_due = is_due
-        self._staged: dict[str, int] = {}
-        self._rows: dict[int, pa.Table] = {}  # that are staged, of the groups that end with a txid
-        self._expected: dict[int, StagedName] = {}
-        self._parts: dict[int, Parts] = {}
-        self._lock = RLock()
-
-    def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
-        """What writes the rows of `txids`, which follow each other, to a staged file; None when there is no need."""
-        first, last = txids[0], txids[-1]
-        with self._lock:
-            parts = self._parts.get(last.txid)
-        if parts is not None and parts.files:  # a large commit is a group of its own
-            return self._staged_elsewhere(parts, first.txid, last.txid)
-        rows: pa.Table | None = self._take(first.txid, last.txid)
-        if rows is None or not rows.num_rows:
-            if not self._is_due(last.stamp):
-                return None
-            assert isinstance(self._group, StateGroup)
-            rows = self._group.schema.empty_table()
-        with self._lock:
-            previous = self._lasts.before(first.txid)
-        return partial(self._stage, rows, previous, last, epoch)
-
-    def _stage(self, rows: pa.Table, previous: int, last: TxidRecord, epoch: int) -> IntentTable:
-        staged = stage(self.path, rows, StagedName(epoch, last.txid, last.attempt_id, self.component, "all"))
-        if self.ref.kind == CHANGES:
-            with self._lock:
-                self._rows[last.txid] = rows
-        return self._intent(rows.schema, previous, last.txid, [staged])
-
-    def _staged_elsewhere(self, parts: Parts, first: int, last: int) -> Callable[[], IntentTable]:
-        assert isinstance(self._group, StateGroup | SinkGroup)
-        schema = self._group.schema
-        with self._lock:
-            previous = self._lasts.before(first)
-        return lambda: self._intent(schema, previous, last, parts.files)
-
-    def _intent(self, schema: pa.Schema, previous: int, txid: int, files: Sequence[Staged]) -> IntentTable:
-        with self._lock:
-            self._lasts.staged(txid)
-            self._staged.update((one.path, txid) for one in files)
-        ref, (staged, *more) = self.ref, files
-        return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged, tuple(more))
-
-    def expect(self, name: StagedName) -> None:
-        """Tasks of a job are about to stage the rows of a txid, under names that begin like `name`."""
-        with self._lock:
-            self._expected[name.txid] = name
-
-    def take_over(self, txid: int, files: Sequence[Staged]) -> None:
-        """These are the rows of `txid`, durable already; called before it ends, and once it cannot be taken away.
-
-        Raises:
-            TableCorrupt: a file is not here, or not as its task has written it.
-        """
-        parts = Parts(self.path, tuple(files))
-        parts.check()
-        with self._lock:
-            self._parts[txid] = parts
-
-    def unpublished(self) -> set[str]:
-        """The staged files that this run may still decide on."""
-        with self._lock:
-            return set(self._staged).union(*(staged_like(self.path, name) for name in self._expected.values()))
-
-    def drop_from(self, txid: int) -> None:
-        """Forget `txid` and later ones."""
-        self.rows.drop_from(txid)
-        with self._lock:
-            self._lasts.dropped(txid)
-            self._staged = {path: last for path, last in self._staged.items() if last < txid}
-            self._rows = {last: rows for last, rows in self._rows.items() if last < txid}
-            self._expected = {one: name for one, name in self._expected.items() if one < txid}
-            self._parts = {one: parts for one, parts in self._parts.items() if one < txid}
-
-    def published(self, txid: int) -> pa.Table | None:
-        """The group that ends with `txid` is in the table; returns its change rows where they are in memory."""
-        with self._lock:
-            self._lasts.published(txid)
-            self._staged = {path: last for path, last in self._staged.items() if last > txid}
-            rows = self._rows.get(txid)
-            self._rows = {last: one for last, one in self._rows.items() if last > txid}
-        return rows
-
-    def apply(self, txid: int) -> None:
-        """The txids up to `txid` are published: their rows enter the index."""
-        self.rows.apply(txid)
-        with self._lock:
-            parts = self._parts.pop(txid, None)
-            self._expected = {one: name for one, name in self._expected.items() if one > txid}
-        if parts is not None and isinstance(self._group, StateGroup):
-            self._group.enter(parts.rows(), txid)
-        self.applied = max(self.applied, txid)
 
 
 @dataclass(frozen=True)

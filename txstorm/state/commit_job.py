@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
-from txstorm.state.index.row_cache import Stored
 from txstorm.state.keyed import StateGroup
 from txstorm.storage.rows.columns import shown
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
+from txstorm.storage.rows.semantics import Stored
 
 _THERE = "_there"
 

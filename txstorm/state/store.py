@@ -17,28 +17,24 @@ from txstorm.api.external import MapState, Outlet
 from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
-from txstorm.recovery.table_checks import check_tables as check_tables
-from txstorm.recovery.table_checks import raise_epochs as raise_epochs
-from txstorm.recovery.table_checks import roll_forward as roll_forward
-from txstorm.recovery.table_checks import table_ref
 from txstorm.state.collections import state_group
-from txstorm.state.commit_group import CommitGroup as CommitGroup
-from txstorm.state.commit_group import Member, States, Tables
+from txstorm.state.commit_group import CommitGroup, Tables
 from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.registry import OutsideStore
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
 from txstorm.state.parallel import together
+from txstorm.state.pending_table import Member, States
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.declared import Declaration, declarations, letters_declaration
 from txstorm.storage.tables.history import HISTORY, describe_history
-from txstorm.storage.tables.identity import DEFAULT_SECONDS, log_properties
+from txstorm.storage.tables.identity import DEFAULT_SECONDS, Owner, TableRef, log_properties, table_ref
 from txstorm.storage.tables.identity import recorded as recorded_properties
 from txstorm.storage.tables.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.storage.tables.merge_layout import Expiring
 from txstorm.storage.tables.spark_writer import SparkWriter
-from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.compaction import Compaction, Growth, Recent
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.retention import Steps

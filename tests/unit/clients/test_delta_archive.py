@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from txstorm.clients.delta import archive
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta.entry import Commit, DataFile
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import ARCHIVE, LOG
 from txstorm.errors import TableCorrupt
 

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, is_table, stored_schema
+from txstorm.clients.delta.entry import Commit, DataFile
+from txstorm.clients.delta.handle import DeltaHandle, is_table, stored_schema
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 SCHEMA = pa.schema([("k", pa.string()), ("_txid", pa.int64())])

@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from txstorm.clients.delta.archive import archive_entries
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta.entry import Commit, DataFile
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import ConflictError, TableCorrupt
 
 SCHEMA = pa.schema([("k", pa.string()), ("_txid", pa.int64())])

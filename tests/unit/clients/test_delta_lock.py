@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from txstorm.clients.delta import handle as delta
-from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.entry import Commit
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.writer_lock import LOCK, is_held, is_shared, locked, one_thread, share, wait_for
 from txstorm.errors import BlockedError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from txstorm.clients.delta.entry import make_durable
-from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.entry import Commit, make_durable
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.writer_lock import share
 from txstorm.clients.files import make_directories, rewrite, sync_file, sync_names, write_durably
 from txstorm.errors import TableCorrupt

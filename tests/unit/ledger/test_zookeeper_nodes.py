@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from txstorm.clients.zookeeper.values import Change, Create, Node, Remove, Verify, ZooKeeperOptions
 from txstorm.errors import ConflictError, InputError, MissingDependency
+from txstorm.ledger.credentials import AUTH
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Put
 from txstorm.ledger.zookeeper.location import zookeeper_spec
 from txstorm.ledger.zookeeper.nodes import (
@@ -28,7 +29,7 @@ from txstorm.ledger.zookeeper.nodes import (
     node_name,
     node_path,
 )
-from txstorm.ledger.zookeeper.open import AUTH, KEY_PASSWORD, zookeeper_options
+from txstorm.ledger.zookeeper.open import KEY_PASSWORD, zookeeper_options
 from txstorm.topology.settings import Settings
 
 names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1)

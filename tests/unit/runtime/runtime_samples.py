@@ -7,7 +7,7 @@ from typing import Any
 
 from txstorm.api.spout import NOT_READY
 from txstorm.engine.port import Pack, Processed
-from txstorm.spouts.executors import SpoutPlanner
+from txstorm.spouts.port import SpoutPlanner
 
 
 class Clock:

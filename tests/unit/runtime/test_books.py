@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from txstorm.books.books import Books, Identity, Meta
-from txstorm.books.records import with_digests
+from txstorm.books.books import Books
+from txstorm.books.records import Identity, Meta, with_digests
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.ledger.memory import MemoryLedger

@@ -5,17 +5,10 @@ import pytest
 
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.books.books import Books
+from txstorm.books.data_directory import check_readable
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, MissingDependency, StateError
 from txstorm.results import views as reading
-from txstorm.results.views import (
-    SinkView,
-    StateView,
-    check_readable,
-    committed_txid,
-    identity_of,
-    read_directory_history,
-    tables_of,
-)
+from txstorm.results.views import SinkView, StateView, committed_txid, identity_of, read_directory_history, tables_of
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.tables.history import append_history
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.books.rewind import Rewind, RewoundTable
+from txstorm.clients.delta.entry import Commit, DataFile
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import LedgerCorrupt, TableCorrupt
-from txstorm.recovery.rewind import Rewind, RewoundTable
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord, encode_schema
 from txstorm.storage.tables.staging import StagedName, check_digest, stage
 

@@ -17,7 +17,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.operations.repair import abandon
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.storage.tables.staging import STAGED
+from txstorm.storage.tables.intent import STAGED
 
 
 def ends(target, data_dir, **options):

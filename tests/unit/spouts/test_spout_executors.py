@@ -20,7 +20,8 @@ from txstorm.api.spout import (
     TransactionalSpout,
 )
 from txstorm.errors import FailedException, MetadataError, SpoutError
-from txstorm.spouts.executors import check_spout, planner, spout_task, storable
+from txstorm.spouts.executors import check_spout, planner, spout_task
+from txstorm.spouts.user_calls import storable
 
 
 class Numbers:

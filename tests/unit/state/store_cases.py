@@ -16,8 +16,8 @@ from txstorm.api.state import KeyedState, SinkTable
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.state.commit_group import CommitGroup
 from txstorm.state.store import StateStore
+from txstorm.storage.tables.identity import Owner
 from txstorm.storage.tables.intent import Intent, TxidRecord
-from txstorm.storage.tables.table import Owner
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
 TOTALS = KeyedState("totals", key={}, value={"n": int, "mean": float})

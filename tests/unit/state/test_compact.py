@@ -16,10 +16,12 @@ from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_stor
 from upkeep_cases import LAST, counts, expected, keep_up, small
 
 from txstorm import faults
-from txstorm.clients.delta.handle import DataFile, DeltaHandle
+from txstorm.clients.delta.entry import DataFile
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.results.read import read_state
-from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import Exchange
 
 

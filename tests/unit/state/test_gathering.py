@@ -10,8 +10,8 @@ from upkeep_cases import LAST, counts, expected, keep_up, plain, small
 from txstorm import faults
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
-from txstorm.recovery.table_checks import table_ref
 from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.storage.tables.identity import table_ref
 
 
 @pytest.fixture(autouse=True)

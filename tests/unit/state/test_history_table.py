@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from txstorm import faults
-from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.entry import Commit
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
 from txstorm.storage.tables.table import CHECKPOINT_EVERY, CHECKPOINT_MOST

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
-from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord, decode, encode, encode_schema
-from txstorm.storage.tables.staging import Staged
+from txstorm.storage.tables.intent import Intent, IntentTable, Staged, TxidRecord, decode, encode, encode_schema
 
 SCHEMA = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", tz="UTC")), ("_txid", pa.int64())])
 STAGED = Staged("_txstorm/staged/1-4-9-c-all-aa.parquet", 100, "ab", 3, '{"numRecords": 3}', 3, 4)

@@ -29,7 +29,7 @@ from txstorm.recovery.table_checks import raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_state
 from txstorm.results.spark_views import views
 from txstorm.state.index.index import Bounds
-from txstorm.storage.tables.table import Owner, TableRef
+from txstorm.storage.tables.identity import Owner, TableRef
 
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
 

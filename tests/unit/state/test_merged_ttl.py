@@ -15,7 +15,7 @@ from txstorm.recovery.lost_ledger import find_tables, unfinished_group
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_sink
 from txstorm.results.spark_views import views
-from txstorm.storage.tables.table import TableRef
+from txstorm.storage.tables.identity import TableRef
 
 TTL = 10 * SECOND
 LIVE = KeyedState("live", {"user": str}, {"n": int}, timedelta(seconds=10), "merge")

@@ -12,7 +12,8 @@ from txstorm.results.read import read_state
 from txstorm.storage.tables import identity as properties
 from txstorm.storage.tables.declared import Declaration
 from txstorm.storage.tables.history import append_history
-from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 
 RETENTION, CLEANUP = "delta.logRetentionDuration", "delta.enableExpiredLogCleanup"
 TABLES = ["changes/counts", "state/counts", "changes/totals", "state/totals", "sinks/out"]

@@ -5,12 +5,14 @@ import shutil
 import pytest
 from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 
-from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.entry import Commit
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, FencedError, TableCorrupt
-from txstorm.recovery.table_checks import check_raised, check_tables, raise_epochs, roll_forward, table_ref
+from txstorm.recovery.table_checks import check_raised, check_tables, raise_epochs, roll_forward
 from txstorm.results.read import read_sink, read_state
+from txstorm.storage.tables.identity import Owner, table_ref
 from txstorm.storage.tables.intent import decode, encode
-from txstorm.storage.tables.table import DeltaTableState, Owner
+from txstorm.storage.tables.table import DeltaTableState
 
 OWNER = Owner(TOPOLOGY, INCARNATION)
 AT_ONE = {"changes/counts": 1, "changes/totals": 1, "sinks/out": 1}

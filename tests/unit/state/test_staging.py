@@ -10,7 +10,8 @@ import pytest
 from txstorm import faults
 from txstorm.errors import TableCorrupt
 from txstorm.storage.tables import staging
-from txstorm.storage.tables.staging import Staged, StagedName, check_digest, data_file, epoch_of, stage
+from txstorm.storage.tables.intent import Staged
+from txstorm.storage.tables.staging import StagedName, check_digest, data_file, epoch_of, stage
 
 ROWS = pa.table({"k": ["a", "b", "c"], "_txid": [5, 7, 6]})
 NAME = StagedName(3, 7, 12345, "my-count", "all")

@@ -10,10 +10,12 @@ import pytest
 from store_cases import COUNTS, INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 
 from txstorm import faults
-from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.entry import Commit
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.storage.tables import table
-from txstorm.storage.tables.table import DeltaTableState, Owner, TableRef
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 
 OWNER = Owner(TOPOLOGY, INCARNATION)
 REF = TableRef("changes", "counts")

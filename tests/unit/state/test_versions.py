@@ -11,11 +11,12 @@ from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from upkeep_cases import plain
 
 from txstorm import faults
+from txstorm.books.rewind import Rewind
 from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import TableCorrupt
 from txstorm.recovery.clone import saved_rows
-from txstorm.recovery.rewind import Rewind, plan_table, restore_table
+from txstorm.recovery.rewind import plan_table, restore_table
 from txstorm.results import read
 from txstorm.results.read import read_state, state_parts
 from txstorm.storage.tables import as_of as versions

@@ -39,9 +39,10 @@ def state(
 
     Example: txstorm state txstorm-data/word-count counts --txid 7
     """
+    from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import grid, print_json_text, stderr, stdout
     from txstorm.results.read import rows_json, txid_of
-    from txstorm.results.views import StateView, check_readable
+    from txstorm.results.views import StateView
 
     rows = StateView(check_readable(at_ledger(data_dir, ledger)), name, txid).to_arrow()
     if json:
@@ -67,8 +68,8 @@ def history(
 
     Example: txstorm history txstorm-data/word-count --limit 100
     """
+    from txstorm.books.data_directory import topology_in
     from txstorm.cli.output import print_json, stderr, stdout
-    from txstorm.operations.status import topology_in
     from txstorm.results.views import committed_txid, identity_of, read_directory_history
 
     directory = topology_in(at_ledger(data_dir, ledger))
@@ -94,8 +95,9 @@ def dead_letters(
 
     Example: txstorm dead-letters txstorm-data/word-count --json
     """
+    from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import grid, print_json, stderr, stdout
-    from txstorm.results.views import DeadLettersView, check_readable
+    from txstorm.results.views import DeadLettersView
 
     rows = DeadLettersView(check_readable(at_ledger(data_dir, ledger))).to_pylist()
     if json:
@@ -217,9 +219,10 @@ def changes(
 
     Example: txstorm changes txstorm-data/word-count counts 5 7
     """
+    from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import print_json
     from txstorm.results.read import json_value
-    from txstorm.results.views import StateView, check_readable
+    from txstorm.results.views import StateView
 
     rows = StateView(check_readable(at_ledger(data_dir, ledger)), name).changes(from_txid, to_txid)
     if json:

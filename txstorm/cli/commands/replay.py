@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from txstorm.books.data_directory import check_readable
 from txstorm.books.origin import Origin
 from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.options import Json, Ledger
@@ -25,7 +26,7 @@ from txstorm.cli.tracebacks import without_internals
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
 from txstorm.replay.compare import RowDifference, TableVerdict, Verdict
-from txstorm.results.views import check_readable, origin_recorded
+from txstorm.results.views import origin_recorded
 from txstorm.storage.rows.schema import OP, PREV, REMOVED
 from txstorm.topology.graph import Topology
 

@@ -28,6 +28,9 @@ from txstorm.clients.delta.archive import archived_entries
 from txstorm.clients.delta.data_files import BATCH_ROWS, Bound, Selected, Wanted
 from txstorm.clients.delta.entry import (
     PLAIN,
+    Commit,
+    DataFile,
+    LogEntry,
     NoLinksError,
     entry_bytes,
     has_inode,
@@ -37,9 +40,6 @@ from txstorm.clients.delta.entry import (
     put_files,
     table_action,
 )
-from txstorm.clients.delta.entry import Commit as Commit
-from txstorm.clients.delta.entry import DataFile as DataFile
-from txstorm.clients.delta.entry import LogEntry as LogEntry
 from txstorm.clients.delta.features import Features, append_only_text, unsupported_text
 from txstorm.clients.delta.log import (
     ARCHIVE,

@@ -23,7 +23,8 @@ from txstorm.state.commit_job import GivenRows
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.tables.declared import Declaration
-from txstorm.storage.tables.staging import Staged, StagedName, stage
+from txstorm.storage.tables.intent import Staged
+from txstorm.storage.tables.staging import StagedName, stage
 
 
 def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:

@@ -24,26 +24,7 @@ from txstorm.engine.task.bolt_run import Arrival, BoltRun
 from txstorm.engine.task.collector import OutputCollector
 from txstorm.engine.task.error_rows import RAISED, At, error_row, kind_of
 from txstorm.errors import EmitError
-
-TUPLE, METADATA, RECORD = "tuple", "metadata", "record"
-SCHEMA = pa.schema(
-    [
-        ("component", pa.string()),
-        ("task", pa.int64()),
-        ("source", pa.string()),
-        ("source_task", pa.int64()),
-        ("stream", pa.string()),
-        ("what", pa.string()),
-        ("record", pa.string()),
-        ("kind", pa.string()),
-        ("type", pa.string()),
-        ("message", pa.string()),
-        ("frame", pa.string()),
-    ]
-)
-"""Who could not handle what, and the error; see docs/formats.md."""
-
-TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])
+from txstorm.storage.rows.schema import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, TUPLE
 
 
 class Letters:

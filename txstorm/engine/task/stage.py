@@ -31,7 +31,8 @@ from txstorm.engine.task.routing import Router, routes
 from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 from txstorm.spouts.documents import metadata_of, parts_without
-from txstorm.spouts.executors import SpoutTask, spout_task
+from txstorm.spouts.executors import spout_task
+from txstorm.spouts.port import SpoutTask
 
 log = logging.getLogger("txstorm.task")
 _NEVER = 1 << 62

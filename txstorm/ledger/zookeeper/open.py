@@ -11,7 +11,7 @@ from contextlib import closing
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.clients.zookeeper.values import ZooKeeperOptions
 from txstorm.errors import InputError
-from txstorm.ledger.credentials import AUTH as AUTH
+from txstorm.ledger.credentials import AUTH
 from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
 from txstorm.ledger.zookeeper.location import checked_chroot, checked_hosts
 from txstorm.topology.settings import Settings

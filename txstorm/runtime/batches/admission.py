@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from txstorm.spouts.executors import SpoutPlanner
+from txstorm.spouts.port import SpoutPlanner
 
 
 @dataclass

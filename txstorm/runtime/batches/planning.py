@@ -10,14 +10,15 @@ from typing import Any
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.spout import NOT_READY
-from txstorm.books.books import Books, Meta
-from txstorm.books.records import with_digests
+from txstorm.books.books import Books
+from txstorm.books.records import Meta, with_digests
 from txstorm.engine.port import Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
-from txstorm.spouts.executors import SpoutPlanner, planner
+from txstorm.spouts.executors import planner
+from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
 # What the framework digests itself is divided by tasks; with another number of tasks there is nothing to compare.

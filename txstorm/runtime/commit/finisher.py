@@ -14,14 +14,15 @@ import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.books.books import Books, Identity
+from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.gc_pause import seldom_collected
 from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
-from txstorm.engine.task.dead_letters import TUPLE, Letters, letters_table
+from txstorm.engine.task.dead_letters import Letters, letters_table
 from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import TxstormError
 from txstorm.runtime.commit.job import LargeCommits
@@ -33,6 +34,7 @@ from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import Resources
 from txstorm.state.store import StateStore
+from txstorm.storage.rows.schema import TUPLE
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 

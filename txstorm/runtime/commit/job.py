@@ -27,7 +27,8 @@ from txstorm.errors import EngineError, StateError
 from txstorm.runtime.commit.outcome import Ready
 from txstorm.runtime.commit.turn import Turn
 from txstorm.state.commit_job import given_rows, input_keys, write_given
-from txstorm.storage.tables.staging import Staged, StagedName
+from txstorm.storage.tables.intent import Staged
+from txstorm.storage.tables.staging import StagedName
 
 log = logging.getLogger("txstorm.commit")
 

@@ -11,7 +11,6 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.monitor.progress import TransactionProgress
-from txstorm.storage.tables.intent import Intent
 
 
 @dataclass(frozen=True)
@@ -101,25 +100,3 @@ def _progress(
         failures=failures,
         cause=cause,
     )
-
-
-def history_rows(
-    intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
-) -> list[dict[str, Any]]:
-    """The history of a decided group, one row per txid. After a roll-forward the number of tuples is not known."""
-    first, last = intent.first, intent.last
-    return [
-        {
-            "txid": one.txid,
-            "attempt": one.attempt_id,
-            "stamp": one.stamp,
-            "first": first,
-            "last": last,
-            "digest": one.digest,
-            "extents": one.extents,
-            "tuples": None if tuples is None else tuples[one.txid],
-            "versions": dict(versions),
-            "timeline": intent.timeline,
-        }
-        for one in intent.txids
-    ]

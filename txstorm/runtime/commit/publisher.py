@@ -10,7 +10,7 @@ from txstorm.books.books import Books
 from txstorm.errors import BlockedError, ConflictError, FencedError, TableCorrupt
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
-from txstorm.runtime.commit.outcome import history_rows
+from txstorm.storage.tables.history import history_rows
 from txstorm.storage.tables.intent import Intent
 
 Housekeeping = Callable[[int], list[Op]]

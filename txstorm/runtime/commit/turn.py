@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.runtime.commit.outcome import Outcome
-from txstorm.state.store import CommitGroup
+from txstorm.state.commit_group import CommitGroup
 
 
 class Abandoned(BaseException):

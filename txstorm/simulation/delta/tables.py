@@ -12,8 +12,7 @@ from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import THEIRS
 from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
 from txstorm.storage.tables.identity import Owner, TableRef
-from txstorm.storage.tables.intent import IntentTable
-from txstorm.storage.tables.staging import Staged
+from txstorm.storage.tables.intent import IntentTable, Staged
 from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, LoggedTable, identity_info
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import Generic, TypeVar
 
 from txstorm.api.external import Mark
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
+from txstorm.storage.tables.identity import Owner
 from txstorm.storage.tables.intent import UNKNOWN, Intent, IntentTable
-from txstorm.storage.tables.table import TRIES, Owner
+from txstorm.storage.tables.table_log import TRIES
 
 R = TypeVar("R")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.api.external import MapState, Outlet
 from txstorm.errors import StateError
-from txstorm.state.commit_group import Member
 from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.targets import StoredMap, StoredOutlet
+from txstorm.state.pending_table import Member
 from txstorm.state.sinks import SinkGroup
+from txstorm.storage.tables.identity import Owner, TableRef
 from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTable
-from txstorm.storage.tables.table import Owner, TableRef
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
 
 Patient = Callable[[Callable[[], None]], None]

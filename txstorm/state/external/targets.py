@@ -21,9 +21,9 @@ from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.mark_rules import Marked, reached
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import sink_schema
-from txstorm.storage.tables.intent import MAP, OUTLET, Intent, IntentTable
-from txstorm.storage.tables.staging import STAGED, checked_bytes
-from txstorm.storage.tables.table import Owner, TableRef
+from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.intent import MAP, OUTLET, STAGED, Intent, IntentTable
+from txstorm.storage.tables.staging import checked_bytes
 
 
 class External(ABC):

@@ -24,10 +24,10 @@ from txstorm.api.state import KeyedState
 from txstorm.clients.rocksdb import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
 from txstorm.state.index.ordered_rows import Columns, Owner, Place, Span
-from txstorm.state.index.row_cache import Gone, Stored
 from txstorm.state.index.row_codec import FORMAT, RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED, UPDATED, changes_schema
+from txstorm.storage.rows.semantics import Gone, Stored
 
 log = logging.getLogger("txstorm.index")
 

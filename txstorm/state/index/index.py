@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Event, Lock, RLock
@@ -19,12 +19,10 @@ from txstorm.api.state import KeyedState
 from txstorm.errors import BlockedError, StoppedError, TxstormError
 from txstorm.state.index.packed_cache import PackedCache
 from txstorm.state.index.row_cache import Cache, RowCache, WholeCache
-from txstorm.state.index.row_cache import Gone as Gone
-from txstorm.state.index.row_cache import Stored as Stored
 from txstorm.state.index.row_codec import RowCodec
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, in_order
-from txstorm.storage.rows.ttl import newest_stamp
+from txstorm.storage.rows.semantics import Gone, Stored
 
 log = logging.getLogger("txstorm.index")
 
@@ -390,3 +388,9 @@ def _present(row: Stored | Gone | None) -> Stored | None:
 def _last(table: pa.Table) -> int:
     txids = table[TXID.name]
     return int(txids.to_numpy().max()) if len(txids) else 0
+
+
+def newest_stamp(rows: Iterable[Stored | Gone]) -> datetime:
+    """The highest stamp of some rows, at least one of which has a value."""
+    newest: datetime = max(value[-1] for value, _, _ in rows if value is not None)
+    return newest

@@ -8,8 +8,9 @@ from typing import Any, Protocol, cast
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.index.index import DiskRows, KeyIndex, StateIndex
 from txstorm.state.index.ordered_rows import Columns, OrderedRows, Owner, Place, Span, filled, over
-from txstorm.state.index.row_cache import Cache, Gone, Stored, WholeCache
+from txstorm.state.index.row_cache import Cache, WholeCache
 from txstorm.storage.rows.forms import Key, Value
+from txstorm.storage.rows.semantics import Gone, Stored
 
 
 class PlacedRows(DiskRows, Protocol):

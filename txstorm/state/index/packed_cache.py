@@ -22,10 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.state.index.key_codec import PackedKeys, ranges
-from txstorm.state.index.row_cache import RowCache, Stored
+from txstorm.state.index.row_cache import RowCache
 from txstorm.state.index.row_codec import RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED
+from txstorm.storage.rows.semantics import Stored
 
 T = TypeVar("T", bound=np.generic)
 Places = npt.NDArray[np.int64]

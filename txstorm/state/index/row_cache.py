@@ -13,12 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
-from txstorm.storage.rows.forms import Key, Value
-
-Stored = tuple[Value, int, Value | None]
-"""The fields of a `semantics.Row` in a plain tuple: the garbage collector soon stops looking at those."""
-Gone = tuple[None, int, Value | None]
-"""As `Stored`, for a key that the txid has removed."""
+from txstorm.storage.rows.forms import Key
+from txstorm.storage.rows.semantics import Stored
 
 _ENTRY_BYTES = 104
 """Of an entry of a dictionary, with its share of free places."""

@@ -29,10 +29,10 @@ from txstorm.state.index.key_codec import (
     places_of,
 )
 from txstorm.state.index.ordered_rows import Columns, Owner, Place, Span
-from txstorm.state.index.row_cache import Stored
 from txstorm.storage.rows.columns import python_values
 from txstorm.storage.rows.forms import KeyForm, Value, ValueForm
 from txstorm.storage.rows.schema import PLACE
+from txstorm.storage.rows.semantics import Stored
 
 FORMAT = 1
 _FEW = 50

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from txstorm.errors import StateError
+from txstorm.storage.rows.forms import Value
 
 V = TypeVar("V")
 
@@ -70,3 +71,11 @@ def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]
     if row is not None and is_applied(row, txid):
         return row
     return Row(change(None if row is None else row.value), txid, None)
+
+
+Stored = tuple[Value, int, Value | None]
+"""The fields of a `semantics.Row` in a plain tuple: the garbage collector soon stops looking at those."""
+
+
+Gone = tuple[None, int, Value | None]
+"""As `Stored`, for a key that the txid has removed."""

@@ -6,7 +6,7 @@ what is gone once is gone for all later ones, whether its row is still somewhere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
-from txstorm.state.index.row_cache import Gone, Stored
 from txstorm.storage.rows.schema import STAMP
 
 TTL = "txstorm.ttl"
@@ -50,12 +49,6 @@ def ttl_property(state: KeyedState) -> dict[str, str]:
 def ttl_of(properties: Mapping[str, str]) -> timedelta | None:
     """The time to live that a table has among its properties."""
     return timedelta(microseconds=int(properties[TTL])) if TTL in properties else None
-
-
-def newest_stamp(rows: Iterable[Stored | Gone]) -> datetime:
-    """The highest stamp of some rows, at least one of which has a value."""
-    newest: datetime = max(value[-1] for value, _, _ in rows if value is not None)
-    return newest
 
 
 def alive(rows: pa.Table, ttl: timedelta | None, now: datetime | None) -> pa.Table:

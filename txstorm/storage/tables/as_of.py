@@ -14,8 +14,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from txstorm.clients.delta.entry import LogEntry
 from txstorm.errors import StateError, TableCorrupt
+from txstorm.storage.rows.schema import OP, REMOVED, TXID, UPDATED, in_order
 from txstorm.storage.tables.identity import is_merged
 from txstorm.storage.tables.intent import LETTERS
 from txstorm.storage.tables.merge_layout import check_group_end
@@ -217,3 +222,17 @@ class Versions:
     def removed(self) -> None:
         """The files that `due` has named are removed."""
         self._thinned = self._old.popleft().version
+
+
+def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
+    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones.
+
+    `columns` are those of the answer, which is sorted by `keys`, None first.
+    """
+    ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
+    wanted = list(dict.fromkeys([*columns, TXID.name, OP.name]))
+    rows = pa.concat_tables([base.append_column(OP.name, ops).select(wanted), later.select(wanted)])
+    rows = rows.take(pc.sort_indices(rows[TXID.name])).append_column("_row", pa.array(np.arange(rows.num_rows)))
+    newest = rows.group_by(keys).aggregate([("_row", "max")])["_row_max"] if keys and rows else rows["_row"][-1:]
+    rows = rows.take(newest)
+    return in_order(rows.filter(pc.not_equal(rows[OP.name], REMOVED)), keys).select(columns).combine_chunks()

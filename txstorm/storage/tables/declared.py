@@ -23,9 +23,9 @@ from txstorm.storage.rows.schema import (
     value_columns,
 )
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
-from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, lag_properties, log_properties
+from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, TableRef, lag_properties, log_properties
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
-from txstorm.storage.tables.table import DeltaTableState, TableRef
+from txstorm.storage.tables.table import DeltaTableState
 
 LETTERS_REF = TableRef(LETTERS, "")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from txstorm.clients.delta.handle import is_table
+from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.history import append_history, check_history
 from txstorm.storage.tables.identity import Owner, TableRef
-from txstorm.storage.tables.staging import Staged, check_digest
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STATE, Staged
+from txstorm.storage.tables.staging import check_digest
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import LoggedTable
 
@@ -66,3 +68,23 @@ class Directory:
 def placed(where: Path | Place) -> Place:
     """`where` as a place, if it is a data directory."""
     return Directory(where) if isinstance(where, Path) else where
+
+
+def check_there(place: Place, ref: TableRef) -> None:
+    """Raise `TableCorrupt` unless there is the table `ref`, readable or not."""
+    if not place.has(ref):
+        msg = (
+            f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
+            "taken together with the ledger"
+        )
+        raise TableCorrupt(msg)
+
+
+def table_refs(data_dir: Path) -> Iterator[TableRef]:
+    """All tables that are in a data directory, whether a ledger knows them or not."""
+    for kind in (CHANGES, SINK, STATE):
+        folder = data_dir / DIRECTORIES[kind]
+        names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        yield from (TableRef(kind, name) for name in names if is_table(folder / name))
+    if is_table(data_dir / DIRECTORIES[LETTERS]):
+        yield TableRef(LETTERS, "")

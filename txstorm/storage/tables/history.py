@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle, is_table
+from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.clients.files import make_directories, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError
 from txstorm.storage.tables.identity import due, log_properties, recorded
-from txstorm.storage.tables.staging import STAGED, StagedName, encoded, unique, write_new
+from txstorm.storage.tables.intent import STAGED, Intent
+from txstorm.storage.tables.staging import StagedName, encoded, unique, write_new
 from txstorm.storage.tables.table import Archiving, Shortening, checkpoint_after
 from txstorm.storage.tables.table_log import check_tiles
 
@@ -186,3 +188,25 @@ def _open(path: Path) -> DeltaHandle:
         raise DataDirectoryError(msg)
     check_tiles(HISTORY, handle.checked_infos())
     return handle
+
+
+def history_rows(
+    intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """The history of a decided group, one row per txid. After a roll-forward the number of tuples is not known."""
+    first, last = intent.first, intent.last
+    return [
+        {
+            "txid": one.txid,
+            "attempt": one.attempt_id,
+            "stamp": one.stamp,
+            "first": first,
+            "last": last,
+            "digest": one.digest,
+            "extents": one.extents,
+            "tuples": None if tuples is None else tuples[one.txid],
+            "versions": dict(versions),
+            "timeline": intent.timeline,
+        }
+        for one in intent.txids
+    ]

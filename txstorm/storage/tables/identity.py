@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from txstorm.api.state import MERGE
 from txstorm.clients.delta.entry import LOG_RETENTION
 from txstorm.errors import DataDirectoryError
-from txstorm.storage.tables.intent import DIRECTORIES, STATE
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, check_place
 
 FORMAT = "1"
 KEYS, VALUES, LAYOUT = "txstorm.keys", "txstorm.values", "txstorm.layout"
@@ -163,3 +163,24 @@ def _set_before(found: Mapping[str, str]) -> Mapping[str, str]:
     except (ValueError, RecursionError):
         return {}
     return ours if isinstance(ours, dict) else {}
+
+
+_KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
+
+
+def table_ref(uri: str) -> TableRef:
+    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``.
+
+    States of the layout ``merge`` are called ``state/…`` there. Raises `LedgerCorrupt` for anything else: what a ledger
+    holds does not choose directories.
+    """
+    directory, _, name = uri.partition("/")
+    ref = TableRef(_KINDS.get(directory, ""), name)
+    check_place(ref.kind, ref.name, uri)
+    return ref
+
+
+def tables_of(recorded: Iterable[str]) -> list[TableRef]:
+    """All tables behind the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
+    refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
+    return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]

@@ -21,13 +21,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm import faults
-from txstorm.clients.delta.handle import DataFile, DeltaHandle
+from txstorm.clients.delta.entry import DataFile
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
 from txstorm.storage.rows.schema import STAMP
 from txstorm.storage.rows.ttl import over_at, ttl_of
 from txstorm.storage.tables.identity import key_names_of
+from txstorm.storage.tables.intent import Staged
 from txstorm.storage.tables.rewrite import Rewriting, counted, group_counts
-from txstorm.storage.tables.staging import Staged, checked_bytes
+from txstorm.storage.tables.staging import checked_bytes
 from txstorm.storage.tables.table import DeltaTableState
 
 FILE_ROWS = 65_536

@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.clients.delta.data_files import Bound
+from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.footer_digest import sealed
-from txstorm.clients.delta.handle import DataFile, DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.keys import KEY_GROUPS
 from txstorm.storage.rows.schema import KEY_GROUP, OP, REMOVED, STAMP, TXID
 from txstorm.storage.rows.ttl import alive, ttl_of
-from txstorm.storage.tables.staging import STAGED, column_stats, compact_name, encoded, unique, write_new
+from txstorm.storage.tables.intent import STAGED
+from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
 
 Counts = npt.NDArray[np.int64]
 """Rows of every key group."""

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from txstorm.api.state import SPARK
-from txstorm.clients.delta.handle import Commit, DeltaHandle
+from txstorm.clients.delta.entry import Commit
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import spark_metadata
 from txstorm.clients.delta.spark_delta import SparkDelta, session_settings
 from txstorm.clients.delta.writer_lock import share

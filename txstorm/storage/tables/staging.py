@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txstorm import faults
+from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.footer_digest import sealed
-from txstorm.clients.delta.handle import DataFile
 from txstorm.clients.files import make_directories, read_whole, sync_file, write_synced
 from txstorm.errors import TableCorrupt
-from txstorm.storage.tables.intent import STAGED as STAGED
-from txstorm.storage.tables.intent import Staged as Staged
+from txstorm.storage.tables.intent import STAGED, Staged
 
 _FIELDS = 6
 _SMALL = 2_000

@@ -17,30 +17,24 @@ import pyarrow as pa
 
 from txstorm.clients.delta import archive as delta_archive
 from txstorm.clients.delta.archive import archive_entries, log_retention
-from txstorm.clients.delta.entry import LOG_RETENTION
+from txstorm.clients.delta.entry import LOG_RETENTION, Commit, DataFile
 from txstorm.clients.delta.features import append_only_text
-from txstorm.clients.delta.handle import Commit, DataFile, DeltaHandle
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.stats import STATS_COLUMNS
 from txstorm.clients.files import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt, TableRefused
 from txstorm.storage.rows.schema import OP, schema_differences
 from txstorm.storage.rows.ttl import TTL
-from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES
-from txstorm.storage.tables.identity import Owner as Owner
-from txstorm.storage.tables.identity import TableRef as TableRef
-from txstorm.storage.tables.intent import STATE, IntentTable
+from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, Owner, TableRef
+from txstorm.storage.tables.intent import STAGED, STATE, IntentTable
 from txstorm.storage.tables.merge_layout import merged_files
-from txstorm.storage.tables.staging import STAGED, check_digest, data_file
-from txstorm.storage.tables.table_log import COMMITTED as COMMITTED
-from txstorm.storage.tables.table_log import COMPACTED as COMPACTED
-from txstorm.storage.tables.table_log import CREATED as CREATED
-from txstorm.storage.tables.table_log import EPOCH as EPOCH
-from txstorm.storage.tables.table_log import PRUNED as PRUNED
-from txstorm.storage.tables.table_log import REDEFINED as REDEFINED
-from txstorm.storage.tables.table_log import REGROUPED as REGROUPED
-from txstorm.storage.tables.table_log import RESTORED as RESTORED
-from txstorm.storage.tables.table_log import TRIES as TRIES
-from txstorm.storage.tables.table_log import LoggedTable, identity_info
+from txstorm.storage.tables.staging import check_digest, data_file
+from txstorm.storage.tables.table_log import (
+    CREATED,
+    REDEFINED,
+    LoggedTable,
+    identity_info,
+)
 
 
 class Writer(Protocol):
@@ -377,3 +371,12 @@ class DeltaTableState(LoggedTable):
         if differences:
             msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
             raise TableCorrupt(msg)
+
+
+def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
+    """The table `ref`, on the timeline of its newest commit."""
+    handle = DeltaHandle.open(data_dir / ref.uri)
+    own = handle.properties
+    timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
+    owner = Owner(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
+    return DeltaTableState(data_dir, owner, ref, handle)

@@ -23,14 +23,15 @@ import pyarrow.compute as pc
 
 from txstorm import faults
 from txstorm.clients.delta.archive import expired_files, remove_archived
-from txstorm.clients.delta.handle import Commit, DeltaHandle, is_table
+from txstorm.clients.delta.entry import Commit
+from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import ConflictError
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.as_of import staying
 from txstorm.storage.tables.history import HISTORY, secure_history
 from txstorm.storage.tables.intent import STATE
-from txstorm.storage.tables.table import CHECKPOINT_EVERY, PRUNED, Archiving, DeltaTableState, Shortening
-from txstorm.storage.tables.table_log import Exchange
+from txstorm.storage.tables.table import CHECKPOINT_EVERY, Archiving, DeltaTableState, Shortening
+from txstorm.storage.tables.table_log import PRUNED, Exchange
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.sweep import unlogged
 

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm import faults
+from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.footer_digest import sealed
-from txstorm.clients.delta.handle import DataFile
 from txstorm.storage.rows.schema import TXID
-from txstorm.storage.tables.staging import STAGED, compact_name, encoded, txid_stats, unique, write_new
+from txstorm.storage.tables.intent import STAGED
+from txstorm.storage.tables.staging import compact_name, encoded, txid_stats, unique, write_new
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import Exchange
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from txstorm import faults
-from txstorm.clients.delta.handle import DataFile, DeltaHandle
-from txstorm.storage.tables.intent import Intent
-from txstorm.storage.tables.staging import STAGED, epoch_of
+from txstorm.clients.delta.entry import DataFile
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.storage.tables.intent import STAGED, Intent
+from txstorm.storage.tables.staging import epoch_of
 
 
 def unlogged(

@@ -1,0 +1,85 @@
+"""New module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from txstorm.clients.delta.entry import DataFile
+from txstorm.clients.files import checked_path
+from txstorm.errors import DataDirectoryError, LedgerCorrupt
+from txstorm.storage.tables.identity import Owner
+
+FORMAT, VERSION = "txstorm-rewind", 1
+
+
+@dataclass(frozen=True, slots=True)
+class RewoundTable:
+    """What a rewind does to one table.
+
+    Attributes:
+        uri: the table.
+        as_of: the txid that it is as of afterwards; of ``state/…`` maybe an earlier one than that of the rewind.
+        removes: files that leave it: those with later rows only, and those that `adds` take the place of.
+        adds: files of the version that is restored, and the rows up to the txid of a group that goes on after it.
+    """
+
+    uri: str
+    as_of: int
+    removes: tuple[str, ...]
+    adds: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """A decided rewind, complete enough to be carried out by whoever leads next.
+
+    Attributes:
+        topology, incarnation: whose it is.
+        timeline: the new one; `epoch`: of the coordinator that decided.
+        txid: the last transaction that stays.
+        row: its row of the history; None when no transaction stays.
+        tables: all of them, in the order in which they are restored.
+    """
+
+    topology: str
+    incarnation: str
+    timeline: int
+    epoch: int
+    txid: int
+    row: Mapping[str, Any] | None
+    tables: tuple[RewoundTable, ...]
+
+    @property
+    def owner(self) -> Owner:
+        """Whose tables they are from now on."""
+        return Owner(self.topology, self.incarnation, self.timeline)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rewind as JSON values, with its format's version."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Rewind:
+        """What `to_json` made.
+
+        Raises:
+            DataDirectoryError: it was written by a newer txstorm.
+            LedgerCorrupt: it is no rewind.
+        """
+        try:
+            fields = dict(found)
+            name, version = fields.pop("format"), fields.pop("version")
+            if name == FORMAT and version > VERSION:
+                msg = f"rewind: format version {version} is newer than {VERSION}, which this txstorm reads; upgrade it"
+                raise DataDirectoryError(msg)
+            return cls(**{**fields, "tables": tuple(map(_table_from, fields["tables"]))})
+        except (KeyError, TypeError, ValueError) as cause:
+            msg = f"rewind: expected format {FORMAT!r}, got {str(found)[:80]!r}; the ledger is damaged, restore it"
+            raise LedgerCorrupt(msg) from cause
+
+
+def _table_from(found: Mapping[str, Any]) -> RewoundTable:
+    adds = tuple(DataFile(**{**one, "path": checked_path(one["path"])}) for one in found["adds"])
+    return RewoundTable(found["uri"], found["as_of"], tuple(map(checked_path, found["removes"])), adds)
