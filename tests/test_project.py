@@ -1,4 +1,4 @@
-"""The project's own promises: budgets of the code, what the wheel holds, one source of the version."""
+"""The project's own promises: budgets and rooms of the code, what the wheel holds, one source of the version."""
 
 import ast
 import configparser
@@ -51,6 +51,68 @@ def test_file_budget():
     assert [
         path for path in long if "one module" not in " ".join((ast.get_docstring(ast.parse(texts[path])) or "").split())
     ] == []
+
+
+# --- rooms ------------------------------------------------------------------------------------------------------------
+
+GROUND = {"api", "keys", "faults", "errors", "user_code", "display", "_version"}
+"""Open to every room."""
+PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
+"""Names that the backends of one port share."""
+
+
+def rooms() -> list[str]:
+    return sorted(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py"))
+
+
+def allowed_imports(room: str) -> list[str] | None:
+    """The rooms of "May import" in the docstring of `room`; None: everything that the layers of setup.cfg allow."""
+    docstring = " ".join(ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8"))).split())
+    listed = re.search(r"May import: (.*?)\. Start: ", docstring)[1]
+    if "below" in listed or "may import" in listed:
+        return None
+    return [] if listed == "nothing else" else [one.strip().replace(".", "/") for one in re.split(r",| and ", listed)]
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """The modules and packages of txstorm that the file at `path` imports, as paths below the package."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "txstorm":
+            parent = PACKAGE.joinpath(*node.module.split(".")[1:])
+            for name in node.names:
+                inner = parent / name.name
+                found = inner if inner.is_dir() or inner.with_suffix(".py").exists() else parent
+                yield found.relative_to(PACKAGE).as_posix()
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_a_room_imports_what_its_docstring_says(room: str):
+    allowed = allowed_imports(room)
+    if allowed is None:
+        return
+    foreign = {
+        f"{path.name}: {module}"
+        for path in (PACKAGE / room).glob("*.py")
+        for module in imported_modules(path)
+        if module != "."
+        and module.split("/")[0] not in GROUND
+        and not any(f"{module}/".startswith(f"{one}/") for one in (*allowed, room))
+    }
+    assert foreign == set()
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_a_room_has_a_place_to_start_and_at_most_twelve_modules(room: str):
+    docstring = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8")))
+    starts = re.findall(r"[\w/]+\.py", docstring[docstring.rindex("Start: ") :])
+    assert starts
+    assert all((PACKAGE / room / start).exists() for start in starts)
+    assert len(list((PACKAGE / room).glob("[!_]*.py"))) <= 12
+
+
+def test_file_names_are_unique_within_a_wing():
+    names = [(path.relative_to(PACKAGE).parts[0], path.name) for path in PACKAGE.glob("*/**/[!_]*.py")]
+    assert {one for one in names if names.count(one) > 1 and one[1] not in PORT_NOUNS} == set()
 
 
 # --- dependencies and scripts -----------------------------------------------------------------------------------------

@@ -1,1 +1,5 @@
-"""What a user implements: attempts, tuples, spouts, bolts, groupings, declared state. No behaviour, no I/O."""
+"""What a user implements or declares. No behaviour, no I/O.
+
+May import: nothing else.
+Start: bolt.py, spout.py, state.py.
+"""

@@ -1,4 +1,8 @@
-"""Ready-made bolts, written on `txstorm.api` and Arrow alone: what they do, a bolt of your own can do too."""
+"""Ready-made bolts, written on `api` alone.
+
+May import: nothing else.
+Start: basic.py.
+"""
 
 from txstorm.bolts.aggregate import BatchCount, CountBy, Distinct
 from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, SplitWords

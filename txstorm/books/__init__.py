@@ -1,1 +1,5 @@
-"""New room."""
+"""The ledger's content, typed: identity, metadata, intents, savepoints, rewinds, requests; and the data directory.
+
+May import: ledger, storage.tables, clients, topology.
+Start: books.py.
+"""

@@ -1,1 +1,5 @@
-"""One module per outside client; nothing else imports that client."""
+"""Outside systems, one room or module each. Nothing else imports their libraries.
+
+May import: nothing else.
+Start: files.py.
+"""

@@ -1,1 +1,5 @@
-"""Decides: which transaction is planned, processed and committed when. Pure: no clock, no I/O, no randomness."""
+"""The state machine of the coordinator: `step(state, event)` gives the next state and commands. Pure.
+
+May import: nothing else.
+Start: machine.py.
+"""

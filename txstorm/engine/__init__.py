@@ -1,1 +1,5 @@
-"""Engines: run the processing phase of packs of transactions, on Spark or on local threads, with one task code."""
+"""Runs packs: the port, the program shipped to workers, the two engines, what crosses between tasks.
+
+May import: spouts, state, storage, clients, plan, topology.
+Start: port.py.
+"""

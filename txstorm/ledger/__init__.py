@@ -1,1 +1,5 @@
-"""What txstorm remembers between runs: a small store with compare-and-set and a lease. No user rows live here."""
+"""Small versioned values with compare-and-set and a lease: the port, in memory, in SQLite.
+
+May import: clients, topology.
+Start: port.py.
+"""

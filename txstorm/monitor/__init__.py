@@ -1,1 +1,5 @@
-"""What a run tells about itself: progress per transaction, totals, and what is in flight."""
+"""What listeners receive, totals, the live view. It observes and decides nothing.
+
+May import: coordinator.
+Start: progress.py.
+"""

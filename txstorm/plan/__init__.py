@@ -1,1 +1,5 @@
-"""The compiled topology: which bolts run in which stage and phase, and how that reads. Pure."""
+"""A graph as stages, phases and commit jobs; explain. Pure.
+
+May import: topology.
+Start: stages.py.
+"""

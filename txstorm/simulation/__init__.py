@@ -1,8 +1,12 @@
-"""Simulated worlds: the shipped protocol against a ledger, tables, a source, an engine and a clock that fail.
+"""Simulated worlds: the shipped protocol with a simulated ledger, tables, source, engine and clock, all of which fail.
 
-The coordinator's machine, the books, planning, taking over, publishing, rewinding and sweeping are the code that ships;
-what is around them is simulated, in one thread, and everything that goes wrong comes from a seed. `simulate` runs many
-schedules; a violation is told as a story of the smallest schedule that still shows it.
+Coordinator, books, planning, take-over, publishing, rewinding and sweeping are the shipped code; what surrounds them is
+simulated in one thread, and every fault comes from a seed. `simulate` runs many schedules and reports a violation as
+the story of the smallest schedule that still shows it. Not a user tool, so it is not part of `testing`; it imports
+neither pyspark nor deltalake itself.
+
+May import: runtime.batches, runtime.commit, runtime.standby, and everything below runtime.
+Start: world.py.
 """
 
 from txstorm.simulation.exhaustive import Scope as Scope

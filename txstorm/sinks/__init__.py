@@ -1,4 +1,8 @@
-"""Ready-made committers that write what they receive."""
+"""Ready-made committers that write what they receive.
+
+May import: clients.
+Start: delta.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Spouts: sources that come with txstorm, and the executors that run all three spout interfaces."""
+"""Executors that reduce all kinds of spouts to a planner and a task; composite and memory spouts.
+
+May import: clients.
+Start: port.py.
+"""
 
 from __future__ import annotations
 

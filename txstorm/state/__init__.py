@@ -1,5 +1,7 @@
-"""State in Delta: the rules of an update, the index of keys, the handles of committers, and the tables.
+"""What a committer reads and writes: handles, unpublished rows of ended txids, a commit group, all tables of a run.
 
-One group of consecutive txids flows through here as: handles collect writes (`handle`), the group's change rows
-are staged as Parquet (`staging`), an intent names them (`intent`), the tables publish them (`table`, `store`).
+It never imports the ledger or books.
+
+May import: storage, clients.
+Start: unpublished.py (the port), then keyed.py.
 """

@@ -446,7 +446,7 @@ class StateStore:
         if not one.merged:
             since = published.handle.row_count((TXID.name, kept.last_txid()))
             self._growths[state.name] = Growth(kept.handle.row_count(), since, Recent(published.last_txid()))
-        due = [Expiring(kept).is_due] if one.merged and state.ttl is not None else []
+        due = [Expiring(kept.handle).is_due] if one.merged and state.ttl is not None else []
         member = Member(one.component, published.path, published.ref, group, published.last_txid(), *due)
         self._members[published.ref.uri] = member
         return group

@@ -1,1 +1,5 @@
-"""New room."""
+"""Delta tables of a topology, for whoever writes or reads them.
+
+May import: clients, topology.
+Start: tables/table_log.py.
+"""

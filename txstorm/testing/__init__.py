@@ -1,10 +1,12 @@
-"""Testing topologies, and implementations of txstorm's ports.
+"""What users test topologies and their own spouts, stores, ledgers and engines with.
 
-`TopologyTestDriver` puts a topology into the hands of a test; `run_transcript` plays a file of steps against it; the
-``check_…`` functions try a spout, state backend, ledger or engine of one's own. The pytest plugin
-`txstorm.testing.plugin` offers fixtures. `txstorm.simulation` tries out txstorm itself in simulated worlds.
+`TopologyTestDriver` runs a topology step by step in a test; `run_transcript` plays a file of steps against it; the
+``check_…`` functions verify a user-defined spout, state backend, ledger or engine. The pytest plugin
+`txstorm.testing.plugin` offers fixtures. Names are loaded when they are first used: pytest imports the plugin in every
+project of an environment in which txstorm is installed.
 
-The names are loaded when they are first used: pytest imports the plugin in every project it is installed for.
+May import: runtime and everything below it.
+Start: driver.py.
 """
 
 from __future__ import annotations

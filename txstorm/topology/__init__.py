@@ -1,1 +1,5 @@
-"""The DSL: a builder that makes a frozen graph, the checks on it, and its pictures. Pure: no I/O, no engine."""
+"""From the builder to a frozen graph. Pure.
+
+May import: nothing else.
+Start: builder.py.
+"""

@@ -1,1 +1,5 @@
-"""New room."""
+"""A ZooKeeper session, and values in its nodes.
+
+May import: nothing else.
+Start: session.py.
+"""

@@ -1,1 +1,5 @@
-"""New room."""
+"""Code that runs inside a task, the same in both engines: stages, bolts, routing, dead letters, the commit phase.
+
+May import: engine, and what engine may import.
+Start: stage.py.
+"""

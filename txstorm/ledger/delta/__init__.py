@@ -1,1 +1,5 @@
-"""New room."""
+"""The ledger in a Delta table's log, for drivers with neither ZooKeeper nor a lasting disk.
+
+May import: ledger, clients.
+Start: ledger.py.
+"""

@@ -1,1 +1,5 @@
-"""New room."""
+"""The ledger in ZooKeeper, at Storm's paths.
+
+May import: ledger, clients, topology.
+Start: ledger.py.
+"""

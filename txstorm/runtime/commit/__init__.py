@@ -1,1 +1,5 @@
-"""New room."""
+"""Committing (P5 to P8): committers finish in txid order; the group is decided, published and completed.
+
+May import: runtime, engine, monitor, spouts, state, books, storage, ledger.
+Start: finisher.py.
+"""

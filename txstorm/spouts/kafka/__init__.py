@@ -1,1 +1,5 @@
-"""New room."""
+"""Kafka as replayable ranges of offsets.
+
+May import: spouts, clients.kafka.
+Start: spout.py.
+"""

@@ -1,1 +1,5 @@
-"""New room."""
+"""What a row is: schema, canonical values, update rule, time to live, folding. Pure Arrow, no I/O.
+
+May import: nothing else.
+Start: semantics.py.
+"""

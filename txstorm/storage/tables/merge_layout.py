@@ -30,7 +30,6 @@ from txstorm.storage.tables.identity import key_names_of
 from txstorm.storage.tables.intent import Staged
 from txstorm.storage.tables.rewrite import Rewriting, counted, group_counts
 from txstorm.storage.tables.staging import checked_bytes
-from txstorm.storage.tables.table import DeltaTableState
 
 FILE_ROWS = 65_536
 """Of a file at most: a commit writes every file again that has a changed key."""
@@ -88,8 +87,8 @@ class Expiring:
     A file is read for that once, when the first group after it is staged.
     """
 
-    def __init__(self, table: DeltaTableState) -> None:
-        self._table = table
+    def __init__(self, handle: DeltaHandle) -> None:
+        self._handle = handle
         self._oldest: dict[str, datetime] = {}
 
     def is_due(self, stamp: int) -> bool:
@@ -100,7 +99,7 @@ class Expiring:
         Raises:
             TableCorrupt: a file is missing or damaged.
         """
-        handle = self._table.handle
+        handle = self._handle
         ttl = ttl_of(handle.properties)
         assert ttl is not None
         paths = (file.path for file in handle.files())
@@ -108,6 +107,6 @@ class Expiring:
         return any(oldest <= over_at(stamp, ttl) for oldest in self._oldest.values())
 
     def _read(self, path: str) -> datetime:
-        stamps: Any = self._table.handle.read([STAMP.name], paths=[path])[STAMP.name]
+        stamps: Any = self._handle.read([STAMP.name], paths=[path])[STAMP.name]
         oldest: datetime = pc.min(stamps).as_py()
         return oldest

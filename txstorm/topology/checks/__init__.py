@@ -1,1 +1,5 @@
-"""New room."""
+"""Faults of a topology, all found at once.
+
+May import: topology.
+Start: validate.py.
+"""
