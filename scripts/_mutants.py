@@ -92,7 +92,7 @@ size = _due(state)
     ),
     Mutant(
         "currtx_before_the_last_table",
-        "Concluder.conclude",
+        "Publisher.conclude",
         "versions = self._decide_and_publish(intent, milliseconds)",
         """
 if intent.tables:
@@ -103,7 +103,7 @@ versions = self._publish(intent)
     ),
     Mutant(
         "intent_after_the_first_table",
-        "Concluder._decide_and_publish",
+        "Publisher._decide_and_publish",
         """
 with timed(milliseconds, 'decide'):
     self._books.decide(intent)
@@ -117,13 +117,13 @@ with timed(milliseconds, 'decide'):
     ),
     Mutant(
         "no_epoch_check",
-        "LoggedTable._check_epoch",
+        "TransactionalTable._check_epoch",
         "found > epoch",
         "found > epoch + 1000",
     ),
     Mutant(
         "blind_retry_after_a_lost_answer",
-        "LoggedTable.publish",
+        "TransactionalTable.publish",
         """
 self._lost = True
 version = self._published(table, intent, epoch)
@@ -132,7 +132,7 @@ version = self._published(table, intent, epoch)
     ),
     Mutant(
         "lost_race_without_reading_again",
-        "LoggedTable._try",
+        "TransactionalTable._try",
         """
 try:
     version = self.commit_group(commit) if written else self._made(commit)
@@ -168,7 +168,7 @@ for ops in in_commits([done, *beside]) if beside else (done,):
     ),
     Mutant(
         "naive_group_commit",
-        "LoggedTable._commit",
+        "TransactionalTable._commit",
         "first, last = (table.previous + 1, intent.last)",
         "first = last = intent.last",
     ),
@@ -180,13 +180,13 @@ for ops in in_commits([done, *beside]) if beside else (done,):
     ),
     Mutant(
         "compaction_without_looking_again",
-        "LoggedTable.exchange",
+        "TransactionalTable.exchange",
         "files.base not in (None, last) or len(leaving) < len(leaves)",
         "False",
     ),
     Mutant(
         "compaction_leaves_the_old_files",
-        "LoggedTable._exchanging",
+        "TransactionalTable._exchanging",
         "Commit(apps, info, files.adds, leaving, files.now, label, data_change=change)",
         "Commit(apps, info, files.adds, (), files.now, label, data_change=change)",
     ),
@@ -213,7 +213,7 @@ continue
     ),
     Mutant(
         "nobody_raises_the_tables_epoch",
-        "LoggedTable.raise_epoch",
+        "TransactionalTable.raise_epoch",
         "self._check_epoch(epoch) == epoch",
         "self._check_epoch(epoch) <= epoch",
     ),
@@ -315,25 +315,25 @@ after = state._replace(
     ),
     Mutant(
         "tables_are_not_recorded",
-        "Concluder.conclude",
+        "Publisher.conclude",
         "self._tables.update(dict.fromkeys(touched, last))",
         "list(touched)",
     ),
     Mutant(
         "publishes_with_the_epoch_of_who_decided",
-        "LoggedTable._commit",
+        "TransactionalTable._commit",
         "{self._txid_app: last, self._epoch_app: epoch}",
         "{self._txid_app: last, self._epoch_app: intent.epoch}",
     ),
     Mutant(
         "compaction_without_epoch_check",
-        "LoggedTable.exchange",
+        "TransactionalTable.exchange",
         "self._check_epoch(epoch)",
         "pass",
     ),
     Mutant(
         "compacted_state_is_said_to_be_newer",
-        "LoggedTable._exchanging",
+        "TransactionalTable._exchanging",
         "(files.as_of, f'txstorm state as of txid {files.as_of}')",
         "(files.as_of + 1, f'txstorm state as of txid {files.as_of}')",
     ),
@@ -433,13 +433,13 @@ else:
     ),
     Mutant(
         "one_intent_fewer_is_kept",
-        "Concluder._old_intents",
+        "Publisher._old_intents",
         "(self._kept[:-self._keep], self._kept[-self._keep:])",
         "(self._kept[:1 - self._keep], self._kept[1 - self._keep:])",
     ),
     Mutant(
         "what_is_decided_is_published_only_once",
-        "Concluder._publish",
+        "Publisher._publish",
         "self._sleep(pause_after(attempt))",
         "not self._sleep(pause_after(attempt))",
     ),
@@ -481,25 +481,25 @@ else:
     ),
     Mutant(
         "what_is_published_is_not_durable",
-        "LoggedTable.publish",
+        "TransactionalTable.publish",
         "self._make_durable(version)",
         "pass",
     ),
     Mutant(
         "what_dead_coordinators_committed_is_not_durable",
-        "LoggedTable.raise_epoch",
+        "TransactionalTable.raise_epoch",
         "self._durable, self._doubted = (self._known_durable(completed), True)",
         "pass",
     ),
     Mutant(
         "a_failed_sync_is_tried_again_and_believed",
-        "LoggedTable._make_durable",
+        "TransactionalTable._make_durable",
         "again, self._doubted = (self._doubted, True)",
         "again = False",
     ),
     Mutant(
         "a_failed_sync_of_an_earlier_coordinator_is_believed",
-        "LoggedTable.raise_epoch",
+        "TransactionalTable.raise_epoch",
         "self._durable, self._doubted = (self._known_durable(completed), True)",
         "self._durable = self._known_durable(completed)",
     ),
@@ -568,7 +568,7 @@ if ref.kind != STATE:
     ),
     Mutant(
         "a_compaction_gives_up_at_once",
-        "LoggedTable.exchange",
+        "TransactionalTable.exchange",
         "files.base not in (None, last)",
         "files.as_of is not None",
     ),
@@ -622,13 +622,13 @@ if ref.kind != STATE:
     ),
     Mutant(
         "a_table_begins_where_a_killed_start_has_made_it",
-        "LoggedTable._beginning",
+        "TransactionalTable._beginning",
         "{self._txid_app: txid, self._epoch_app: epoch, self.owner.since_app: txid}",
         "{self._txid_app: txid, self._epoch_app: epoch}",
     ),
     Mutant(
         "rows_that_are_gathered_are_said_to_be_new",
-        "LoggedTable._exchanging",
+        "TransactionalTable._exchanging",
         "files.as_of is not None or files.floor is not None",
         "True",
     ),

@@ -16,7 +16,7 @@ import txstorm
 from txstorm.cli.main import execute
 from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_state
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
 PACKAGE = Path(txstorm.__file__).parent
@@ -123,7 +123,7 @@ def raise_epoch(data_dir):
     ledger = open_ledger(data_dir, create=False)
     incarnation = json.loads(ledger.get("identity").value)["value"]["incarnation"]
     ledger.close()
-    owner = Owner("words", incarnation)
+    owner = TopologyIdentity("words", incarnation)
     DeltaTableState.open(data_dir, owner, TableRef("sink", "lines")).raise_epoch(99)
 
 

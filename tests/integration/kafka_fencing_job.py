@@ -11,23 +11,23 @@ from pathlib import Path
 
 from txstorm.errors import TxstormError
 from txstorm.sinks.kafka import KafkaSink
-from txstorm.state.commit_group import CommitGroup, Tables
-from txstorm.state.external.registry import OutsideStore
-from txstorm.storage.tables.identity import Owner
+from txstorm.state.commit_group import CommitGroup, CommitTables
+from txstorm.state.external.registry import ExternalStores
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent, TxidRecord, encode
 
-OWNER = Owner("fencing", "incarnation")
+OWNER = TopologyIdentity("fencing", "incarnation")
 TXIDS = (1, 2, 3)
 ROWS = 100
 
 
-def store(place: Path, brokers: str, topic: str) -> OutsideStore:
+def store(place: Path, brokers: str, topic: str) -> ExternalStores:
     """The outlet as a coordinator has it."""
     outlet = KafkaSink("out", topic, brokers, progress_topic=f"{topic}-marks").outlet
-    return OutsideStore(place, OWNER, {}, {"send": [outlet]})
+    return ExternalStores(place, OWNER, {}, {"send": [outlet]})
 
 
-def decided(tables: Tables, txid: int) -> Intent:
+def decided(tables: CommitTables, txid: int) -> Intent:
     """An intent with rows for the outlet."""
     group = CommitGroup(txid, tables)
     group.activate(True)
@@ -43,7 +43,7 @@ def main(place: Path, brokers: str, topic: str) -> None:
     outside = store(place, brokers, topic)
     outside.lead(1, 0, {}, [])
     groups = outside.groups()
-    tables = Tables({}, outside.outlets(groups), list(outside.members(groups).values()))
+    tables = CommitTables({}, outside.outlets(groups), list(outside.members(groups).values()))
     intents = [decided(tables, txid) for txid in TXIDS]
     for intent in intents:
         (place / f"intent-{intent.last}").write_bytes(encode(intent))

@@ -24,7 +24,7 @@ from txstorm.api.external import Mark
 from txstorm.api.state import SinkTable
 from txstorm.clients.kafka.producer import KafkaWriter
 from txstorm.errors import AwayError, BlockedError, FencedError, InputError
-from txstorm.runtime.commit.publisher import Concluder
+from txstorm.runtime.commit.publisher import Publisher
 from txstorm.sinks.kafka import COLUMNS, KafkaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.rows.schema import sink_schema
@@ -263,7 +263,7 @@ def test_compacted_marks_are_enough(kafka_broker, tmp_path):
 
 
 def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broker, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(Concluder, "TRIES", 2)
+    monkeypatch.setattr(Publisher, "TRIES", 2)
     topic = kafka_broker.make_topic(partitions=2)
     ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data", until_txid=2)
     kafka_broker.kill()

@@ -21,7 +21,7 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults, run
-from txstorm.runtime.commit.publisher import Concluder
+from txstorm.runtime.commit.publisher import Publisher
 
 NUMBERS = list(range(40))
 FROM = 4
@@ -81,7 +81,7 @@ def broken(home: Path, point: str) -> dict[str, Any]:
 
 def main(home: Path, points: list[str]) -> None:
     """A fork for each point, all at once. What cannot be published is not tried for as long as usual."""
-    Concluder.TRIES = 2
+    Publisher.TRIES = 2
     children = []
     for point in points:
         (home / point).mkdir()

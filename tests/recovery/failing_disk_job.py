@@ -18,7 +18,7 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import run
-from txstorm.runtime.commit.publisher import Concluder
+from txstorm.runtime.commit.publisher import Publisher
 from txstorm.storage.tables import table as tables
 
 NUMBERS = list(range(8))
@@ -69,7 +69,7 @@ def to_the_end(home: Path, ledger: str | None, call: str) -> dict[str, Any]:
 
 def main(home: Path, ledger: str, calls: list[str]) -> None:
     """Every call in turn. Logs are shortened early, and what cannot be published is tried again soon."""
-    Concluder.TRIES = 2
+    Publisher.TRIES = 2
     tables.CHECKPOINT_EVERY = 5
     for call in calls:
         named = None if ledger == "sqlite" else f"{ledger}:{home / call / 'disk' / 'ledger'}"

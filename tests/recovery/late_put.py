@@ -13,12 +13,12 @@ from pathlib import Path
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import TxstormError
-from txstorm.state.commit_group import CommitGroup, Tables
-from txstorm.state.external.registry import OutsideStore
-from txstorm.storage.tables.identity import Owner
+from txstorm.state.commit_group import CommitGroup, CommitTables
+from txstorm.state.external.registry import ExternalStores
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent, TxidRecord, encode
 
-OWNER = Owner("late", "incarnation")
+OWNER = TopologyIdentity("late", "incarnation")
 VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}
 
 
@@ -31,7 +31,7 @@ class Sleepy(SqlAlchemyBackend):
         return super().put_marked(rows, expected, mark)
 
 
-def decided(tables: Tables, txid: int) -> Intent:
+def decided(tables: CommitTables, txid: int) -> Intent:
     group = CommitGroup(txid, tables)
     group.activate(True)
     group.resources.state("count", 0, "late").put_many(VALUES[txid])
@@ -41,10 +41,10 @@ def decided(tables: Tables, txid: int) -> Intent:
 
 
 place = Path(sys.argv[1])
-maps = OutsideStore(place, OWNER, {"count": [MapState("late", Sleepy(sys.argv[2], "late"))]})
+maps = ExternalStores(place, OWNER, {"count": [MapState("late", Sleepy(sys.argv[2], "late"))]})
 maps.lead(1, 0, {}, [])
 groups = maps.groups()
-tables = Tables(maps.maps(groups), {}, list(maps.members(groups).values()))
+tables = CommitTables(maps.maps(groups), {}, list(maps.members(groups).values()))
 intents = [decided(tables, txid) for txid in VALUES]
 for intent in intents:
     (place / f"intent-{intent.last}").write_bytes(encode(intent))

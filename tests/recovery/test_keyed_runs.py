@@ -7,7 +7,7 @@ from watched import Shelf
 
 import txstorm
 from txstorm import rewind, run
-from txstorm.books.origin import Origin
+from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
 from txstorm.replay.audit import audit
 from txstorm.replay.backfill import backfill
@@ -88,7 +88,9 @@ def test_committed_txids_give_the_same_rows_again(place):
     recording, verdicts = Recording(place / "data"), []
     audit(again, recording, Span(6, TXIDS), LocalEngine(), verdicts.append)
     assert [(one.txid, one.equal) for one in verdicts] == [(txid, True) for txid in range(6, TXIDS + 1)]
-    backfill(again, recording, Span(1, TXIDS), place / "new", LocalEngine(), Origin(None, "", ""), lambda txid: None)
+    backfill(
+        again, recording, Span(1, TXIDS), place / "new", LocalEngine(), CodeOrigin(None, "", ""), lambda txid: None
+    )
     assert made(place / "new") == made(place / "data")
 
 

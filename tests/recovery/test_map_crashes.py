@@ -12,8 +12,8 @@ from recovery_cases import HERE, KILLED, Content, check, content, eventually, fi
 
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
-from txstorm.state.external.registry import OutsideStore
-from txstorm.storage.tables.identity import Owner
+from txstorm.state.external.registry import ExternalStores
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, decode
 
 pytestmark = pytest.mark.integration
@@ -106,7 +106,7 @@ def test_the_late_put_of_a_coordinator_that_was_taken_over_sets_nothing_back(req
         eventually(lambda: (place / "asleep").exists() or child.poll() is not None)
         assert (place / "asleep").exists(), finish(child)
         backend = SqlAlchemyBackend(url, "late")
-        maps = OutsideStore(place, Owner("late", "incarnation"), {"count": [MapState("late", backend)]})
+        maps = ExternalStores(place, TopologyIdentity("late", "incarnation"), {"count": [MapState("late", backend)]})
         two, three = (decode((place / f"intent-{txid}").read_bytes()) for txid in (2, 3))
         maps.lead(2, 2, {"maps/late": 1}, [two])
         for intent in (two, three):

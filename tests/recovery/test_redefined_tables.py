@@ -19,7 +19,7 @@ from txstorm.results.snapshot import snapshot
 from txstorm.results.views import SinkView, StateView
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.rows.schema import sink_schema
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
 JOB = Path(__file__).resolve().parent / "redefined_job.py"
@@ -154,7 +154,7 @@ def test_who_was_taken_over_changes_no_columns(tmp_path):
     entry = min((tmp_path / "sinks/out/_delta_log").glob("*.json"))
     metadata = next(json.loads(line)["metaData"] for line in entry.read_text().splitlines() if "metaData" in line[:12])
     incarnation = metadata["configuration"]["txstorm.incarnation"]
-    asleep = DeltaTableState.open(tmp_path, Owner("t", incarnation), TableRef("sink", "out"))
+    asleep = DeltaTableState.open(tmp_path, TopologyIdentity("t", incarnation), TableRef("sink", "out"))
     begun(tmp_path)  # the next one leads
     with pytest.raises(FencedError):
         asleep.redefine(sink_schema(tables("new")[1]), {}, 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
-from txstorm.books.records import Dropped, Identity, Meta, Standing, checked, txid_of
+from txstorm.books.records import Dropped, Identity, LedgerPosition, Meta, checked, txid_of
 from txstorm.books.savepoint import Savepoint
 from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
@@ -48,7 +48,7 @@ class Books:
         self._late_lock = Lock()
         self.epoch = 0
 
-    def check(self) -> Standing:
+    def check(self) -> LedgerPosition:
         """Read all that stands here, so that what is damaged shows before anything is written.
 
         Returns what of it is to be compared with the tables.
@@ -61,9 +61,9 @@ class Books:
             read()
         return self.standing()
 
-    def standing(self) -> Standing:
+    def standing(self) -> LedgerPosition:
         """How far the topology has come; raises as `check`."""
-        return Standing(self.currtx(), self.tables(), self.intents())
+        return LedgerPosition(self.currtx(), self.tables(), self.intents())
 
     def check_lease(self) -> None:
         """Go on only while this coordinator has its lease; a connection that is suspended is waited for.

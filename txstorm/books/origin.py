@@ -66,7 +66,7 @@ class HashSeedWarning(UserWarning):
 _warned = False
 
 
-def first_suspect(origin: Origin | None) -> str | None:
+def first_suspect(origin: CodeOrigin | None) -> str | None:
     """The note for a replay whose result is another one, where this process has not the hash seed of the run."""
     run, here = None if origin is None else origin.hash_seed, HashSeed.here()
     if run is None:
@@ -80,7 +80,7 @@ def first_suspect(origin: Origin | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Origin:
+class CodeOrigin:
     """What a run knows of its topology's code.
 
     Attributes:
@@ -101,7 +101,7 @@ class Origin:
         return {"version": VERSION, "target": self.target, "place": self.place, "directory": self.directory, **seed}
 
     @classmethod
-    def from_json(cls, found: Any) -> Origin:
+    def from_json(cls, found: Any) -> CodeOrigin:
         """What `to_json` made; raises `DataDirectoryError` for another format."""
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             msg = f"ledger entry origin: expected version {VERSION}, got {str(found)[:80]}; use a newer txstorm"
@@ -110,7 +110,7 @@ class Origin:
         return cls(found["target"], found["place"], found["directory"], None if seed is None else HashSeed(**seed))
 
 
-def origin_of(topology: Topology, target: str | None = None) -> Origin:
+def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
     """Where `topology` can be found again; called when it is run.
 
     Args:
@@ -119,7 +119,7 @@ def origin_of(topology: Topology, target: str | None = None) -> Origin:
     """
     main = sys.modules.get("__main__")
     found, directory = (target, os.getcwd()) if target else _found(topology, main)
-    return Origin(found, _place(main), directory, HashSeed.here())
+    return CodeOrigin(found, _place(main), directory, HashSeed.here())
 
 
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:

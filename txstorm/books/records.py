@@ -151,7 +151,7 @@ class Meta(NamedTuple):
         return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
 
 
-class Standing(NamedTuple):
+class LedgerPosition(NamedTuple):
     """How far a topology has come, as its ledger says.
 
     Attributes:

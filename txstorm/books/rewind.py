@@ -9,7 +9,7 @@ from typing import Any
 from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.files import checked_path
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 
 FORMAT, VERSION = "txstorm-rewind", 1
 
@@ -52,9 +52,9 @@ class Rewind:
     tables: tuple[RewoundTable, ...]
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> TopologyIdentity:
         """Whose tables they are from now on."""
-        return Owner(self.topology, self.incarnation, self.timeline)
+        return TopologyIdentity(self.topology, self.incarnation, self.timeline)
 
     def to_json(self) -> dict[str, Any]:
         """The rewind as JSON values, with its format's version."""

@@ -12,7 +12,7 @@ import cloudpickle
 from txstorm.api.context import TaskContext
 from txstorm.api.output import StreamDeclaration
 from txstorm.errors import InputError
-from txstorm.plan.commit_jobs import Tables, spread_tables
+from txstorm.plan.commit_jobs import Tables, commit_job_tables
 from txstorm.plan.stages import Edge, Plan, Stage
 from txstorm.topology.graph import Component, Kind
 from txstorm.user_code import copied
@@ -103,7 +103,7 @@ class Program:
             stages=plan.stages,
             commit=plan.commit,
             edges=plan.edges,
-            spread=spread_tables(plan),
+            spread=commit_job_tables(plan),
         )
 
     def driver_context(self, component: str) -> TaskContext:
@@ -129,7 +129,7 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
         edges=plan.edges,
         settings=settings,
         spill_dir=spill_dir,
-        spread=spread_tables(plan),
+        spread=commit_job_tables(plan),
     )
 
 

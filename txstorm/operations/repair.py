@@ -11,7 +11,7 @@ from txstorm.books.data_directory import topology_in
 from txstorm.errors import InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.recovery.table_checks import publications, raise_reachable
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent
 
 log = logging.getLogger("txstorm.repair")
@@ -44,7 +44,7 @@ def _abandon(data_dir: Path, books: Books, txid: int) -> dict[str, Any]:
     group = _group_of(data_dir, books, txid)
     dropped = [intent for intent in books.live_intents() if intent.first >= group.first]
     epoch = books.raise_epoch()
-    owner = Owner(group.topology, group.incarnation, group.timeline)
+    owner = TopologyIdentity(group.topology, group.incarnation, group.timeline)
     unreached = raise_reachable(data_dir, books.tables(), owner, epoch)
     # After the epoch: whatever is not there now can no longer come.
     for intent in dropped:

@@ -24,7 +24,7 @@ from txstorm.ledger.values import encode_value
 from txstorm.operations.savepoints import find_savepoint, history_row, opened_books
 from txstorm.recovery.clone import clone_tables
 from txstorm.storage.tables.history import append_history
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 
 log = logging.getLogger("txstorm.savepoint")
 
@@ -53,7 +53,7 @@ def restore_savepoint(
     target = local_directory(new_dir)
     with opened_books(data_dir, read_only=True) as (directory, books):
         found = find_savepoint(directory, books, name)
-        owner = Owner(_checked_id(topology or found.topology), uuid.uuid4().hex)
+        owner = TopologyIdentity(_checked_id(topology or found.topology), uuid.uuid4().hex)
         made = _beside(target)
         try:
             tables = clone_tables(directory, found, made, owner, int(clock() * 1000))
@@ -102,7 +102,7 @@ def _row(directory: Path, savepoint: Savepoint) -> dict[str, Any]:
     return {**known, **own, "txid": savepoint.txid, "timeline": 0, "stamp": savepoint.stamp}
 
 
-def _write_ledger(made: Path, owner: Owner, savepoint: Savepoint, tables: Mapping[str, int]) -> None:
+def _write_ledger(made: Path, owner: TopologyIdentity, savepoint: Savepoint, tables: Mapping[str, int]) -> None:
     make_directory(made / "intents")
     values = {
         names.EPOCH: 0,

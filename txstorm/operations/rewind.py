@@ -20,7 +20,7 @@ from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import table_refs
-from txstorm.storage.tables.identity import Owner, table_ref
+from txstorm.storage.tables.identity import TopologyIdentity, table_ref
 from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
 
 
@@ -137,7 +137,7 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
 
 def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
     """Also for tables that the ledger does not know yet: one that a killed start has made goes to the new timeline."""
-    found, owner = [], Owner(identity.topology, identity.incarnation, identity.timeline)
+    found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(directory), start=1):
         found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))
         faults.point(f"rewind.{number}.staged")

@@ -11,7 +11,7 @@ from txstorm.topology.pictures.model import printable
 Tables = tuple[KeyedState | SinkTable, ...]
 
 
-def spread_tables(plan: Plan) -> Mapping[str, Tables]:
+def commit_job_tables(plan: Plan) -> Mapping[str, Tables]:
     """Committer → its tables, of those committers of `plan` whose large transactions a job can commit.
 
     All they receive comes from the processing phase, grouped by exactly the key of each of their states, so that a key

@@ -13,7 +13,7 @@ from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.rows.schema import TXID, in_order
 from txstorm.storage.tables.as_of import folded
-from txstorm.storage.tables.identity import Owner, TableRef, key_names_of, table_ref
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, key_names_of, table_ref
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.rewrite import FILE_ROWS
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
@@ -21,7 +21,7 @@ from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.tables.table_log import RESTORED
 
 
-def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Owner, now: int) -> dict[str, int]:
+def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, now: int) -> dict[str, int]:
     """Make the tables of `savepoint`, which are in `source`, anew in `target`; returns table → txid for its ledger.
 
     Every new table begins with the savepoint's txid: what is before it is not known there. `now`: milliseconds since
@@ -57,7 +57,7 @@ def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
     return folded(handle.read(), later, key_names_of(handle.properties), handle.schema.names)
 
 
-def _clone(source: Path, savepoint: Savepoint, target: Path, owner: Owner, ref: TableRef, now: int) -> None:
+def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, ref: TableRef, now: int) -> None:
     old = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
     about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
     about = {key: text for key, text in about.items() if key not in owner.properties()}

@@ -33,14 +33,14 @@ from txstorm.errors import (
 from txstorm.recovery.clone import written
 from txstorm.storage.rows.schema import TXID, in_order
 from txstorm.storage.tables.as_of import version_as_of
-from txstorm.storage.tables.directory import Place, placed
-from txstorm.storage.tables.identity import Owner, TableRef, is_merged, table_ref
+from txstorm.storage.tables.directory import TableDirectory, placed
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, is_merged, table_ref
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import RESTORED, TRIES, LoggedTable
+from txstorm.storage.tables.table_log import RESTORED, TRIES, TransactionalTable
 
 
-def plan_table(data_dir: Path, owner: Owner, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
+def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
     """What a rewind to `txid` does to the table `ref`; rows that have to be put back are staged, nothing else changes.
 
     Called by the coordinator of `epoch`, which leads the table, when all decided groups are published. `now`:
@@ -68,7 +68,7 @@ class Rows(Protocol):
         """The rows up to `txid` of files of the table, staged as new ones."""
 
 
-def planned(table: LoggedTable, txid: int, rows: Rows) -> RewoundTable:
+def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
     """What a rewind to `txid` does to `table`; raises as `plan_table`.
 
     A table that was dropped before `txid` keeps what it holds, and the txid it is at.
@@ -83,7 +83,7 @@ def planned(table: LoggedTable, txid: int, rows: Rows) -> RewoundTable:
     return RewoundTable(table.ref.uri, txid, tuple(removes), rows.kept(cut, txid) if cut else ())
 
 
-def restore_table(where: Path | Place, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
+def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
     """Bring one table to where `rewind` has decided it to be, once; may be called again after any failure.
 
     Raises:
@@ -160,7 +160,7 @@ def _txids(file: pq.ParquetFile) -> tuple[int, int]:
     return (0, 0) if ends["max"] is None else (ends["min"], ends["max"])
 
 
-def _state(table: LoggedTable, txid: int) -> RewoundTable:
+def _state(table: TransactionalTable, txid: int) -> RewoundTable:
     """The newest version that is not ahead of `txid`; of a state that was added later, nothing."""
     now = {file.path for file in table.log.files()}
     if txid < table.since():
@@ -176,7 +176,7 @@ def _state(table: LoggedTable, txid: int) -> RewoundTable:
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
 
 
-def _commit(table: LoggedTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
+def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
     owner = rewind.owner
     current = {file.path: file for file in table.log.files()}
     info = {
@@ -197,7 +197,7 @@ def _commit(table: LoggedTable, rewind: Rewind, todo: RewoundTable, epoch: int, 
     return Commit(apps, info, adds, removes, now, f"txstorm rewind to txid {rewind.txid}")
 
 
-def _check_moved(table: LoggedTable, cause: TableCorrupt) -> None:
+def _check_moved(table: TransactionalTable, cause: TableCorrupt) -> None:
     """The commit may have been made or not: read again, and only when nothing has moved give up."""
     before = table.version
     table.log.reopen()
@@ -219,7 +219,7 @@ class _Reading:
             raise _unreadable(self._table, self._path, str(error)) from error
 
 
-def _unreadable(table: LoggedTable, path: str, why: str) -> TableCorrupt:
+def _unreadable(table: TransactionalTable, path: str, why: str) -> TableCorrupt:
     return TableCorrupt(
         f"table {table.ref.uri}: file {path} cannot be read, so the table cannot be rewound: {why}; restore the "
         "table's directory from a copy"
@@ -229,7 +229,7 @@ def _unreadable(table: LoggedTable, path: str, why: str) -> TableCorrupt:
 log = logging.getLogger("txstorm.rewind")
 
 
-def finish_rewind(where: Path | Place, books: Books, clock: Callable[[], float] = time.time) -> Rewind | None:
+def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[], float] = time.time) -> Rewind | None:
     """Roll a decided rewind forward, if there is one; returns it. Called with the lease, before tables are checked.
 
     Raises:
@@ -247,7 +247,9 @@ def finish_rewind(where: Path | Place, books: Books, clock: Callable[[], float] 
     return rewind
 
 
-def carry_out(where: Path | Place, books: Books, rewind: Rewind, clock: Callable[[], float] = time.time) -> None:
+def carry_out(
+    where: Path | TableDirectory, books: Books, rewind: Rewind, clock: Callable[[], float] = time.time
+) -> None:
     """Restore every table, then the history, then the ledger; each step is made once, however often this is called."""
     place, now = placed(where), int(clock() * 1000)
     for number, table in enumerate(rewind.tables, start=1):

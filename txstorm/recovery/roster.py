@@ -19,8 +19,8 @@ from txstorm.errors import DataDirectoryError, InputError, StateError
 from txstorm.recovery.table_checks import mark_dropped
 from txstorm.state.external.registry import check_declared, declared_uris
 from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
-from txstorm.storage.tables.directory import Place
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.directory import TableDirectory
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.open")
@@ -87,9 +87,9 @@ def left_behind(books: Books, declared: Mapping[str, str]) -> set[str]:
 
 
 def record(
-    where: Path | Place,
+    where: Path | TableDirectory,
     books: Books,
-    owner: Owner,
+    owner: TopologyIdentity,
     tables: Mapping[str, int],
     roster: Roster,
     sources: Iterable[str] = (),

@@ -12,15 +12,15 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.clients.delta.handle import is_table
 from txstorm.errors import FencedError, TableCorrupt, TxstormError
-from txstorm.storage.tables.directory import Place, check_there, placed
-from txstorm.storage.tables.identity import Owner, TableRef, table_ref, tables_of
+from txstorm.storage.tables.directory import TableDirectory, check_there, placed
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, table_ref, tables_of
 from txstorm.storage.tables.intent import OUTSIDE, Intent, IntentTable
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import LoggedTable
+from txstorm.storage.tables.table_log import TransactionalTable
 
 
 def check_tables(  # noqa: D417 - the rest is in the text
-    where: Path | Place,
+    where: Path | TableDirectory,
     recorded: Mapping[str, int],
     incarnation: str,
     live: Sequence[Intent],
@@ -42,7 +42,7 @@ def check_tables(  # noqa: D417 - the rest is in the text
         TableRefused: a table has a Delta feature that txstorm does not obey.
         DataDirectoryError: a table is foreign or of another incarnation.
     """
-    owner, place = Owner(topology, incarnation, timeline), placed(where)
+    owner, place = TopologyIdentity(topology, incarnation, timeline), placed(where)
     for ref in tables_of(recorded):
         check_there(place, ref)
         table = place.table(owner, ref)
@@ -50,7 +50,9 @@ def check_tables(  # noqa: D417 - the rest is in the text
         _check_txid(table, recorded, live)
 
 
-def raise_epochs(where: Path | Place, recorded: Mapping[str, int], owner: Owner, epoch: int) -> list[LoggedTable]:
+def raise_epochs(
+    where: Path | TableDirectory, recorded: Mapping[str, int], owner: TopologyIdentity, epoch: int
+) -> list[TransactionalTable]:
     """Take over all tables behind the `recorded` names; returns them, as they are with `epoch`.
 
     `recorded`: table → the last txid that the ledger knows to be complete there.
@@ -68,7 +70,7 @@ def raise_epochs(where: Path | Place, recorded: Mapping[str, int], owner: Owner,
     return tables
 
 
-def mark_dropped(where: Path | Place, dropped: Mapping[str, int], owner: Owner, epoch: int) -> None:
+def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner: TopologyIdentity, epoch: int) -> None:
     """Have the tables behind the `dropped` names say until which txid they are right, unless they do already.
 
     The ledger says so first, and nothing is committed in between: a coordinator that dies there leaves it to the next.
@@ -92,7 +94,7 @@ def mark_dropped(where: Path | Place, dropped: Mapping[str, int], owner: Owner, 
             faults.point(f"p0.{number}.dropped")
 
 
-def check_raised(tables: Iterable[LoggedTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+def check_raised(tables: Iterable[TransactionalTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
     """Check again what `check_tables` checks of the txids, now that nobody else can publish to `tables`.
 
     They are what `raise_epochs` returned: who led before cannot have come in after that, so they are not read again.
@@ -104,7 +106,7 @@ def check_raised(tables: Iterable[LoggedTable], recorded: Mapping[str, int], liv
         _check_txid(table, recorded, live)
 
 
-def roll_forward(where: Path | Place, intent: Intent, epoch: int) -> dict[str, int]:
+def roll_forward(where: Path | TableDirectory, intent: Intent, epoch: int) -> dict[str, int]:
     """Publish a decided group from its intent alone: no user code, no source; returns table → version.
 
     Maps and outlets are left out: their systems are known when the topology's code is loaded.
@@ -116,7 +118,7 @@ def roll_forward(where: Path | Place, intent: Intent, epoch: int) -> dict[str, i
         FencedError: a newer coordinator leads a table.
         BlockedError: a commit cannot be made.
     """
-    owner, place = Owner(intent.topology, intent.incarnation, intent.timeline), placed(where)
+    owner, place = TopologyIdentity(intent.topology, intent.incarnation, intent.timeline), placed(where)
     return {
         table.uri: _publish(place, owner, number, table, intent, epoch)
         for number, table in enumerate(intent.tables, start=1)
@@ -124,13 +126,15 @@ def roll_forward(where: Path | Place, intent: Intent, epoch: int) -> dict[str, i
     }
 
 
-def _publish(place: Place, owner: Owner, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
+def _publish(
+    place: TableDirectory, owner: TopologyIdentity, number: int, table: IntentTable, intent: Intent, epoch: int
+) -> int:
     found = place.table(owner, TableRef(table.kind, table.name))
     found.check_staged(table)
     return found.publish(number, table, intent, epoch)
 
 
-def _check_txid(checked: LoggedTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
+def _check_txid(checked: TransactionalTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
     uri = checked.ref.uri
     if uri not in recorded:
         return  # the table of a state as of a txid: it follows the one of its changes
@@ -167,11 +171,11 @@ class Publication:
 
 def publications(data_dir: Path, intent: Intent) -> list[Publication]:
     """Per table of `intent`, in the order in which they are published, whether it holds the group. Changes nothing."""
-    owner = Owner(intent.topology, intent.incarnation, intent.timeline)
+    owner = TopologyIdentity(intent.topology, intent.incarnation, intent.timeline)
     return [_publication(data_dir, owner, table, intent) for table in intent.tables]
 
 
-def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch: int) -> dict[str, str]:
+def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: TopologyIdentity, epoch: int) -> dict[str, str]:
     """Take over all tables that can be reached; returns table → cause for the others.
 
     Raises:
@@ -189,7 +193,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: Owner, epoch
     return unreached
 
 
-def _publication(data_dir: Path, owner: Owner, table: IntentTable, intent: Intent) -> Publication:
+def _publication(data_dir: Path, owner: TopologyIdentity, table: IntentTable, intent: Intent) -> Publication:
     if table.kind in OUTSIDE:
         return Publication(table.uri, None, ELSEWHERE)
     if not is_table(data_dir / table.uri):

@@ -14,9 +14,9 @@ from txstorm.ledger.paths import meta_path
 from txstorm.ledger.port import Delete
 from txstorm.recovery.table_checks import check_raised, check_tables, mark_dropped, raise_epochs, roll_forward
 from txstorm.state.external.registry import waits_for_code
-from txstorm.storage.tables.directory import Place, placed
+from txstorm.storage.tables.directory import TableDirectory, placed
 from txstorm.storage.tables.history import history_rows
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent
 
 log = logging.getLogger("txstorm.open")
@@ -24,7 +24,7 @@ Decided = tuple[Intent, Mapping[str, int]]
 """A decided group, and the versions that its tables have it in."""
 
 
-def check(where: Path | Place, books: Books, identity: Identity) -> None:
+def check(where: Path | TableDirectory, books: Books, identity: Identity) -> None:
     """Check, without writing, that everything is there and belongs together; called before `take_over`.
 
     Raises:
@@ -51,7 +51,7 @@ def check(where: Path | Place, books: Books, identity: Identity) -> None:
     check_kept(where, standing.intents)
 
 
-def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Decided]:
+def take_over(where: Path | TableDirectory, books: Books, identity: Identity) -> list[Decided]:
     """Raise the epoch of the ledger and of every table, and publish what is decided.
 
     Returns the groups that are published to all their tables, and wait for maps or outlets.
@@ -63,7 +63,7 @@ def take_over(where: Path | Place, books: Books, identity: Identity) -> list[Dec
     epoch = books.raise_epoch()
     faults.point("p0.epoch")
     _check_not_rewound(books, identity)
-    owner = Owner(identity.topology, identity.incarnation, identity.timeline)
+    owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     standing = books.standing()  # ours alone from here on: whoever led before is fenced
     tables = raise_epochs(where, standing.tables, owner, epoch)
     check_raised(tables, standing.tables, standing.live)
@@ -87,7 +87,7 @@ def _check_not_rewound(books: Books, identity: Identity) -> None:
         raise FencedError(msg)
 
 
-def check_kept(where: Path | Place, intents: Sequence[Intent]) -> None:
+def check_kept(where: Path | TableDirectory, intents: Sequence[Intent]) -> None:
     """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
     for intent in intents:
         for table in intent.tables:
@@ -95,7 +95,7 @@ def check_kept(where: Path | Place, intents: Sequence[Intent]) -> None:
                 placed(where).check_staged(table.uri, staged)
 
 
-def roll_tables_forward(where: Path | Place, books: Books, live: Sequence[Intent]) -> list[Decided]:
+def roll_tables_forward(where: Path | TableDirectory, books: Books, live: Sequence[Intent]) -> list[Decided]:
     """Publish the decided groups that are `live`: no spout, no bolt, no second look at the source (R1).
 
     Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of

@@ -10,7 +10,7 @@ from txstorm.engine.port import Engine
 from txstorm.engine.program import program_of
 from txstorm.engine.task.stage import sweep_spilled
 from txstorm.plan.stages import compile_plan
-from txstorm.replay.compare import Verdict
+from txstorm.replay.compare import ReplayVerdict
 from txstorm.replay.ranges import Packs, Result, Span
 from txstorm.replay.recording import Recording, opened_source
 from txstorm.replay.scratch_tables import ReplayTables
@@ -19,7 +19,7 @@ from txstorm.topology.graph import Topology
 
 
 def audit(
-    topology: Topology, recording: Recording, span: Span, engine: Engine, told: Callable[[Verdict], None]
+    topology: Topology, recording: Recording, span: Span, engine: Engine, told: Callable[[ReplayVerdict], None]
 ) -> Result:
     """Run `span` again on `engine`, each txid against the committed state before it.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
 
-from txstorm.books.origin import Origin
+from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Meta
 from txstorm.engine.port import Engine, ErrorRow
 from txstorm.engine.task.stage import sweep_spilled
@@ -18,7 +18,7 @@ from txstorm.ledger.port import Delete, Op
 from txstorm.monitor.progress import Monitor
 from txstorm.replay.ranges import TRIES, Done, Packs, Result, Span
 from txstorm.replay.recording import Recording, Source
-from txstorm.runtime.commit.outcome import Ready, batch_digest
+from txstorm.runtime.commit.outcome import ProcessedBatch, batch_digest
 from txstorm.runtime.failures import batch_failure
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
@@ -53,7 +53,7 @@ def backfill(
     span: Span,
     into: Path,
     engine: Engine,
-    origin: Origin,
+    origin: CodeOrigin,
     told: Told,
 ) -> Result:
     """Run `span` again on `engine` into the data directory `into`, which `check_into` has passed.
@@ -135,14 +135,14 @@ class _Writer:
             raise SpoutError(msg)
         return Meta(document, recorded.stamp, dict(done.processed.digests))
 
-    def _ready(self, done: Done, meta: Meta) -> Ready:
-        return Ready(done.txid_input, done.processed, batch_digest(done.processed.digests), meta.document)
+    def _ready(self, done: Done, meta: Meta) -> ProcessedBatch:
+        return ProcessedBatch(done.txid_input, done.processed, batch_digest(done.processed.digests), meta.document)
 
     def _housekeeping(self, last: int) -> list[Op]:
         old, self._metas = [one for one in self._metas if one < last], [one for one in self._metas if one >= last]
         return [Delete(meta_path(txid)) for txid in old]
 
-    def _done(self, ready: Ready, tuples: int) -> None:
+    def _done(self, ready: ProcessedBatch, tuples: int) -> None:
         txid = ready.attempt.txid
         equal = ready.digest == self._recorded_digest(txid)
         self._result.count(txid, tuples, equal=equal)

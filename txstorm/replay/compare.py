@@ -77,7 +77,7 @@ class TableVerdict:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayVerdict:
     """The outcome of one txid's replay.
 
     Attributes:

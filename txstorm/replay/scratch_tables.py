@@ -24,13 +24,13 @@ from txstorm.results.read import (
     read_state,
 )
 from txstorm.state.collections import state_group
-from txstorm.state.commit_group import Resources, Tables
+from txstorm.state.commit_group import CommitHandles, CommitTables
 from txstorm.state.index.index import StateIndex
 from txstorm.state.index.ordered_index import state_index
 from txstorm.state.pending_table import States
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import PREV, TXID, stored_fields
-from txstorm.storage.tables.declared import Declaration, declarations
+from txstorm.storage.tables.declared import DeclaredTable, declarations
 from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, SINK
 from txstorm.storage.tables.merge_layout import no_changes
@@ -64,9 +64,9 @@ class ReplayTables:
             else:
                 self._states[name] = state_group(one.table, self._loaded(data_dir, one.table, before, committed))
                 states[name] = one.component, self._states[name]
-        self._tables = Tables(states, sinks, ())
+        self._tables = CommitTables(states, sinks, ())
 
-    def _check(self, data_dir: Path, one: Declaration) -> None:
+    def _check(self, data_dir: Path, one: DeclaredTable) -> None:
         """A table that the code declares must have the columns the code declares."""
         for ref in one.refs[:1]:
             if ref.uri in self._committed.kinds:
@@ -94,7 +94,7 @@ class ReplayTables:
         """
         txid = txid_input.attempt.txid
         self._tables.begin(txid, txid_input.stamp)
-        run = CommitRun(program, txid_input, processed.cargo, Resources(txid, self._tables))
+        run = CommitRun(program, txid_input, processed.cargo, CommitHandles(txid, self._tables))
         try:
             run.run()
             for group in self._groups():

@@ -13,7 +13,7 @@ from txstorm.engine.program import Program, program_of
 from txstorm.engine.task.stage import StageTask
 from txstorm.errors import SpoutError
 from txstorm.plan.stages import compile_plan
-from txstorm.replay.compare import Verdict, compared
+from txstorm.replay.compare import ReplayVerdict, compared
 from txstorm.replay.recording import Recorded, Recording, Source, opened_source
 from txstorm.replay.scratch_tables import ReplayTables
 from txstorm.runtime.commit.outcome import batch_digest
@@ -27,7 +27,9 @@ OPAQUE = (
 )
 
 
-def replay_txid(topology: Topology, data_dir: str | Path, txid: int, caught: Caught = lambda error: None) -> Verdict:
+def replay_txid(
+    topology: Topology, data_dir: str | Path, txid: int, caught: Caught = lambda error: None
+) -> ReplayVerdict:
     """Run a committed txid again from its recorded extents against the state of ``txid - 1``.
 
     Works beside a live run. Spout and bolts run as the local engine runs them, on the calling thread, with the
@@ -67,7 +69,7 @@ def judge(
     txid_input: TxidInput,
     processed: Processed,
     tables: ReplayTables,
-) -> Verdict:
+) -> ReplayVerdict:
     """Run the commit phase of a processed txid and compare everything with what was committed."""
     verdict = _judged(program, source, recorded, txid_input, processed, tables)
     suspect = None if verdict.equal else first_suspect(source.recording.origin)
@@ -81,11 +83,11 @@ def _judged(
     txid_input: TxidInput,
     processed: Processed,
     tables: ReplayTables,
-) -> Verdict:
+) -> ReplayVerdict:
     notes: list[str] = []
     tuples = sum(processed.counts.values())
     if processed.error is not None:
-        return Verdict(recorded.attempt, recorded.digest, failure=processed.error, tuples=tuples)
+        return ReplayVerdict(recorded.attempt, recorded.digest, failure=processed.error, tuples=tuples)
     digest = batch_digest(processed.digests)
     if source.planner.opaque and digest != recorded.digest:
         notes.append(OPAQUE)
@@ -93,10 +95,12 @@ def _judged(
         notes.append("the spout read other extents than were recorded")
     counts = tables.commit(program, txid_input, processed)
     if isinstance(counts, ErrorRow):
-        return Verdict(recorded.attempt, recorded.digest, digest, failure=counts, tuples=tuples, notes=tuple(notes))
+        return ReplayVerdict(
+            recorded.attempt, recorded.digest, digest, failure=counts, tuples=tuples, notes=tuple(notes)
+        )
     found = tuple(compared(table, rows) for table, rows in tables.rows(recorded.txid).items())
     tuples += sum(counts.values())
-    return Verdict(recorded.attempt, recorded.digest, digest, found, tuples=tuples, notes=tuple(notes))
+    return ReplayVerdict(recorded.attempt, recorded.digest, digest, found, tuples=tuples, notes=tuple(notes))
 
 
 def raise_unreadable(processed: Processed) -> None:

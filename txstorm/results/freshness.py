@@ -7,12 +7,12 @@ from pathlib import Path
 
 from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.directory import check_there, placed
-from txstorm.storage.tables.identity import Owner, check_owner, tables_of
+from txstorm.storage.tables.identity import TopologyIdentity, check_owner, tables_of
 from txstorm.storage.tables.table import open_table
 
 
 def check_not_behind(
-    data_dir: Path, owner: Owner, recorded: Mapping[str, int], names: Collection[str] | None = None
+    data_dir: Path, owner: TopologyIdentity, recorded: Mapping[str, int], names: Collection[str] | None = None
 ) -> tuple[int, int]:
     """Check tables against what the ledger said before they were opened; called beside live runs too.
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from txstorm.books.books import Books
 from txstorm.books.data_directory import ledger_exists
-from txstorm.books.origin import Origin
+from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity
 from txstorm.errors import LedgerCorrupt, MissingDependency, TableCorrupt
 from txstorm.ledger.open import open_ledger
@@ -32,7 +32,7 @@ from txstorm.results.read import (
 from txstorm.storage.rows.schema import TABLE_SCHEMA, TXID
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.history import HISTORY, history_table, read_history, recorded_stamp
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 
 SHOWN = 20
 Answer = TypeVar("Answer")
@@ -230,14 +230,16 @@ class _Standing(NamedTuple):
     """What the ledger says of the tables; `newest` is the timeline and txid that none may be ahead of."""
 
     committed: int
-    owner: Owner | None
+    owner: TopologyIdentity | None
     tables: dict[str, int]
     newest: tuple[int, int]
 
     @classmethod
     def read(cls, books: Books) -> _Standing:
         tables, identity = books.tables(), books.identity()
-        owner = None if identity is None else Owner(identity.topology, identity.incarnation, identity.timeline)
+        owner = (
+            None if identity is None else TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
+        )
         rewind = books.rewind()
         last = max([books.currtx() - 1, *books.kept_intents()])
         timeline = max(owner.timeline if owner else 0, rewind.timeline if rewind else 0)
@@ -258,10 +260,10 @@ def identity_of(data_dir: str | Path) -> Identity | None:
     return _ask(Path(data_dir), Books.identity, None)
 
 
-def origin_recorded(data_dir: str | Path) -> Origin | None:
+def origin_recorded(data_dir: str | Path) -> CodeOrigin | None:
     """Where the code of the topology is, as its last run knew it; None when it did not say."""
     found = _ask(Path(data_dir), Books.origin, None)
-    return None if found is None else Origin.from_json(found)
+    return None if found is None else CodeOrigin.from_json(found)
 
 
 def tables_of(data_dir: str | Path) -> tuple[list[str], list[str]]:

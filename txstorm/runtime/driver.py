@@ -23,9 +23,9 @@ from txstorm.engine.task.error_rows import RAISED
 from txstorm.engine.task.stage import sweep_spilled
 from txstorm.errors import EngineError, FailedException
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.batches.packs import Job, Jobs
-from txstorm.runtime.commit.outcome import Outcome, Ready, batch_digest, progress_list
-from txstorm.runtime.commit.thread import CommitLine
+from txstorm.runtime.batches.packs import Job, PackQueue
+from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
+from txstorm.runtime.commit.thread import CommitThread
 from txstorm.runtime.control import Control
 from txstorm.runtime.event_queue import Inbox, Waiters
 from txstorm.runtime.failures import batch_failure, letters_failure, spout_failure, spout_row
@@ -45,10 +45,10 @@ class Driver:
         self._gate = session.gate
         self._window = session.window
         self._inbox = Inbox(session.monotonic)
-        self._ready: dict[int, Ready] = {}
+        self._ready: dict[int, ProcessedBatch] = {}
         self._wake_set = False
         self._attempts = session.books.epoch << 32
-        self._commits = CommitLine(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
+        self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
         self._asks_again = 0.0
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
@@ -63,7 +63,7 @@ class Driver:
         self.state: State = initial(config)
         if session.journal is not None:
             session.journal.write(journal.header(config) + "\n")
-        self.jobs = Jobs(
+        self.jobs = PackQueue(
             session.engine,
             session.window,
             self._make_pack,
@@ -284,7 +284,7 @@ class Driver:
             self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(given.divert))
             failure = self._session.retry.failure(txid).error if SOURCE in given.divert else None
             digest = batch_digest(outcome.digests)
-            self._ready[txid] = Ready(given, outcome, digest, document, seconds, len(job.attempts), failure)
+            self._ready[txid] = ProcessedBatch(given, outcome, digest, document, seconds, len(job.attempts), failure)
             self._monitor.processed(txid, input_bytes(outcome.cargo))
         for outcome in reversed(good):  # the lowest txid last: its turn comes when all that can follow it are processed
             self._processed(outcome.attempt)
@@ -355,7 +355,7 @@ class Driver:
         else:
             self._commits.execute(self._ready.values())
 
-    def _commit_ended(self, done: Future[Outcome]) -> None:
+    def _commit_ended(self, done: Future[GroupOutcome]) -> None:
         self._inbox.put(lambda: self._commit_done(done) if self._commits.is_current(done) else None)
 
     def _ahead_ended(self, attempt: TransactionAttempt, error: BaseException) -> None:
@@ -368,7 +368,7 @@ class Driver:
         elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
             self._user_failed(attempt, error.row)
 
-    def _commit_done(self, done: Future[Outcome]) -> None:
+    def _commit_done(self, done: Future[GroupOutcome]) -> None:
         self._committing -= 1
         error = done.exception()
         if error is not None:
@@ -380,7 +380,7 @@ class Driver:
         if outcome.failed is not None:
             self._user_failed(*outcome.failed)
 
-    def _committed(self, outcome: Outcome) -> None:
+    def _committed(self, outcome: GroupOutcome) -> None:
         last = outcome.committed[-1].ready.attempt
         for one in outcome.committed:
             self._ready.pop(one.ready.attempt.txid, None)

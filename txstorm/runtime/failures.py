@@ -61,7 +61,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RetryDecision:
     """`delay` seconds until the txid is emitted again; None: the topology fails."""
 
     delay: float | None
@@ -128,11 +128,11 @@ class RetryPolicy:
         self._known = dict(known)
         self._pin = pin
 
-    def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> Verdict:
+    def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> RetryDecision:
         """What to do about a failed attempt at `txid`; `divertible`: whether there is a record to leave out."""
         before = self._known.get(txid, Failure())
         if row.kind == LIMIT:  # the batch did not fail: the next run may allow for it
-            return Verdict(None, before.count)
+            return RetryDecision(None, before.count)
         kind = "failed" if row.kind == "reported" else row.kind
         tries = {**before.tries, kind: before.tries.get(kind, 0) + 1}
         after = replace(before, count=before.count + 1, cause=str(row), tries=tries)
@@ -141,13 +141,13 @@ class RetryPolicy:
             more = self._more(before.divert, kind) if divertible else None
             if more is None:
                 self._put(txid, after)
-                return Verdict(None, after.count)
+                return RetryDecision(None, after.count)
             after = self._diverting(txid, after, more, row)
         self._put(txid, after)
         # The first replay is immediate, as Storm's; a batch that keeps failing backs off.
         times = sum(after.tries.values())
         delay = 0.0 if times <= 1 else self._settings.retry_backoff * 2.0 ** min(times - 2, 30)
-        return Verdict(min(delay, self._settings.retry_backoff_max), after.count)
+        return RetryDecision(min(delay, self._settings.retry_backoff_max), after.count)
 
     def divert(self, txid: int) -> tuple[str, ...]:
         """What the next attempt at `txid` leaves out."""

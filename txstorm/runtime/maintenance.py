@@ -24,7 +24,7 @@ from txstorm.storage.tables.intent import CHANGES, STATE
 from txstorm.storage.tables.table import DeltaTableState, Shortening
 from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, prune_changes, prune_history, retain_table
-from txstorm.storage.upkeep.small_files import Gathering
+from txstorm.storage.upkeep.small_files import SmallFileCompaction
 
 retention_log = logging.getLogger("txstorm.retention")
 
@@ -276,7 +276,7 @@ class Upkeep:
 
         self._in_turn(call).add_done_callback(answer)
 
-    def _begun(self, work: Compaction | Gathering | None) -> None:
+    def _begun(self, work: Compaction | SmallFileCompaction | None) -> None:
         if work is None or self._stopping.is_set():
             self._not_before = self._monotonic() + 1.0
             self._ended(None)
@@ -284,7 +284,7 @@ class Upkeep:
         if not self._start(lambda: self._write(work), "txstorm-upkeep"):
             work.give_up()
 
-    def _write(self, work: Compaction | Gathering) -> None:
+    def _write(self, work: Compaction | SmallFileCompaction) -> None:
         try:
             if all(not self._stopping.is_set() for _ in work.steps()):
                 self._back(lambda: self._ask(lambda: self._store.upkept(work, _millis()), lambda _: self._ended(None)))

@@ -17,7 +17,7 @@ from typing import TextIO
 from txstorm import faults
 from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
-from txstorm.books.origin import Origin
+from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
@@ -32,11 +32,11 @@ from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import check_roster, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
-from txstorm.runtime.batches.admission import Gate, Window
+from txstorm.runtime.batches.admission import Admission, InFlightWindow
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.commit.finisher import Committer
-from txstorm.runtime.commit.job import LargeCommits
-from txstorm.runtime.commit.publisher import Concluder, pause_after
+from txstorm.runtime.commit.finisher import GroupFinisher
+from txstorm.runtime.commit.job import CommitJobs
+from txstorm.runtime.commit.publisher import Publisher, pause_after
 from txstorm.runtime.failures import Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.session import Session
@@ -76,7 +76,7 @@ class Patience:
             BlockedError: the system was away for all tries.
         """
         said = ""
-        for attempt in range(Concluder.TRIES):
+        for attempt in range(Publisher.TRIES):
             self._books.check_lease()
             try:
                 step()
@@ -129,7 +129,7 @@ class RunOptions:
     journal: Path | None = None
     clock: Clock = field(default_factory=Clock)
     observe: Observe | None = None
-    origin: Origin | None = None
+    origin: CodeOrigin | None = None
     ledger: str | None = None
     standby: Tell | None = None
     drop: Sequence[str] = ()
@@ -313,7 +313,7 @@ def _assemble(
     settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
     source = planner(topology.spout.object, program.driver_context(program.spout))
     planning = Planning(books, source, options.clock.now, external=topology.external)
-    committer = Committer(
+    committer = GroupFinisher(
         program,
         store,
         books,
@@ -325,7 +325,7 @@ def _assemble(
         monotonic=options.clock.monotonic,
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters),
-        large=LargeCommits(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None),
+        large=CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None),
     )
     return Session(
         data_dir=Path(store.data_dir),
@@ -349,9 +349,9 @@ def _assemble(
     )
 
 
-def _window(settings: Settings) -> Window:
+def _window(settings: Settings) -> InFlightWindow:
     pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
-    return Window(pending, settings.max_pack_txids)
+    return InFlightWindow(pending, settings.max_pack_txids)
 
 
 def _retention(
@@ -373,8 +373,8 @@ def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monito
     return retry
 
 
-def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Gate:
-    gate = Gate(
+def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Admission:
+    gate = Admission(
         source,
         monotonic=options.clock.monotonic,
         min_interval=settings.min_interval,

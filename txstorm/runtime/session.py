@@ -18,9 +18,9 @@ from txstorm.engine.program import Program
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.plan.stages import compile_plan
-from txstorm.runtime.batches.admission import Gate, Window
+from txstorm.runtime.batches.admission import Admission, InFlightWindow
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.commit.finisher import Committer
+from txstorm.runtime.commit.finisher import GroupFinisher
 from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.standby import real_end
@@ -56,9 +56,9 @@ class Session:
     books: Books
     store: StateStore
     planning: Planning
-    gate: Gate
-    window: Window
-    committer: Committer
+    gate: Admission
+    window: InFlightWindow
+    committer: GroupFinisher
     retry: RetryPolicy
     currtx: int
     monotonic: Callable[[], float]

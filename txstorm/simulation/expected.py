@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from txstorm.simulation.schedule import INCARNATION
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STATE, TxidRecord
 from txstorm.storage.tables.table_log import COMMITTED, COMPACTED, CREATED, RESTORED
 
@@ -26,7 +26,7 @@ class Violation(Exception):
 @cache
 def txid_app(ref: TableRef, timeline: int) -> str:
     """Under which name a table keeps its last txid."""
-    return ref.txid_app(Owner("", INCARNATION, timeline))
+    return ref.txid_app(TopologyIdentity("", INCARNATION, timeline))
 
 
 def needed(stored: Stored) -> list[int]:

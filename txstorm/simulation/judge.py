@@ -14,7 +14,7 @@ from txstorm.simulation import expected as content
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.outside import Extents
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.table_log import COMMITTED, REGROUPED
 
@@ -27,8 +27,8 @@ THEIRS = f"{STAGED}/theirs.parquet"
 """A file that somebody else has put beside the staged ones."""
 
 TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
-EPOCH_APP = Owner("", INCARNATION).epoch_app
-SINCE_APP, UNTIL_APP = Owner("", INCARNATION).since_app, Owner("", INCARNATION).until_app
+EPOCH_APP = TopologyIdentity("", INCARNATION).epoch_app
+SINCE_APP, UNTIL_APP = TopologyIdentity("", INCARNATION).since_app, TopologyIdentity("", INCARNATION).until_app
 Decision = list[tuple[int, int, str]]
 """Txid, attempt and digest of every txid of a group."""
 

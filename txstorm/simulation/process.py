@@ -26,7 +26,7 @@ from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import Roster, left_behind, record
 from txstorm.recovery.take_over import check, take_over
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.commit.publisher import Concluder
+from txstorm.runtime.commit.publisher import Publisher
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import Row, SimPlace, SimTable, Stored
 from txstorm.simulation.expected import Violation, frontier, rows_from
@@ -34,10 +34,10 @@ from txstorm.simulation.ledger import SimLedger
 from txstorm.simulation.outside import SimPlanner
 from txstorm.simulation.schedule import INCARNATION, TOPOLOGY
 from txstorm.storage.tables.as_of import SUPERSEDED_MILLIS, Versions
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE, Intent, IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName, compact_name
-from txstorm.storage.tables.table_log import Exchange
+from txstorm.storage.tables.table_log import RewriteFiles
 from txstorm.storage.upkeep.sweep import kept_by, orphans
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from txstorm.simulation.world import World
 
 
-def compaction(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | None:
+def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
     """What brings a state up to date; None when nothing has changed."""
     changes = TableRef(CHANGES, ref.name)
     kept, later = process.place.table(process.owner, ref), process.place.table(process.owner, changes)
@@ -58,10 +58,10 @@ def compaction(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | N
     ends = frontier(rows, start, changes.uri)
     made = tuple((as_of, part, 0, end) for part, end in enumerate(ends) if end > start[part])
     removes = [file.path for file in kept.log.files()]
-    return kept, Exchange([process.compacted(kept.stored, made)], removes, 0, base, as_of)
+    return kept, RewriteFiles([process.compacted(kept.stored, made)], removes, 0, base, as_of)
 
 
-def gathering(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | None:
+def gathering(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
     """What puts the files of a table together; None when there are fewer than two."""
     table = process.place.table(process.owner, ref)
     files = [(min(table.stored.rows[one.path]), one.path) for one in table.log.files()]
@@ -69,14 +69,14 @@ def gathering(process: Process, ref: TableRef) -> tuple[SimTable, Exchange] | No
     if len(paths) < 2:
         return None
     rows = tuple(sorted(row for path in paths for row in table.stored.rows[path]))
-    return table, Exchange([process.compacted(table.stored, rows)], paths, 0)
+    return table, RewriteFiles([process.compacted(table.stored, rows)], paths, 0)
 
 
 def _seen(table: SimTable) -> list[Row]:
     return sorted(row for file in table.log.files() for row in table.stored.rows[file.path])
 
 
-def exchanged(process: Process, table: SimTable, files: Exchange) -> bool:
+def exchanged(process: Process, table: SimTable, files: RewriteFiles) -> bool:
     """Put the files of a compaction in their place; what leaves the table is superseded or stays."""
     uri = table.ref.uri
     versions = process.versions.pop(uri, None) or Versions(table, 0)
@@ -129,7 +129,7 @@ class Process:
         self.jobs: dict[int, int] = {}
         self.ready: dict[int, Processed] = {}
         self.dead: list[tuple[int, int]] = []
-        self.works: list[tuple[SimTable, Exchange]] = []
+        self.works: list[tuple[SimTable, RewriteFiles]] = []
         self.held: set[int] = set()
         self.versions: dict[str, Versions] = {}
         self.code, self.drop = world.code, world.drop
@@ -184,7 +184,7 @@ class Process:
         """Lead, make what tables are missing, and go on where the ledger says."""
         identity = self.lead(starts=True)
         roster = self._left_behind()
-        self.owner = Owner(identity.topology, identity.incarnation, identity.timeline)
+        self.owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
         currtx = self.books.currtx()
         self.tables = {uri: self._opened(self.world.tables[uri], currtx - 1) for uri in self.code}
         recorded = self.books.tables()
@@ -201,7 +201,7 @@ class Process:
         record(self.place, self.books, self.owner, self.last, roster)
         source, external = SimPlanner(self.world), self.world.schedule.external
         self.planning = Planning(self.books, source, self.world.micros, external=external)
-        self.concluder = Concluder(
+        self.concluder = Publisher(
             self, self.books, keep_intents=KEEP_INTENTS, blocked=lambda cause: None, sleep=lambda seconds: False
         )
         self.attempts = self.books.epoch << 32

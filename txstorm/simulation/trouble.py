@@ -21,7 +21,7 @@ from txstorm.simulation.expected import Violation
 from txstorm.simulation.process import Process
 from txstorm.simulation.schedule import INCARNATION, PAUSE, TOPOLOGY
 from txstorm.storage.tables.as_of import version_as_of
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import SINK, STATE
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def take_back(process: Process, share: float, *, asleep: bool) -> bool:
     if last < 1:
         return False
     txid = int(share * last)
-    owner = Owner(identity.topology, identity.incarnation, identity.timeline)
+    owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     row = _row(process, identity.timeline, txid) if txid else None
     tables = tuple(
         planned(process.place.table(owner, stored.ref), txid, SimRows(process, stored))

@@ -16,10 +16,19 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
-from txstorm.state.index.ordered_index import PlacedIndex
-from txstorm.state.index.ordered_rows import Columns, OrderedRows, Owner, Place, Span, filled, over, placed_columns
+from txstorm.state.index.ordered_index import OrderedIndex
+from txstorm.state.index.ordered_rows import (
+    CollectionKey,
+    Columns,
+    OrderedRows,
+    Place,
+    ScanRange,
+    filled,
+    over,
+    placed_columns,
+)
 from txstorm.state.keyed import StateGroup
-from txstorm.state.unpublished import Bulk, Ended, RowGroup, TaskWrites, newest
+from txstorm.state.unpublished import TaskWrites, TxidWrites, UnpublishedRows, WriteBatch, latest_rows
 from txstorm.storage.rows.columns import Column, python_values, shown
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Value
 from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field
@@ -36,7 +45,7 @@ class TaskCollection(TaskWrites):
         self._rows: OrderedRows[Value | None] = OrderedRows()
         super().__init__(group.state.name, component, task, txid, self._rows)
         self._group = group
-        self._counts: dict[Owner, int] = {}
+        self._counts: dict[CollectionKey, int] = {}
 
     def append(self, key: Key, at: Any, *values: Any) -> None:
         """Append one row to the collection of `key`, at place `at` of its order."""
@@ -121,21 +130,26 @@ class TaskCollection(TaskWrites):
         return len(gone)
 
     def _append(
-        self, owners: Sequence[Owner], places: Sequence[Any], key_arrays: Arrays, values: list[Value], made: Arrays
+        self,
+        owners: Sequence[CollectionKey],
+        places: Sequence[Any],
+        key_arrays: Arrays,
+        values: list[Value],
+        made: Arrays,
     ) -> None:
         numbers = [self._number(owner) for owner in owners]
         keys = [(*owner, place, number) for owner, place, number in zip(owners, places, numbers, strict=True)]
         arrays = [*key_arrays, pa.array(numbers, SEQUENCE.type)]
-        rows = Bulk(keys, values, [None] * len(keys), arrays, made)
+        rows = WriteBatch(keys, values, [None] * len(keys), arrays, made)
         self._write(self._group.stamped(rows, self._txid), distinct=True)
 
-    def _number(self, owner: Owner) -> int:
+    def _number(self, owner: CollectionKey) -> int:
         count = self._counts[owner] = self._counts.get(owner, -1) + 1
         if count >> COUNT_BITS:
             raise self._error(f"key {shown(owner)} gets more than {1 << COUNT_BITS} rows in one txid; use smaller ones")
         return self._txid << COUNT_BITS | count
 
-    def _there(self, keys: Iterable[Key], span: Span) -> dict[Owner, list[tuple[Place, Value]]]:
+    def _there(self, keys: Iterable[Key], span: ScanRange) -> dict[CollectionKey, list[tuple[Place, Value]]]:
         """What the task sees of `keys` in `span`, by collection."""
         self._check_active()
         owners = self._owners(keys)
@@ -143,18 +157,18 @@ class TaskCollection(TaskWrites):
             return dict(zip(owners, self._group.scan(owners, span, self._txid), strict=True))
         self._spread()
 
-        def read(some: Sequence[Owner], part: Span) -> list[list[tuple[Place, Value]]]:
+        def read(some: Sequence[CollectionKey], part: ScanRange) -> list[list[tuple[Place, Value]]]:
             return self._group.scan(some, part, self._txid)
 
-        def settle(owner: Owner, rows: list[tuple[Place, Value]], part: Span) -> list[tuple[Place, Value]]:
+        def settle(owner: CollectionKey, rows: list[tuple[Place, Value]], part: ScanRange) -> list[tuple[Place, Value]]:
             return _seen(rows, self._rows.scan(owner, part), backwards=part.backwards)
 
         return dict(zip(owners, filled(read, settle, owners, span), strict=True))
 
-    def _owners(self, keys: Iterable[Key]) -> list[Owner]:
+    def _owners(self, keys: Iterable[Key]) -> list[CollectionKey]:
         return list(dict.fromkeys(self._group.tuples(self._group.owners.canonical(keys, self._where))))
 
-    def _span(self, start: Any, end: Any, limit: int | None = None, *, reverse: bool = False) -> Span:
+    def _span(self, start: Any, end: Any, limit: int | None = None, *, reverse: bool = False) -> ScanRange:
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise self._error(f"expected a limit that is an int above 0, or None, got {shown(limit)}")
         order = self._group.order
@@ -163,7 +177,7 @@ class TaskCollection(TaskWrites):
         lowest, highest = ends[0] if first is None else first, ends[1] if last is None else last
         if lowest > highest:
             raise self._error(f"expected a range with start <= end, got {shown(start)} to {shown(end)}")
-        return Span.of(lowest, highest, limit, backwards=reverse)
+        return ScanRange.of(lowest, highest, limit, backwards=reverse)
 
     def _public(self, rows: Sequence[tuple[Place, Value]]) -> list[tuple[Any, ...]]:
         values = self._group.values.tuples([value for _, value in rows])
@@ -184,7 +198,7 @@ class TaskCollection(TaskWrites):
         return StateError(f"state {self._name!r} ({self._where}): {what}")
 
 
-class CollectionGroup(RowGroup[TaskCollection]):
+class CollectionGroup(UnpublishedRows[TaskCollection]):
     """The unpublished txids of a collection state.
 
     Attributes:
@@ -194,22 +208,22 @@ class CollectionGroup(RowGroup[TaskCollection]):
 
     state: CollectionState
 
-    def __init__(self, state: CollectionState, index: PlacedIndex) -> None:
+    def __init__(self, state: CollectionState, index: OrderedIndex) -> None:
         super().__init__(state, index)
         self.owners = KeyForm(KeyedState(state.name, state.key, state.value))
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))
         self.ends = _ends(self.order.field.type)
         self._placed = index
 
-    def tuples(self, keys: Sequence[Key]) -> list[Owner]:
+    def tuples(self, keys: Sequence[Key]) -> list[CollectionKey]:
         """Canonical keys of collections as tuples of their columns."""
         return [(key,) for key in keys] if len(self.owners.columns) == 1 else list(keys)
 
-    def public(self, owner: Owner) -> Key:
+    def public(self, owner: CollectionKey) -> Key:
         """The key of a collection as users see it."""
         return owner[0] if len(self.owners.columns) == 1 else owner
 
-    def scan(self, owners: Sequence[Owner], span: Span, txid: int) -> list[list[tuple[Place, Value]]]:
+    def scan(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> list[list[tuple[Place, Value]]]:
         """Places and values of the rows of each of `owners` in `span` before `txid`, the next one to end; in its order.
 
         Raises:
@@ -217,7 +231,9 @@ class CollectionGroup(RowGroup[TaskCollection]):
         """
         overlay = self._ordered  # first, as in `before`
 
-        def settle(owner: Owner, rows: list[tuple[Place, Stored]], part: Span) -> list[tuple[Place, Value]]:
+        def settle(
+            owner: CollectionKey, rows: list[tuple[Place, Stored]], part: ScanRange
+        ) -> list[tuple[Place, Value]]:
             found: list[tuple[Place, Stored | Gone]] = [*rows]
             if overlay:
                 found = over(found, overlay.scan(owner, part), backwards=part.backwards)
@@ -225,7 +241,7 @@ class CollectionGroup(RowGroup[TaskCollection]):
 
         return filled(self._placed.scan, settle, owners, span)
 
-    def columns(self, owners: Sequence[Owner], span: Span, txid: int) -> Columns:
+    def columns(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> Columns:
         """What `scan` gives of a `span` that wants all, column by column."""
         overlay = self._ordered
         found = self._placed.columns(owners, span)
@@ -234,7 +250,7 @@ class CollectionGroup(RowGroup[TaskCollection]):
         later = [[(place, row[0]) for place, row in overlay.scan(owner, span)] for owner in owners]
         return self._living(found.over(later, self.values), txid)
 
-    def table(self, owners: Sequence[Owner], rows: Columns) -> pa.Table:
+    def table(self, owners: Sequence[CollectionKey], rows: Columns) -> pa.Table:
         """`rows` of `owners` with the columns that users see."""
         numbers, kind = pa.array(rows.owners), self.order.field.type
         keys = [array.take(numbers) for array in self.owners.arrays([self.public(owner) for owner in owners])]
@@ -269,10 +285,10 @@ class CollectionGroup(RowGroup[TaskCollection]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
         return TaskCollection(self, component, task, txid)
 
-    def _over(self, ended: Sequence[Ended]) -> dict[Key, Stored | Gone]:
-        return OrderedRows(newest(ended))
+    def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
+        return OrderedRows(latest_rows(ended))
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> Ended | None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> TxidWrites | None:
         writers = [handle for handle in tasks.values() if handle.wrote]
         claims = [self.claims(handle) for handle in writers] if len(writers) > 1 else []
         if claims and len(set().union(*claims)) < sum(map(len, claims)):

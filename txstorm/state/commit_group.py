@@ -18,7 +18,7 @@ from txstorm.state.collections import CollectionGroup, TaskCollection
 from txstorm.state.external.maps import MapGroup, TaskMap
 from txstorm.state.keyed import StateGroup, TaskState
 from txstorm.state.parallel import together
-from txstorm.state.pending_table import Member, States
+from txstorm.state.pending_table import PendingTable, States
 from txstorm.state.sinks import SinkGroup, TaskSink
 from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName
@@ -27,7 +27,7 @@ G = TypeVar("G")
 
 
 @dataclass(frozen=True)
-class Tables:
+class CommitTables:
     """The tables and maps of one run.
 
     Attributes:
@@ -39,7 +39,7 @@ class Tables:
 
     states: Mapping[str, tuple[str, States | MapGroup]]
     sinks: Mapping[str, tuple[str, SinkGroup]]
-    members: Sequence[Member]
+    members: Sequence[PendingTable]
     letters: SinkGroup | None = None
 
     def begin(self, txid: int, stamp: int) -> None:
@@ -52,10 +52,10 @@ class Tables:
 Handle = TaskState | TaskCollection | TaskMap | TaskSink
 
 
-class Resources:
+class CommitHandles:
     """The tables of committers for one txid; see `txstorm.api.context.CommitResources`."""
 
-    def __init__(self, txid: int, tables: Tables) -> None:
+    def __init__(self, txid: int, tables: CommitTables) -> None:
         self.txid = txid
         self._tables = tables
         self._handles: list[Handle] = []
@@ -144,12 +144,12 @@ class CommitGroup:
     be called for those before it. A later group may begin while this one is being published: it reads over it.
     """
 
-    def __init__(self, first: int, tables: Tables) -> None:
+    def __init__(self, first: int, tables: CommitTables) -> None:
         self.first = first
-        self.resources = Resources(first, tables)
+        self.resources = CommitHandles(first, tables)
         self._tables = tables
 
-    def begin_txid(self, txid: int, resources: Resources | None = None, stamp: int = 0) -> Resources:
+    def begin_txid(self, txid: int, resources: CommitHandles | None = None, stamp: int = 0) -> CommitHandles:
         """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were.
 
         `stamp`: when it was planned, UTC microseconds.
@@ -157,7 +157,7 @@ class CommitGroup:
         self._tables.begin(txid, stamp)
         if resources is not None or self.resources.txid != txid:
             self.resources.activate(False)
-            self.resources = resources or Resources(txid, self._tables)
+            self.resources = resources or CommitHandles(txid, self._tables)
         return self.resources
 
     def activate(self, active: bool) -> None:
@@ -165,12 +165,12 @@ class CommitGroup:
         self.resources.activate(active)
 
     def expect(self, component: str, name: StagedName) -> None:
-        """Tasks of a job are about to stage all that `component` writes in a txid; see `Member.expect`."""
+        """Tasks of a job are about to stage all that `component` writes in a txid; see `PendingTable.expect`."""
         for member in self._members_of(component):
             member.expect(name)
 
     def take_over(self, component: str, txid: int, files: Mapping[str, Sequence[Staged]]) -> None:
-        """Table → what those tasks have staged; raises `TableCorrupt` as `Member.take_over` does."""
+        """Table → what those tasks have staged; raises `TableCorrupt` as `PendingTable.take_over` does."""
         for member in self._members_of(component):
             member.take_over(txid, files.get(member.ref.uri, ()))
 
@@ -180,7 +180,7 @@ class CommitGroup:
         assert isinstance(rows, StateGroup)
         return rows
 
-    def _members_of(self, component: str) -> list[Member]:
+    def _members_of(self, component: str) -> list[PendingTable]:
         return [one for one in self._tables.members if one.component == component]
 
     def divert(self, txid: int, letters: pa.Table) -> None:
@@ -204,7 +204,7 @@ class CommitGroup:
     def drop_from(self, txid: int) -> None:
         """Forget `txid` and every later one, in all tables, staged files included; nothing of them is decided."""
         self.resources.close()
-        self.resources = Resources(txid, self._tables)
+        self.resources = CommitHandles(txid, self._tables)
         for member in self._tables.members:
             member.drop_from(txid)
 

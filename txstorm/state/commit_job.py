@@ -47,7 +47,7 @@ def write_given(rows: pa.Table, file: Path) -> None:
         writer.write_table(rows)
 
 
-class GivenRows:
+class ShippedRowsIndex:
     """The `txstorm.state.index.index.KeyIndex` of a task that is given the rows of its input's keys, and of no others.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm.state.unpublished import Bulk, RowGroup, TaskWrites
+from txstorm.state.unpublished import TaskWrites, UnpublishedRows, WriteBatch
 from txstorm.storage.rows.fold import aggregated, check_how, combined
 from txstorm.storage.rows.forms import Arrays, Key, Value
 
@@ -48,7 +48,7 @@ class TaskState(TaskWrites):
         given = list(values)
         keys, key_arrays = self._checked(given)
         rows, value_arrays = self._values.checked(list(values.values()), keys, self._where)
-        self._store(Bulk(keys, rows, None, key_arrays, value_arrays), distinct=keys is given)
+        self._store(WriteBatch(keys, rows, None, key_arrays, value_arrays), distinct=keys is given)
 
     def update(self, key: Key, function: Callable[[Any], Any]) -> Any:
         """Set `key` to ``function(old value or None)`` and return the new value."""
@@ -63,7 +63,7 @@ class TaskState(TaskWrites):
         now, before = self._seen(keys)
         values = list(map(function, self._values.public(now), partials.values()))
         rows, value_arrays = self._values.checked(values, keys, self._where)
-        new = self._store(Bulk(keys, rows, before, key_arrays, value_arrays), distinct=keys is given)
+        new = self._store(WriteBatch(keys, rows, before, key_arrays, value_arrays), distinct=keys is given)
         return dict(zip(keys, new, strict=True))
 
     def merge(self, batch: pa.RecordBatch | pa.Table, how: Mapping[str, str]) -> dict[Key, Any]:
@@ -81,7 +81,7 @@ class TaskState(TaskWrites):
         ways = (how[name] for name in self._values.names)
         columns = [combined(way, old, new) for way, old, new in zip(ways, olds, partials, strict=True)]
         rows, arrays = self._values.rows(columns, keys, self._where)
-        return dict(zip(keys, self._store(Bulk(keys, rows, before, (), arrays), distinct=True), strict=True))
+        return dict(zip(keys, self._store(WriteBatch(keys, rows, before, (), arrays), distinct=True), strict=True))
 
     def remove(self, key: Key) -> None:
         """Remove `key`; removing an absent key changes nothing."""
@@ -110,22 +110,22 @@ class TaskState(TaskWrites):
         return now
 
     def _seen(self, keys: list[Key], *, keep: bool = False) -> tuple[list[Value | None], list[Value | None]]:
-        """The values that the task sees now, and those before the txid; see `RowGroup.before`."""
+        """The values that the task sees now, and those before the txid; see `UnpublishedRows.before`."""
         before = self._group.before(keys, self._txid, keep=keep)
         own = self.writes
         return (list(map(own.get, keys, before)) if own else before), before
 
     def _put(self, keys: list[Key], values: Sequence[Any]) -> list[Any]:
         rows, arrays = self._values.checked(values, keys, self._where)
-        return self._store(Bulk(keys, rows, None, (), arrays))
+        return self._store(WriteBatch(keys, rows, None, (), arrays))
 
-    def _store(self, rows: Bulk, *, distinct: bool = False) -> list[Any]:
+    def _store(self, rows: WriteBatch, *, distinct: bool = False) -> list[Any]:
         """Write `rows` and return their values as users see them; `distinct` when no key can be there twice."""
         self._write(self._group.stamped(rows, self._txid), distinct=distinct)
         return self._values.public(rows.values)
 
 
-class StateGroup(RowGroup[TaskState]):
+class StateGroup(UnpublishedRows[TaskState]):
     """The unpublished txids of a keyed state."""
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskState:

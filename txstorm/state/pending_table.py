@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True)
-class Parts:
+class TaskStagedFiles:
     """The staged rows of one table in one txid.
 
     Attributes:
@@ -69,7 +69,7 @@ def staged_like(table: Path, name: StagedName) -> set[str]:
 States = StateGroup | CollectionGroup
 
 
-class Lasts:
+class PublishedTxids:
     """The last txids of one table, of what is published and of what is staged over it; for one thread at a time."""
 
     def __init__(self, published: int) -> None:
@@ -110,7 +110,7 @@ class Rows(Protocol):
         """The txids up to `last` are published."""
 
 
-class Member:
+class PendingTable:
     """One table or map that groups write to: its rows in memory, and what is staged of them.
 
     A group may be staged and published by one thread while another one makes, or drops, a later one.
@@ -142,12 +142,12 @@ class Member:
         self.applied = last
         self._group = rows
         self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
-        self._lasts = Lasts(last)
+        self._lasts = PublishedTxids(last)
         self._is_due = is_due
         self._staged: dict[str, int] = {}
         self._rows: dict[int, pa.Table] = {}  # that are staged, of the groups that end with a txid
         self._expected: dict[int, StagedName] = {}
-        self._parts: dict[int, Parts] = {}
+        self._parts: dict[int, TaskStagedFiles] = {}
         self._lock = RLock()
 
     def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
@@ -174,7 +174,7 @@ class Member:
                 self._rows[last.txid] = rows
         return self._intent(rows.schema, previous, last.txid, [staged])
 
-    def _staged_elsewhere(self, parts: Parts, first: int, last: int) -> Callable[[], IntentTable]:
+    def _staged_elsewhere(self, parts: TaskStagedFiles, first: int, last: int) -> Callable[[], IntentTable]:
         assert isinstance(self._group, StateGroup | SinkGroup)
         schema = self._group.schema
         with self._lock:
@@ -199,7 +199,7 @@ class Member:
         Raises:
             TableCorrupt: a file is not here, or not as its task has written it.
         """
-        parts = Parts(self.path, tuple(files))
+        parts = TaskStagedFiles(self.path, tuple(files))
         parts.check()
         with self._lock:
             self._parts[txid] = parts

@@ -18,18 +18,18 @@ from txstorm.api.state import SPARK, KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.collections import state_group
-from txstorm.state.commit_group import CommitGroup, Tables
+from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.maps import MapGroup
-from txstorm.state.external.registry import OutsideStore
+from txstorm.state.external.registry import ExternalStores
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
 from txstorm.state.parallel import together
-from txstorm.state.pending_table import Member, States
+from txstorm.state.pending_table import PendingTable, States
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import TXID
-from txstorm.storage.tables.declared import Declaration, declarations, letters_declaration
+from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
 from txstorm.storage.tables.history import HISTORY, describe_history
-from txstorm.storage.tables.identity import DEFAULT_SECONDS, Owner, TableRef, log_properties, table_ref
+from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties, table_ref
 from txstorm.storage.tables.identity import recorded as recorded_properties
 from txstorm.storage.tables.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.storage.tables.merge_layout import Expiring
@@ -38,7 +38,7 @@ from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.compaction import Compaction, Growth, Recent
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.retention import Steps
-from txstorm.storage.upkeep.small_files import Gathering, are_many, small_files
+from txstorm.storage.upkeep.small_files import SmallFileCompaction, are_many, small_files
 from txstorm.storage.upkeep.sweep import kept_by, remove_own, sweep_table
 
 
@@ -52,14 +52,14 @@ class StateStore:
         owner: whose they are; set by `open`.
     """
 
-    owner: Owner
+    owner: TopologyIdentity
 
     def __init__(
         self,
         data_dir: Path,
-        declared: Sequence[Declaration],
+        declared: Sequence[DeclaredTable],
         tables: Mapping[TableRef, DeltaTableState],
-        outside: OutsideStore,
+        outside: ExternalStores,
         bounds: Bounds | None = None,
         spark: SparkWriter | None = None,
         log_retention: float = DEFAULT_SECONDS,
@@ -70,10 +70,10 @@ class StateStore:
         self._declared = declared
         self._delta = tables
         self._epoch = 0
-        self._tables: Tables | None = None
-        self._members: dict[str, Member] = {}
+        self._tables: CommitTables | None = None
+        self._members: dict[str, PendingTable] = {}
         self._indexes: dict[str, StateIndex] = {}
-        self._works: dict[str, Compaction | Gathering] = {}
+        self._works: dict[str, Compaction | SmallFileCompaction] = {}
         self._loose: dict[str, int] = {}
         self._growths: dict[str, Growth] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
@@ -134,12 +134,12 @@ class StateStore:
             TableCorrupt: a recorded table is missing, or damaged.
             DataDirectoryError: a table belongs to somebody else.
         """
-        owner = Owner(topology, incarnation, timeline)
+        owner = TopologyIdentity(topology, incarnation, timeline)
         declared = declarations(states, sinks)
         if letters is not None:
             declared.append(letters_declaration(letters))
         found: dict[TableRef, DeltaTableState] = {}
-        missing: list[tuple[Declaration, TableRef]] = []
+        missing: list[tuple[DeclaredTable, TableRef]] = []
         for one in declared:
             found |= _opened(data_dir, owner, one, recorded, None if create else committed)
             missing += [(one, ref) for ref in one.refs if ref not in found]
@@ -153,7 +153,7 @@ class StateStore:
                 found[one.refs[0]].use(spark)
         if cache_bytes is not None:
             bounds = Bounds(memory=cache_bytes // max(1, sum(map(len, states.values()))))
-        outside = OutsideStore(data_dir, owner, maps or {}, outlets)
+        outside = ExternalStores(data_dir, owner, maps or {}, outlets)
         made = cls(data_dir, declared, found, outside, bounds, spark, log_retention, max_lag)
         made.owner = owner
         made._late = {} if recorded is None else dict.fromkeys(_uris(declared) - set(recorded), committed)
@@ -216,7 +216,7 @@ class StateStore:
         sinks.update(self.outside.outlets(outside))
         appended = (ref for ref in self._delta if ref.kind != STATE)
         self._loose = {ref.uri: small_files(self._delta[ref]) for ref in appended}
-        self._tables = Tables(states, sinks, list(self._members.values()), letters)
+        self._tables = CommitTables(states, sinks, list(self._members.values()), letters)
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
@@ -339,7 +339,7 @@ class StateStore:
         """The state tables that are not up to date, or at a version that does not stay."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
 
-    def upkeep(self, uri: str, now: int, *, stays: bool = False) -> Compaction | Gathering | None:
+    def upkeep(self, uri: str, now: int, *, stays: bool = False) -> Compaction | SmallFileCompaction | None:
         """What is to be done for the table `uri`; None when there is nothing to.
 
         Its steps may be made on another thread, beside commits; then `upkept` is called. Both in the committer's turn.
@@ -348,16 +348,16 @@ class StateStore:
         self.load()
         ref = table_ref(uri)
         if ref.kind == STATE:
-            work: Compaction | Gathering | None = self._compaction(ref.name, now, stays=stays)
+            work: Compaction | SmallFileCompaction | None = self._compaction(ref.name, now, stays=stays)
         else:
             self._loose[uri] = 0
             table = self._delta[ref].opener()()
-            work = Gathering(table, self._epoch, now) if are_many(small_files(table)) else None
+            work = SmallFileCompaction(table, self._epoch, now) if are_many(small_files(table)) else None
         if work is not None:
             self._works[uri] = work
         return work
 
-    def upkept(self, work: Compaction | Gathering, now: int) -> bool:
+    def upkept(self, work: Compaction | SmallFileCompaction, now: int) -> bool:
         """Put the files that were written in their place; False when they are of no use.
 
         `now`: milliseconds since 1970.
@@ -438,7 +438,7 @@ class StateStore:
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _load_state(self, one: Declaration, state: KeyedState) -> States:
+    def _load_state(self, one: DeclaredTable, state: KeyedState) -> States:
         published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
         index = opened_index(self.data_dir, state, kept, None if one.merged else published, self._bounds)
         group = state_group(state, index)
@@ -447,15 +447,15 @@ class StateStore:
             since = published.handle.row_count((TXID.name, kept.last_txid()))
             self._growths[state.name] = Growth(kept.handle.row_count(), since, Recent(published.last_txid()))
         due = [Expiring(kept.handle).is_due] if one.merged and state.ttl is not None else []
-        member = Member(one.component, published.path, published.ref, group, published.last_txid(), *due)
+        member = PendingTable(one.component, published.path, published.ref, group, published.last_txid(), *due)
         self._members[published.ref.uri] = member
         return group
 
-    def _load_sink(self, one: Declaration, sink: SinkTable) -> SinkGroup:
+    def _load_sink(self, one: DeclaredTable, sink: SinkTable) -> SinkGroup:
         group = SinkGroup(sink)
         (ref,) = one.refs
         table = self._delta[ref]
-        self._members[ref.uri] = Member(one.component, table.path, ref, group, table.last_txid())
+        self._members[ref.uri] = PendingTable(one.component, table.path, ref, group, table.last_txid())
         return group
 
 
@@ -464,7 +464,7 @@ def _is_recorded(ref: TableRef, recorded: Collection[str]) -> bool:
 
 
 def _opened(
-    data_dir: Path, owner: Owner, one: Declaration, recorded: Collection[str] | None, committed: int | None
+    data_dir: Path, owner: TopologyIdentity, one: DeclaredTable, recorded: Collection[str] | None, committed: int | None
 ) -> dict[TableRef, DeltaTableState]:
     """The tables of a declaration that are there, checked against it; `committed` is None at the first run."""
     found = {ref: DeltaTableState.open(data_dir, owner, ref) for ref in one.refs if is_table(data_dir / ref.uri)}
@@ -478,7 +478,7 @@ def _opened(
     return found
 
 
-def _uris(declared: Sequence[Declaration]) -> set[str]:
+def _uris(declared: Sequence[DeclaredTable]) -> set[str]:
     """What the ledger calls the tables that are `declared`."""
     return {one.refs[0].uri for one in declared}
 

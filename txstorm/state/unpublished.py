@@ -22,14 +22,14 @@ from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
 from txstorm.state.index.index import KeyIndex
 from txstorm.storage.rows.columns import shown
-from txstorm.storage.rows.forms import Arrays, Key, KeyForm, Rows, Value, ValueForm, absences, joined, row_arrays
+from txstorm.storage.rows.forms import Arrays, Key, KeyForm, RowBatch, Value, ValueForm, absences, joined, row_arrays
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.storage.rows.semantics import Gone, Row, Stored, base
 from txstorm.storage.rows.ttl import moment
 
 
 @dataclass(frozen=True)
-class Bulk:
+class WriteBatch:
     """Rows that one call wrote: distinct keys, none removed.
 
     Attributes:
@@ -45,7 +45,7 @@ class Bulk:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TxidWrites:
     """The writes of one txid that has ended, with the values before it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Ended:
         return zip(self.keys, zip(self.values, repeat(self.txid), self.before), strict=False)  # type: ignore[arg-type]
 
 
-def newest(ended: Sequence[Ended]) -> dict[Key, Stored | Gone]:
+def latest_rows(ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
     """The last row of every key that changed in `ended`, txids in their order."""
     rows: dict[Key, Stored | Gone] = {}
     for one in ended:
@@ -75,7 +75,9 @@ def newest(ended: Sequence[Ended]) -> dict[Key, Stored | Gone]:
     return rows
 
 
-def settled(ended: Sequence[Ended], rows: Mapping[Key, Stored | Gone]) -> tuple[Mapping[Key, Stored], Sequence[Key]]:
+def split_deletes(
+    ended: Sequence[TxidWrites], rows: Mapping[Key, Stored | Gone]
+) -> tuple[Mapping[Key, Stored], Sequence[Key]]:
     """The newest `rows` of `ended` for an index: the keys that have a value now, and those that have none any more."""
     if any(one.removals for one in ended):
         changed = {key: row for key, row in rows.items() if row[0] is not None}
@@ -99,7 +101,7 @@ class TaskWrites:
 
     def __init__(self, name: str, component: str, task: int, txid: int, writes: Overlay) -> None:
         self.active = False
-        self.bulk: Bulk | None = None
+        self.bulk: WriteBatch | None = None
         self.task = task
         self._name = name
         self._writes = writes
@@ -132,7 +134,7 @@ class TaskWrites:
             )
             raise StateError(msg)
 
-    def _write(self, rows: Bulk, *, distinct: bool) -> None:
+    def _write(self, rows: WriteBatch, *, distinct: bool) -> None:
         """Keep `rows`; `distinct` when no key can be there twice."""
         if distinct and rows.keys and not self.wrote:
             self.bulk = rows
@@ -145,16 +147,16 @@ class TaskWrites:
         if bulk is not None:
             self._add(bulk)
 
-    def _add(self, rows: Bulk) -> None:
+    def _add(self, rows: WriteBatch) -> None:
         self._writes.update(zip(rows.keys, rows.values, strict=True))
         if rows.before is not None:
             self._olds.update(zip(rows.keys, rows.before, strict=True))
 
 
-def with_stamp(rows: Bulk, stamp: Any) -> Bulk:
+def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
     """`rows`, whose values are those that users see, with the stamp behind them."""
     values = [(*value, stamp) for value in rows.values]
-    return Bulk(
+    return WriteBatch(
         rows.keys, values, rows.before, rows.key_arrays, (*rows.value_arrays, None) if rows.value_arrays else ()
     )
 
@@ -165,7 +167,7 @@ _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 H = TypeVar("H", bound=TaskWrites)
 
 
-class RowGroup(ABC, Generic[H]):
+class UnpublishedRows(ABC, Generic[H]):
     """The unpublished txids of one state over its index; made once per run, used in txid order.
 
     `end_txid`, `drop_from` and `apply` may be called from different threads; a txid's `finish_batch` may run while
@@ -180,7 +182,7 @@ class RowGroup(ABC, Generic[H]):
         self.schema = changes_schema(state)
         self._stamps: dict[int, datetime] = {}
         self._open: dict[int, dict[tuple[str, int], H]] = {}
-        self._ended: list[Ended] = []
+        self._ended: list[TxidWrites] = []
         self._overlay = self._over([])
         self._last = 0
         self._lock = RLock()
@@ -243,7 +245,7 @@ class RowGroup(ABC, Generic[H]):
         over = self._stamps[txid] - self.state.ttl
         return [None if value is None or value[-1] <= over else value for value in values]
 
-    def stamped(self, rows: Bulk, txid: int) -> Bulk:
+    def stamped(self, rows: WriteBatch, txid: int) -> WriteBatch:
         """`rows` as they are kept when they are written in `txid`."""
         return rows if self.state.ttl is None else with_stamp(rows, self._stamps[txid])
 
@@ -294,7 +296,7 @@ class RowGroup(ABC, Generic[H]):
             ended = [one for one in self._ended if first <= one.txid <= last]
         if not ended:
             return None
-        rows = Rows(
+        rows = RowBatch(
             keys=list(chain.from_iterable(one.keys for one in ended)),
             values=list(chain.from_iterable(one.values for one in ended)),
             txids=np.repeat([one.txid for one in ended], [len(one.keys) for one in ended]),
@@ -316,8 +318,8 @@ class RowGroup(ABC, Generic[H]):
             published = [ended for ended in self._ended if ended.txid <= last]
             later = [ended for ended in self._ended if ended.txid > last]
             if published:
-                rows = newest(published) if later else self._overlay
-                self._index.apply(*settled(published, rows), published[-1].txid)
+                rows = latest_rows(published) if later else self._overlay
+                self._index.apply(*split_deletes(published, rows), published[-1].txid)
             self._keep(later)
 
     def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
@@ -327,13 +329,13 @@ class RowGroup(ABC, Generic[H]):
         """
         for rows in tables:
             ended = self._read(rows, txid)
-            self._index.apply(*settled([ended], dict(ended.rows())), txid - 1)
+            self._index.apply(*split_deletes([ended], dict(ended.rows())), txid - 1)
         self._index.apply({}, (), txid)
 
-    def _read(self, rows: pa.Table, txid: int) -> Ended:
+    def _read(self, rows: pa.Table, txid: int) -> TxidWrites:
         gone = pc.equal(rows[OP.name], _REMOVED).to_pylist()
         values = self.values.of_table(rows)
-        return Ended(
+        return TxidWrites(
             txid,
             self.keys.of_table(rows),
             [None if removed else value for value, removed in zip(values, gone, strict=True)],
@@ -341,7 +343,7 @@ class RowGroup(ABC, Generic[H]):
             removals=any(gone),
         )
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> Ended | None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> TxidWrites | None:
         """What the tasks wrote in `txid`; None when nothing."""
         handles = [handle for handle in tasks.values() if handle.wrote]
         bulks = [handle.bulk for handle in handles if handle.bulk is not None]
@@ -353,7 +355,7 @@ class RowGroup(ABC, Generic[H]):
         if len(bulks) > 1 and len(set(keys)) < len(keys):
             raise StateError(self.two_writers(txid, tasks))
         before = (self.before(bulk.keys, txid) if bulk.before is None else bulk.before for bulk in bulks)
-        return Ended(
+        return TxidWrites(
             txid,
             keys,
             list(chain.from_iterable(bulk.values for bulk in bulks)),
@@ -362,7 +364,7 @@ class RowGroup(ABC, Generic[H]):
             value_arrays=joined([bulk.value_arrays for bulk in bulks]),
         )
 
-    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> Ended | None:
+    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> TxidWrites | None:
         writes: Overlay = {}
         olds: Overlay = {}
         for handle in tasks.values():
@@ -377,7 +379,7 @@ class RowGroup(ABC, Generic[H]):
             unborn = {key for key, old in before if old is None}  # put and removed again: nothing happened
             writes = {key: value for key, value in writes.items() if key not in unborn}
         keys = list(writes)
-        return Ended(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals) if keys else None
+        return TxidWrites(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals) if keys else None
 
     def _known(self, keys: Sequence[Key], olds: Overlay, txid: int) -> list[Value | None]:
         """As `before`; `olds` are the values that are known already."""
@@ -386,13 +388,13 @@ class RowGroup(ABC, Generic[H]):
             olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
         return list(map(olds.get, keys))
 
-    def _keep(self, ended: list[Ended]) -> None:
+    def _keep(self, ended: list[TxidWrites]) -> None:
         """A new overlay, never a changed one: readers of the old one may still be at work."""
         self._ended, self._overlay = ended, self._over(ended)
 
-    def _over(self, ended: Sequence[Ended]) -> dict[Key, Stored | Gone]:
+    def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
         """What `ended` lay over the index."""
-        return newest(ended)
+        return latest_rows(ended)
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> str:
         """What is said of tasks whose claims overlap."""

@@ -15,8 +15,8 @@ from txstorm.coordinator.machine import AttemptStatus
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.commit.outcome import Outcome
-from txstorm.runtime.commit.turn import Turn
+from txstorm.runtime.commit.outcome import GroupOutcome
+from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.session import Session
 from txstorm.testing.emissions import Emissions
@@ -59,7 +59,7 @@ class Held:
 
     attempt: TransactionAttempt
     since: float
-    finished: Turn | None = None
+    finished: CommitTurn | None = None
 
 
 class HeldDriver(Driver):
@@ -173,7 +173,7 @@ class HeldDriver(Driver):
         one = self._take(attempt)
         if one is not None and one.finished is not None:
             _forget(one)
-            self._commit_done(_done(lambda: Outcome(failed=(attempt, row))))
+            self._commit_done(_done(lambda: GroupOutcome(failed=(attempt, row))))
         elif self._current(attempt):
             self._user_failed(attempt, row)
         else:

@@ -9,7 +9,7 @@ from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
 from txstorm.topology.checks.validate import Report, validate
-from txstorm.topology.components import Inspected, inspect
+from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import BoltDeclarer, Declaration, Role, SpoutDeclarer
 from txstorm.topology.graph import Topology, topological
 from txstorm.topology.settings import Settings
@@ -81,7 +81,7 @@ class TransactionalTopologyBuilder:
         components = topological([one.component() for one in inspected])
         return Topology(self._id, components, Settings.parse(self._settings), report.warnings)
 
-    def _checked(self, inspected: list[Inspected]) -> Report:
+    def _checked(self, inspected: list[ComponentInfo]) -> Report:
         report = validate(self._id, inspected)
         _, faults = Settings.read(self._settings)
         return Report((*report.faults, *faults), report.warnings)

@@ -18,7 +18,7 @@ from txstorm.user_code import misfits
 
 
 @dataclass
-class Inspected:
+class ComponentInfo:
     """A declaration and what its object says about itself.
 
     Attributes:
@@ -58,13 +58,13 @@ class Inspected:
         )
 
 
-def inspect(declaration: Declaration) -> Inspected:
+def inspect(declaration: Declaration) -> ComponentInfo:
     """Inspect one declaration; calls the object's `declare_output_fields` once and never raises."""
     faults: list[str] = []
     kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
     usable = kind is not None
     faults += [f"component {declaration.id!r}: {one}" for one in _misfits(declaration.object)] if usable else []
-    return Inspected(
+    return ComponentInfo(
         id=declaration.id,
         role=declaration.role,
         kind=kind,

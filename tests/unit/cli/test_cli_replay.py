@@ -13,7 +13,7 @@ import pytest
 from programs import loaded
 
 from txstorm import run
-from txstorm.books.origin import NOTEBOOK, Origin, origin_of
+from txstorm.books.origin import NOTEBOOK, CodeOrigin, origin_of
 from txstorm.ledger.open import open_ledger
 from txstorm.results.views import origin_recorded
 
@@ -291,7 +291,7 @@ def test_a_script_is_recorded_as_the_module_it_can_be_imported_as(txstorm, words
     (words / "deep" / "script.py").write_text(script, encoding="utf-8")
     subprocess.run([sys.executable, "deep/script.py"], cwd=words, env=environment(words), check=True)
     recorded = origin_recorded(words / "data")
-    assert recorded == Origin("script:mine", f"script {words / 'deep' / 'script.py'}", str(words / "deep"))
+    assert recorded == CodeOrigin("script:mine", f"script {words / 'deep' / 'script.py'}", str(words / "deep"))
 
 
 def test_an_older_directory_that_does_not_say_where_its_code_is(txstorm, words: Path):

@@ -9,7 +9,7 @@ from plan_samples import Batch, Each, Keep, builder, source_diagram, word_count
 from txstorm import MemoryBackend
 from txstorm.api.external import OUTLET_METHODS, MapState, Outlet
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
-from txstorm.plan.commit_jobs import obstacles, spread_tables
+from txstorm.plan.commit_jobs import commit_job_tables, obstacles
 from txstorm.plan.stages import compile_plan
 
 COUNTS, LOG = Keep.tables
@@ -27,13 +27,13 @@ def spread(tables, group=lambda bolt: bolt.fields_grouping("s", ["word"]), *, mo
     if more is not None:
         more(made)
     plan = compile_plan(made.build_topology())
-    found = spread_tables(plan)
+    found = commit_job_tables(plan)
     assert ("keep" in found) is not bool(obstacles(plan, "keep"))
     return found or obstacles(plan, "keep")
 
 
 def test_grouped_by_the_key_of_all_states():
-    assert spread_tables(compile_plan(word_count())) == {"counts": (COUNTS, LOG)}
+    assert commit_job_tables(compile_plan(word_count())) == {"counts": (COUNTS, LOG)}
     assert spread((COUNTS,), lambda bolt: bolt.fields_grouping("s", ["word"]).fields_grouping("each", ["word"])) != {}
     assert spread((COUNTS, OTHER, LOG)) == {"keep": (COUNTS, OTHER, LOG)}
 
@@ -81,7 +81,7 @@ def test_effects_elsewhere():
 
 def test_what_is_behind_or_before_another_one_in_the_commit_phase():
     plan = compile_plan(source_diagram())
-    assert spread_tables(plan) == {}
+    assert commit_job_tables(plan) == {}
     assert obstacles(plan, "D") == ["it has no keyed state", "what it gets from C is made in the commit phase"]
 
     def behind(made):

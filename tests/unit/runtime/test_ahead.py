@@ -8,9 +8,9 @@ import pytest
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
-from txstorm.runtime.commit.finisher import Ahead
-from txstorm.runtime.commit.outcome import CommittedTxid, Outcome, Ready
-from txstorm.runtime.commit.turn import Turn
+from txstorm.runtime.commit.finisher import EarlyFinish
+from txstorm.runtime.commit.outcome import CommittedTxid, GroupOutcome, ProcessedBatch
+from txstorm.runtime.commit.turn import CommitTurn
 
 ROW = ErrorRow("commit", 0, "failed", "FailedException", "", "", "")
 
@@ -25,9 +25,9 @@ class Tables:
         self.dropped.append(txid)
 
 
-def ready(txid: int, attempt: int = 0) -> Ready:
+def ready(txid: int, attempt: int = 0) -> ProcessedBatch:
     one = TransactionAttempt(txid, attempt or 100 + txid)
-    return Ready(TxidInput(one, None, 0), Processed(one), "", None)
+    return ProcessedBatch(TxidInput(one, None, 0), Processed(one), "", None)
 
 
 class Line:
@@ -35,7 +35,9 @@ class Line:
 
     def __init__(self, *, allowed: bool = True) -> None:
         self.tables: Any = Tables()
-        self.ahead = Ahead(lambda txid: Turn(self.tables, Outcome(), lambda: 0.0, ahead=True), allowed=allowed)
+        self.ahead = EarlyFinish(
+            lambda txid: CommitTurn(self.tables, GroupOutcome(), lambda: 0.0, ahead=True), allowed=allowed
+        )
 
     def finish(self, txid: int, *, fails: bool = False) -> bool:
         one = ready(txid)
@@ -58,7 +60,7 @@ def line() -> Line:
     return made
 
 
-def tried(turn: Turn | None) -> list[int]:
+def tried(turn: CommitTurn | None) -> list[int]:
     return [] if turn is None else [one.txid for one in turn.tried]
 
 

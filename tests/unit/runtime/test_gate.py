@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from runtime_samples import Clock, Source
 
-from txstorm.runtime.batches.admission import Gate, Window
+from txstorm.runtime.batches.admission import Admission, InFlightWindow
 
 
-def opens(gate: Gate, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:
+def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:
     limits = {"in_flight": 0, "width": 4, "bytes_held": 0, **changes}
     return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
 
 
 def test_the_window_and_the_bytes_in_flight_bound_what_starts() -> None:
-    gate = Gate(Source(9), monotonic=Clock(), max_bytes=100)
+    gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
     assert opens(gate, in_flight=3)
     assert not opens(gate, in_flight=4)
     assert opens(gate, bytes_held=100)
@@ -26,7 +26,7 @@ def test_the_window_and_the_bytes_in_flight_bound_what_starts() -> None:
 
 def test_min_interval_lets_one_start_at_a_time() -> None:
     clock = Clock()
-    gate = Gate(Source(9), monotonic=clock, min_interval=10)
+    gate = Admission(Source(9), monotonic=clock, min_interval=10)
     assert opens(gate)
     assert gate.wait() == 10
     clock.now += 9
@@ -38,7 +38,7 @@ def test_min_interval_lets_one_start_at_a_time() -> None:
 
 
 def test_nothing_starts_after_the_last_txid_wanted() -> None:
-    gate = Gate(Source(9), monotonic=Clock(), until_txid=2)
+    gate = Admission(Source(9), monotonic=Clock(), until_txid=2)
     assert opens(gate, 2)
     assert not gate.closed
     assert not opens(gate, 3)
@@ -48,7 +48,7 @@ def test_nothing_starts_after_the_last_txid_wanted() -> None:
 
 def test_available_now_ends_at_what_the_source_held_at_the_start() -> None:
     source = Source(2)
-    gate = Gate(source, monotonic=Clock())
+    gate = Admission(source, monotonic=Clock())
     gate.bound()
     source.held = 5
     assert opens(gate, 1)
@@ -58,14 +58,14 @@ def test_available_now_ends_at_what_the_source_held_at_the_start() -> None:
 
 
 def test_available_now_of_an_empty_source_starts_nothing() -> None:
-    gate = Gate(Source(0), monotonic=Clock())
+    gate = Admission(Source(0), monotonic=Clock())
     gate.bound()
     assert not opens(gate)
     assert gate.closed
 
 
 def test_available_now_of_a_source_that_cannot_tell_ends_at_an_empty_batch() -> None:
-    gate = Gate(Source(tells=False), monotonic=Clock())
+    gate = Admission(Source(tells=False), monotonic=Clock())
     gate.bound()
     gate.saw(3)
     assert opens(gate)
@@ -76,7 +76,7 @@ def test_available_now_of_a_source_that_cannot_tell_ends_at_an_empty_batch() -> 
 
 def test_available_now_and_until_txid_end_at_whichever_comes_first() -> None:
     for until, held in ((1, 5), (5, 1)):
-        gate = Gate(Source(held), monotonic=Clock(), until_txid=until)
+        gate = Admission(Source(held), monotonic=Clock(), until_txid=until)
         gate.bound()
         assert opens(gate, 1)
         assert not opens(gate, 2, taken=1)
@@ -85,7 +85,7 @@ def test_available_now_and_until_txid_end_at_whichever_comes_first() -> None:
 
 def test_data_only_waits_for_data_and_stays_open() -> None:
     source = Source(1)
-    gate = Gate(source, monotonic=Clock())
+    gate = Admission(source, monotonic=Clock())
     assert opens(gate, 2, taken=1)
     gate.data_only()
     assert not opens(gate, 2, taken=1)
@@ -95,7 +95,7 @@ def test_data_only_waits_for_data_and_stays_open() -> None:
 
 
 def test_data_only_asks_a_source_that_cannot_tell() -> None:
-    gate = Gate(Source(tells=False), monotonic=Clock())
+    gate = Admission(Source(tells=False), monotonic=Clock())
     gate.data_only()
     assert opens(gate, 2, taken=1)
 
@@ -108,20 +108,20 @@ def test_data_only_asks_a_source_that_cannot_tell() -> None:
     [(1, None, 1, 1), (4, None, 4, 2), (8, 3, 8, 3), (8, 100, 8, 4), (5, 1, 5, 1)],
 )
 def test_a_window_that_is_set_and_its_packs(pending: int, limit: int | None, width: int, pack: int) -> None:
-    window = Window(pending, limit)
+    window = InFlightWindow(pending, limit)
     window.job_took(0.1, 0.09, 1)
     assert (window.width, window.pack_size) == (width, pack)
 
 
 def test_packs_of_a_window_that_is_set_fill_it_while_jobs_do_little_work() -> None:
-    window = Window(5, None)
+    window = InFlightWindow(5, None)
     for _ in range(4):
         window.job_took(0.1, 0.0, window.pack_size)
     assert (window.width, window.pack_size) == (5, 5)
 
 
 def test_jobs_that_were_long_beside_each_other_shrink_packs_once_and_the_window_later() -> None:
-    window = Window(None, None)
+    window = InFlightWindow(None, None)
     for _ in range(20):
         window.job_took(0.1, 0.01, window.pack_size)
     for _ in range(3):
@@ -135,7 +135,7 @@ def test_jobs_that_were_long_beside_each_other_shrink_packs_once_and_the_window_
 
 
 def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
-    window = Window(None, None)
+    window = InFlightWindow(None, None)
     assert (window.width, window.pack_size) == (8, 1)
     for _ in range(20):
         window.job_took(0.1, 0.01, window.pack_size)
@@ -146,7 +146,7 @@ def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -
 
 
 def test_packs_do_not_grow_by_jobs_that_were_not_full_or_worked() -> None:
-    window = Window(None, None)
+    window = InFlightWindow(None, None)
     window.job_took(0.1, 0.09, 1)
     assert window.pack_size == 1
     window.pack = 8
@@ -155,7 +155,7 @@ def test_packs_do_not_grow_by_jobs_that_were_not_full_or_worked() -> None:
 
 
 def test_max_pack_txids_bounds_what_is_learnt() -> None:
-    window = Window(None, 3)
+    window = InFlightWindow(None, 3)
     for _ in range(20):
         window.job_took(0.1, 0.0, 128)
     assert window.pack_size == 3

@@ -7,15 +7,15 @@ from runtime_samples import Clock, PaperEngine
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import Pack, TxidInput
-from txstorm.runtime.batches.admission import Window
-from txstorm.runtime.batches.packs import Job, Jobs
+from txstorm.runtime.batches.admission import InFlightWindow
+from txstorm.runtime.batches.packs import Job, PackQueue
 
 
 class Office:
     def __init__(self, *, pending: int = 8, pack: int | None = None, limit: int = 2) -> None:
         self.engine, self.done, self.clock, self.full = PaperEngine(), [], Clock(), False
-        window = Window(pending, pack)
-        self.jobs = Jobs(self.engine, window, self.make, self.done.append, limit, self.clock, lambda: self.full)
+        window = InFlightWindow(pending, pack)
+        self.jobs = PackQueue(self.engine, window, self.make, self.done.append, limit, self.clock, lambda: self.full)
 
     @staticmethod
     def make(attempts: list[TransactionAttempt]) -> Pack:

@@ -16,7 +16,7 @@ from txstorm.api.state import KeyedState, SinkTable
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.state.commit_group import CommitGroup
 from txstorm.state.store import StateStore
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent, TxidRecord
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int})
@@ -59,7 +59,7 @@ def crash_and_roll_forward(store: StateStore, intent: Intent, point: str) -> Non
         store.publish(intent, 1)
     faults.arm("")
     check_tables(store.data_dir, recorded, INCARNATION, [intent])
-    raise_epochs(store.data_dir, recorded, Owner(TOPOLOGY, INCARNATION), 2)
+    raise_epochs(store.data_dir, recorded, TopologyIdentity(TOPOLOGY, INCARNATION), 2)
     assert roll_forward(store.data_dir, intent, 2) == roll_forward(store.data_dir, intent, 2)
 
 
@@ -130,7 +130,7 @@ def run(data_dir: Path, sizes: tuple[int, ...] = (1, 2, 1), attempts: Callable[[
     check_tables(data_dir, recorded, INCARNATION, ledger.live())
     ledger.write(epoch=ledger.now["epoch"] + 1, known=True)
     epoch = ledger.now["epoch"]
-    raise_epochs(data_dir, recorded, Owner(TOPOLOGY, INCARNATION), epoch)
+    raise_epochs(data_dir, recorded, TopologyIdentity(TOPOLOGY, INCARNATION), epoch)
     for intent in ledger.live():
         roll_forward(data_dir, intent, epoch)
         tables = {**recorded, **{table.uri: intent.last for table in intent.tables}}

@@ -21,7 +21,7 @@ from txstorm.state.collections import CollectionGroup
 from txstorm.state.index.disk import RowStores, belonging
 from txstorm.state.index.index import Bounds
 from txstorm.state.index.ordered_index import CollectionIndex
-from txstorm.state.index.ordered_rows import Span
+from txstorm.state.index.ordered_rows import ScanRange
 from txstorm.state.index.row_codec import RowCodec
 from txstorm.storage.rows.schema import changes_schema
 
@@ -277,7 +277,7 @@ def test_stored_keys_sort_as_places_do_and_collections_stay_together(keys):
     pairs = list(zip(codec.keys(keys), keys, strict=True))
     assert codec.places([data for data, _ in pairs]) == [key[1:] for key in keys] if keys else True
     for owner, at, number in keys:
-        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), Span.of(at, at))
+        (first, last), *_ = codec.ranges([(owner,)] * (1 if at else 51), ScanRange.of(at, at))
         (found,) = codec.keys([(owner, at, number)])
         assert first <= found <= last
         assert (first[:-16], first[-16:-8]) == (found[:-16], found[-16:-8])

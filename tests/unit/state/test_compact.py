@@ -20,9 +20,9 @@ from txstorm.clients.delta.entry import DataFile
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, TableCorrupt
 from txstorm.results.read import read_state
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import Exchange
+from txstorm.storage.tables.table_log import RewriteFiles
 
 
 @pytest.fixture(autouse=True)
@@ -137,9 +137,9 @@ def test_a_race_in_the_last_moment_is_seen(tmp_path):
         assert len(list(one.steps())) == 1
     assert store.upkept(late, 1)
     assert not store.upkept(later, 1)
-    table = DeltaTableState.open(tmp_path, Owner(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
+    table = DeltaTableState.open(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
     with pytest.raises(TableCorrupt, match="state/counts: expected at most txid 0, found 1"):
-        table.exchange(Exchange([], [], 0, 0, 0), 1)
+        table.exchange(RewriteFiles([], [], 0, 0, 0), 1)
     assert plain(tmp_path) == [("a", 1)]
 
 
@@ -230,12 +230,12 @@ def test_a_first_compaction_of_many_rows_is_cut_too(tmp_path, monkeypatch):
 
 
 def test_a_table_whose_files_do_not_say_what_they_hold_is_rewritten_whole(tmp_path, many):
-    table = DeltaTableState.open(tmp_path, Owner(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
+    table = DeltaTableState.open(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
     files = table.handle.files()
     bare = [DataFile(file.path.replace("compact-", "compact-0"), file.size) for file in files]
     for file, copy in zip(files, bare, strict=True):
         shutil.copy(table.path / file.path, table.path / copy.path)
-    table.exchange(Exchange(bare, [file.path for file in files], 0), 1)
+    table.exchange(RewriteFiles(bare, [file.path for file in files], 0), 1)
     commit(many, LAST + 1, {"w7": 1})
     keep_up(many, ("state",))
     assert words_of(tmp_path) == {**expected(LAST), "w7": expected(LAST).get("w7", 0) + 1}

@@ -15,10 +15,10 @@ from txstorm.recovery.rewind import plan_table
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.storage.tables.history import append_history, read_history
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 
 MERGED = {"count": [type(COUNTS)("counts", COUNTS.key, COUNTS.value, layout="merge"), TOTALS]}
-OWNER = Owner("words", "0a1b2c")
+OWNER = TopologyIdentity("words", "0a1b2c")
 
 
 def log_of(path):

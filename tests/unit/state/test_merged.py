@@ -29,7 +29,7 @@ from txstorm.recovery.table_checks import raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_state
 from txstorm.results.spark_views import views
 from txstorm.state.index.index import Bounds
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 
 STATES = {"count": [replace(COUNTS, layout="merge"), TOTALS]}
 
@@ -246,7 +246,7 @@ def test_a_group_that_some_tables_hold_is_made_again_without_its_intent(tmp_path
     found = unfinished_group(tmp_path, find_tables(tmp_path))
     assert {table.uri: table for table in found.tables} == {table.uri: table for table in intent.tables}
     assert replace(found, tables=()) == replace(intent, tables=())
-    raise_epochs(tmp_path, store.last_txids(), Owner(TOPOLOGY, INCARNATION), 2)
+    raise_epochs(tmp_path, store.last_txids(), TopologyIdentity(TOPOLOGY, INCARNATION), 2)
     roll_forward(tmp_path, found, 2)
     assert plain(tmp_path) == read(tmp_path) == counted({"a": 1, "b": 1}, last)
     assert [table.last_txid() for table in find_tables(tmp_path).tables.values()] == [2, 2, 2]

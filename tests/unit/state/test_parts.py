@@ -16,7 +16,7 @@ from txstorm.errors import StateError, TableCorrupt
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.state import pending_table as parts
-from txstorm.state.commit_job import GivenRows, given_rows, input_keys, write_given
+from txstorm.state.commit_job import ShippedRowsIndex, given_rows, input_keys, write_given
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.tables.intent import decode, encode
@@ -29,7 +29,7 @@ def task(path, group, number, words, txid, *, gone=()):
     """One task of a large commit: counts `words`, all of which are its input, and removes those that are `gone`."""
     file = path / f"given-{number}"
     write_given(given_rows(group.keyed("counts"), words, txid), file)
-    counts, out = StateGroup(COUNTS, GivenRows(COUNTS, file, f"count[{number}], txid {txid}")), SinkGroup(OUT)
+    counts, out = StateGroup(COUNTS, ShippedRowsIndex(COUNTS, file, f"count[{number}], txid {txid}")), SinkGroup(OUT)
     state, sink = counts.handle("count", number, txid), out.handle("count", number, txid)
     state.active = sink.active = True
     state.update_many(dict.fromkeys(words, 1), lambda old, n: (old or 0) + n)
@@ -172,7 +172,7 @@ def test_a_task_knows_no_other_keys(tmp_path):
     group = store.group(1)
     group.begin_txid(1)
     write_given(given_rows(group.keyed("counts"), ["a"], 1), tmp_path / "given")
-    given = GivenRows(COUNTS, tmp_path / "given", "count[0], txid 1")
+    given = ShippedRowsIndex(COUNTS, tmp_path / "given", "count[0], txid 1")
     assert given.rows(["a", "a"]) == [None, None]
     with pytest.raises(StateError, match=r"state 'counts', count\[0\], txid 1: key 'b' is not in the task's input"):
         given.rows(["a", "b"])

@@ -10,9 +10,9 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
 from txstorm.results.read import read_state
 from txstorm.storage.tables import identity as properties
-from txstorm.storage.tables.declared import Declaration
+from txstorm.storage.tables.declared import DeclaredTable
 from txstorm.storage.tables.history import append_history
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
 RETENTION, CLEANUP = "delta.logRetentionDuration", "delta.enableExpiredLogCleanup"
@@ -37,7 +37,7 @@ def user_sets(data_dir, **changed):
 def old(tmp_path, monkeypatch):
     """A data directory whose tables were made without any of these properties."""
     with monkeypatch.context() as patch:
-        patch.setattr(Declaration, "promised", lambda *_: {})
+        patch.setattr(DeclaredTable, "promised", lambda *_: {})
         patch.setattr("txstorm.state.store.log_properties", lambda *_: {})
         patch.setattr("txstorm.state.store.recorded_properties", dict)
         patch.setattr("txstorm.storage.tables.history.recorded", lambda _: {})
@@ -104,7 +104,7 @@ def test_a_stale_coordinator_sets_nothing(old):
 
 
 def test_a_commit_of_another_writer_in_between_is_not_lost(old):
-    owner = Owner(TOPOLOGY, INCARNATION)
+    owner = TopologyIdentity(TOPOLOGY, INCARNATION)
     table = DeltaTableState.open(old, owner, OUT)
     DeltaTable(str(old / OUT.uri)).alter.set_table_properties({"theirs": "1"}, raise_if_not_exists=False)
     table.set_properties(properties.log_properties(5), 1)

@@ -10,11 +10,11 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, FencedError, TableCorrupt
 from txstorm.recovery.table_checks import check_raised, check_tables, raise_epochs, roll_forward
 from txstorm.results.read import read_sink, read_state
-from txstorm.storage.tables.identity import Owner, table_ref
+from txstorm.storage.tables.identity import TopologyIdentity, table_ref
 from txstorm.storage.tables.intent import decode, encode
 from txstorm.storage.tables.table import DeltaTableState
 
-OWNER = Owner(TOPOLOGY, INCARNATION)
+OWNER = TopologyIdentity(TOPOLOGY, INCARNATION)
 AT_ONE = {"changes/counts": 1, "changes/totals": 1, "sinks/out": 1}
 STATES = ["state/counts", "state/totals"]
 

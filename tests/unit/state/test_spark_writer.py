@@ -23,12 +23,12 @@ from txstorm.clients.delta.log import ARCHIVE, LOG
 from txstorm.clients.delta.spark_delta import SparkDelta
 from txstorm.clients.delta.writer_lock import is_shared
 from txstorm.errors import ConflictError, FencedError, InputError, TableCorrupt
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState
 
 pytestmark = pytest.mark.spark
-OWNER = Owner(TOPOLOGY, INCARNATION)
+OWNER = TopologyIdentity(TOPOLOGY, INCARNATION)
 REF = TableRef("changes", "counts")
 COMMIT = (
     "import sys; from pathlib import Path; from txstorm.clients.delta.writer_lock import locked\n"

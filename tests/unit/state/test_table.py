@@ -14,10 +14,10 @@ from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.storage.tables import table
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
-OWNER = Owner(TOPOLOGY, INCARNATION)
+OWNER = TopologyIdentity(TOPOLOGY, INCARNATION)
 REF = TableRef("changes", "counts")
 
 
@@ -273,7 +273,7 @@ def test_a_foreign_table_is_refused(tmp_path):
 
 def test_another_incarnation_is_refused(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="'words', incarnation 0a1b2c; expected 'other', incarnation ffff"):
-        opened(tmp_path, Owner("other", "ffff"))
+        opened(tmp_path, TopologyIdentity("other", "ffff"))
 
 
 def test_a_newer_format_is_refused(tmp_path, store):
@@ -287,7 +287,7 @@ def test_a_newer_format_is_refused(tmp_path, store):
 
 def test_another_timeline_has_no_txid(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="no txid on timeline 1"):
-        opened(tmp_path, Owner(TOPOLOGY, INCARNATION, 1)).last_txid()
+        opened(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION, 1)).last_txid()
 
 
 def test_checkpoints_become_rare_where_only_a_start_reads_the_log(tmp_path, monkeypatch, store):

@@ -21,7 +21,7 @@ from txstorm.errors import FencedError
 from txstorm.simulation import KINDS, Strike, drawn, shrunk, simulate, story, trace
 from txstorm.simulation.schedule import STRIKES
 from txstorm.simulation.world import World
-from txstorm.storage.tables.table_log import LoggedTable
+from txstorm.storage.tables.table_log import TransactionalTable
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = int(os.environ.get("TXSTORM_SIMULATION_SEED", "0"))
@@ -37,7 +37,7 @@ print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 @pytest.fixture
 def no_epoch_check(monkeypatch):
     """Tables take commits of coordinators that were superseded."""
-    monkeypatch.setattr(LoggedTable, "_check_epoch", lambda table, epoch: table.epoch())
+    monkeypatch.setattr(TransactionalTable, "_check_epoch", lambda table, epoch: table.epoch())
 
 
 def test_random_schedules_keep_every_invariant_and_meet_every_fault():
@@ -100,7 +100,7 @@ def test_a_leader_that_ends_without_a_reason_is_a_violation(monkeypatch):
     def fenced(table, epoch):
         raise FencedError("nobody has taken over")
 
-    monkeypatch.setattr(LoggedTable, "_check_epoch", fenced)
+    monkeypatch.setattr(TransactionalTable, "_check_epoch", fenced)
     (found,) = simulate(5, SEED, stop_at=1).found
     assert found.what.startswith("invariant 7: c1 leads and ends with FencedError: nobody has taken over")
 

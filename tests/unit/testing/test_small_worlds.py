@@ -12,7 +12,7 @@ from txstorm.cli.main import execute
 from txstorm.errors import InputError
 from txstorm.simulation import Scope, searched, story
 from txstorm.simulation.exhaustive import SCOPES, SHARPEST
-from txstorm.storage.tables.table_log import LoggedTable
+from txstorm.storage.tables.table_log import TransactionalTable
 
 STRIKES = int(os.environ.get("TXSTORM_STRIKES", "2"))
 CHANGED = {
@@ -24,12 +24,12 @@ CHANGED = {
 @pytest.fixture
 def blind_retry(monkeypatch):
     """What a table holds already is not looked for."""
-    original = LoggedTable._published
+    original = TransactionalTable._published
 
     def published(table, one, intent, epoch):
         return None if table.last_txid() >= intent.last else original(table, one, intent, epoch)
 
-    monkeypatch.setattr(LoggedTable, "_published", published)
+    monkeypatch.setattr(TransactionalTable, "_published", published)
 
 
 def test_whatever_strikes_at_any_command_is_survived(capsys):

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.books.data_directory import check_readable
-from txstorm.books.origin import Origin
+from txstorm.books.origin import CodeOrigin
 from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.options import Json, Ledger
 from txstorm.cli.output import confirmed, shell_command
@@ -25,13 +25,13 @@ from txstorm.cli.target import Target, held, load, parse
 from txstorm.cli.tracebacks import without_internals
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
-from txstorm.replay.compare import RowDifference, TableVerdict, Verdict
+from txstorm.replay.compare import ReplayVerdict, RowDifference, TableVerdict
 from txstorm.results.views import origin_recorded
 from txstorm.storage.rows.schema import OP, PREV, REMOVED
 from txstorm.topology.graph import Topology
 
 if TYPE_CHECKING:
-    from txstorm.replay.compare import Verdict
+    from txstorm.replay.compare import ReplayVerdict
     from txstorm.topology.graph import Topology
 
 
@@ -101,13 +101,13 @@ def replay(
     return _conclude(code, verdict, as_json=json)
 
 
-def _plainly(code: Topology, data_dir: str, txid: int) -> Verdict:
+def _plainly(code: Topology, data_dir: str, txid: int) -> ReplayVerdict:
     from txstorm.replay.single import replay_txid
 
     return replay_txid(code, data_dir, txid)
 
 
-def _debugged(code: Topology, data_dir: str, txid: int, breaks: list[str]) -> Verdict:
+def _debugged(code: Topology, data_dir: str, txid: int, breaks: list[str]) -> ReplayVerdict:
     from txstorm.cli.debugger import Debugger
     from txstorm.replay.single import replay_txid
 
@@ -115,7 +115,7 @@ def _debugged(code: Topology, data_dir: str, txid: int, breaks: list[str]) -> Ve
     return debugger.run(lambda: replay_txid(code, data_dir, txid, caught=debugger.caught))
 
 
-def _conclude(code: Topology, verdict: Verdict, *, as_json: bool) -> int:
+def _conclude(code: Topology, verdict: ReplayVerdict, *, as_json: bool) -> int:
     from txstorm.cli.commands.replay import verdict_text
     from txstorm.cli.output import print_json, stdout
 
@@ -189,7 +189,7 @@ def code_of(data_dir: str | Path, given: str | None, command: Sequence[str]) -> 
     return Code(_confirmed(directory, origin, target, command), target.text)
 
 
-def _confirmed(directory: Path, origin: Origin, target: Target, command: Sequence[str]) -> Topology:
+def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Sequence[str]) -> Topology:
     """The recorded topology, imported after a yes at a terminal; `InputError` with the command to use otherwise."""
     ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
     exact = shell_command([*command, "--topology", target.text])
@@ -233,7 +233,7 @@ def replay_journal(file: str) -> journal.Replayed:
         raise InputError(f"{file}: {error}") from error
 
 
-def verdict_text(verdict: Verdict) -> Iterator[str | Text | Table]:
+def verdict_text(verdict: ReplayVerdict) -> Iterator[str | Text | Table]:
     """A verdict for people: one line, and what differs."""
     txid, attempt = verdict.attempt
     about = f"txid {txid} (attempt {attempt}), {verdict.tuples:,} tuples"

@@ -18,7 +18,7 @@ from txstorm.engine.program import program_of
 from txstorm.plan.stages import compile_plan
 from txstorm.replay.audit import audit
 from txstorm.replay.backfill import backfill, check_into
-from txstorm.replay.compare import Verdict
+from txstorm.replay.compare import ReplayVerdict
 from txstorm.replay.ranges import Result, Span, span_of
 from txstorm.replay.recording import Recording, opened_source
 from txstorm.replay.scratch_tables import ReplayTables
@@ -125,7 +125,7 @@ class _Shown:
             self._next = time.monotonic() + LINE_SECONDS
             self._console.print(f"txid {txid}: {self._done:,} of {self._total:,}, {self._different:,} different")
 
-    def judged(self, verdict: Verdict) -> None:
+    def judged(self, verdict: ReplayVerdict) -> None:
         """One more txid is audited."""
         if not verdict.equal:
             self._different += 1

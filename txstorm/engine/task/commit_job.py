@@ -18,11 +18,11 @@ from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
 from txstorm.engine.task.stage import spill
 from txstorm.errors import TxstormError
 from txstorm.plan.stages import Edge
-from txstorm.state.commit_group import Resources, Tables
-from txstorm.state.commit_job import GivenRows
+from txstorm.state.commit_group import CommitHandles, CommitTables
+from txstorm.state.commit_job import ShippedRowsIndex
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
-from txstorm.storage.tables.declared import Declaration
+from txstorm.storage.tables.declared import DeclaredTable
 from txstorm.storage.tables.intent import Staged
 from txstorm.storage.tables.staging import StagedName, stage
 
@@ -47,7 +47,7 @@ def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareD
 def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     attempt = work.input.attempt
     rows = _Rows(program, work, share)
-    run = CommitRun(program, work.input, share.cargo, Resources(attempt.txid, rows.tables))
+    run = CommitRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.tables))
     sent: list[Cargo] = []
 
     def send(edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
@@ -66,17 +66,17 @@ class _Rows:
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
         self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
-        self._declared = [Declaration(share.component, table) for table in program.spread[share.component]]
+        self._declared = [DeclaredTable(share.component, table) for table in program.spread[share.component]]
         where = f"{share.component}[{share.task}], txid {self._txid}"
         states: dict[str, tuple[str, StateGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         for table in (one.table for one in self._declared):
             if isinstance(table, KeyedState):
-                given = GivenRows(table, _spilled(program) / share.given[table.name], where)
+                given = ShippedRowsIndex(table, _spilled(program) / share.given[table.name], where)
                 states[table.name] = share.component, StateGroup(table, given)
             else:
                 sinks[table.name] = share.component, SinkGroup(table)
-        self.tables = Tables(states, sinks, ())
+        self.tables = CommitTables(states, sinks, ())
         self.tables.begin(self._txid, work.input.stamp)
 
     def staged(self, name: StagedName) -> dict[str, Staged]:
@@ -93,7 +93,7 @@ class _Rows:
                 files[one.refs[0].uri] = stage(self._data_dir / one.refs[0].uri, rows, name)
         return files
 
-    def _ended(self, one: Declaration) -> Any:
+    def _ended(self, one: DeclaredTable) -> Any:
         if isinstance(one.table, KeyedState):
             group = self.tables.states[one.table.name][1]
             group.end_txid(self._txid)

@@ -15,7 +15,7 @@ from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.task.bolt_run import Arrival, BoltRun
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
-from txstorm.engine.task.dead_letters import Salvage, Work
+from txstorm.engine.task.dead_letters import DeadLetterRun, Work
 from txstorm.engine.task.error_rows import RAISED, At, error_row
 from txstorm.engine.task.fingerprints import collector_kind
 from txstorm.engine.task.routing import Router, routes
@@ -88,7 +88,7 @@ class CommitRun:
         self.send: Callable[[Edge, int, int, pa.RecordBatch], None] = self._deliver
         self._at = At()
         self._level = len(program.stages)
-        self._salvage = Salvage(txid_input.divert) if txid_input.divert else None
+        self._salvage = DeadLetterRun(txid_input.divert) if txid_input.divert else None
         self._input = txid_input
         self.resources = resources
         self._begun: dict[tuple[str, int], BoltRun] = {}

@@ -141,7 +141,7 @@ class Work(Generic[R]):
             raise
 
 
-class Salvage:
+class DeadLetterRun:
     """What is diverted of one attempt in one task.
 
     Args:

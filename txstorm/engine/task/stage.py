@@ -23,7 +23,7 @@ from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.task.bolt_run import Arrival, BoltRun
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
-from txstorm.engine.task.dead_letters import Salvage, Work
+from txstorm.engine.task.dead_letters import DeadLetterRun, Work
 from txstorm.engine.task.digest import missing_digests
 from txstorm.engine.task.error_rows import RAISED, At, error_row
 from txstorm.engine.task.fingerprints import collector_kind, leaving_alone
@@ -203,7 +203,7 @@ class TxidRun:
         self._reported: list[str] = []
         self._sequence = 0
         self.at = At()
-        self._salvage = Salvage(txid_input.divert) if txid_input.divert else None
+        self._salvage = DeadLetterRun(txid_input.divert) if txid_input.divert else None
         for one in sorted(cargo, key=lambda one: one.order):
             edge = task.program.edges[one.edge]
             self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, one.source, one.batch))

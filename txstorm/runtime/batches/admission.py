@@ -10,7 +10,7 @@ from txstorm.spouts.port import SpoutPlanner
 
 
 @dataclass
-class Window:
+class InFlightWindow:
     """How many txids may be in flight, and how many one job takes: learnt, or as the settings say.
 
     A job costs tens of milliseconds before it does anything, so packs grow while less than `SHARE` of a job's time
@@ -55,7 +55,7 @@ class Window:
         self.reached = max(self.pack, min(self.reached, 4 * self.pack))
 
 
-class Gate:
+class Admission:
     """Decides from limits only; the source itself is asked afterwards.
 
     Args:

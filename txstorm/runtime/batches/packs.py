@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import Engine, Pack, Processed
-from txstorm.runtime.batches.admission import Window
+from txstorm.runtime.batches.admission import InFlightWindow
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Job:
         return [one.attempt for one in self.pack.inputs]
 
 
-class Jobs:
+class PackQueue:
     """The queue of emitted attempts and the jobs that run.
 
     Args:
@@ -42,7 +42,7 @@ class Jobs:
     def __init__(
         self,
         engine: Engine,
-        window: Window,
+        window: InFlightWindow,
         make_pack: Callable[[list[TransactionAttempt]], Pack],
         done: Callable[[Job], None],
         limit: int,

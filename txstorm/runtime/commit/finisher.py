@@ -25,20 +25,20 @@ from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
 from txstorm.engine.task.dead_letters import Letters, letters_table
 from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import TxstormError
-from txstorm.runtime.commit.job import LargeCommits
-from txstorm.runtime.commit.outcome import CommittedTxid, Outcome, Ready
-from txstorm.runtime.commit.publisher import Concluder, Housekeeping, timed
-from txstorm.runtime.commit.turn import Turn
+from txstorm.runtime.commit.job import CommitJobs
+from txstorm.runtime.commit.outcome import CommittedTxid, GroupOutcome, ProcessedBatch
+from txstorm.runtime.commit.publisher import Housekeeping, Publisher, timed
+from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.runtime.failures import LetterLimit, letters_command
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
-from txstorm.state.commit_group import Resources
+from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
 from txstorm.storage.rows.schema import TUPLE
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 
-class Ahead:
+class EarlyFinish:
     """What has finished behind the group that is being published; used on the commit thread only.
 
     Order is kept by one number: a txid is finished ahead only if it follows the one that finished last. After a failure
@@ -52,13 +52,13 @@ class Ahead:
         reached: the last txid that has finished, in its turn or ahead; None before the first.
     """
 
-    def __init__(self, begin: Callable[[int], Turn], *, allowed: bool) -> None:
+    def __init__(self, begin: Callable[[int], CommitTurn], *, allowed: bool) -> None:
         self.reached: int | None = None
         self._begin = begin
         self._allowed = allowed
-        self._turn: Turn | None = None
+        self._turn: CommitTurn | None = None
 
-    def turn_of(self, attempt: TransactionAttempt) -> Turn | None:
+    def turn_of(self, attempt: TransactionAttempt) -> CommitTurn | None:
         """The turn that `attempt` is to be finished in; None when it is not to be, now."""
         turn = self._turn
         if not self._allowed or self.reached is None or attempt.txid != self.reached + 1:
@@ -67,7 +67,7 @@ class Ahead:
             self._turn = turn = self._begin(attempt.txid)
         return turn if turn.outcome.failed is None else None
 
-    def take(self, group: Sequence[Ready]) -> Turn | None:
+    def take(self, group: Sequence[ProcessedBatch]) -> CommitTurn | None:
         """It is the turn of `group`: what of it has finished, from its first txid on; None when nothing has."""
         turn, self._turn = self._turn, None
         if turn is None:
@@ -93,7 +93,7 @@ class Ahead:
         self._turn = turn if turn.outcome.committed else None
 
 
-class Committer:
+class GroupFinisher:
     """Commits groups, one at a time.
 
     What runs user code, `execute` to `leave`, is called on the commit thread only, `conclude` on that which publishes.
@@ -124,24 +124,26 @@ class Committer:
         observe: Observe | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         ahead: bool = False,
-        large: LargeCommits,
+        large: CommitJobs,
         letter_limit: LetterLimit | None = None,
     ) -> None:
         self.letter_limit = letter_limit or LetterLimit(None)
         self._large = large
-        self.turn: Turn | None = None
-        self._ahead = Ahead(lambda txid: Turn(store.group(txid), Outcome(), monotonic, ahead=True), allowed=ahead)
+        self.turn: CommitTurn | None = None
+        self._ahead = EarlyFinish(
+            lambda txid: CommitTurn(store.group(txid), GroupOutcome(), monotonic, ahead=True), allowed=ahead
+        )
         self._monotonic = monotonic
         self._program = program
         self._observe = observe
         self._spout = _spout_committer(program)
-        self._early: dict[TransactionAttempt, tuple[CommitRun, Resources]] = {}
+        self._early: dict[TransactionAttempt, tuple[CommitRun, CommitHandles]] = {}
         self._store = store
         self._books = books
         self._identity = identity
-        self._concluder = Concluder(store, books, keep_intents=keep_intents, blocked=blocked, sleep=sleep)
+        self._concluder = Publisher(store, books, keep_intents=keep_intents, blocked=blocked, sleep=sleep)
 
-    def execute(self, ready: Ready) -> None:
+    def execute(self, ready: ProcessedBatch) -> None:
         """Let committers execute the input of `ready` before its turn, on the thread that commits.
 
         Nothing of it lasts, as they write in `finish_batch` only. Raises `CommitFailed` when one of them raises.
@@ -150,7 +152,7 @@ class Committer:
         if self._large.of(ready):
             return
         tables = self._store.group(ready.attempt.txid)
-        turn = self.turn = Turn(tables, Outcome(), self._monotonic, ahead=True, executes=True)
+        turn = self.turn = CommitTurn(tables, GroupOutcome(), self._monotonic, ahead=True, executes=True)
         turn.enter(ready.attempt)
         try:
             run = self._run(ready, tables.resources, turn)
@@ -159,7 +161,7 @@ class Committer:
             turn.leave()
         self._early[ready.attempt] = run, tables.resources
 
-    def finish_ahead(self, ready: Ready) -> None:
+    def finish_ahead(self, ready: ProcessedBatch) -> None:
         """Let committers finish `ready` before its turn, over what is finished but not published yet.
 
         Nothing is done unless it follows what has finished last; behind a large commit, whose rows are not in memory,
@@ -189,11 +191,11 @@ class Committer:
         if self._spout is not None:
             self._spout.close()
 
-    def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> Outcome:
+    def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> GroupOutcome:
         """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
         return self.conclude(self.finish(group), housekeeping)
 
-    def finish(self, group: Sequence[Ready]) -> Turn:
+    def finish(self, group: Sequence[ProcessedBatch]) -> CommitTurn:
         """P5, but for staging: committers finish in txid order; of what was finished ahead nothing is done again.
 
         A large commit is a group of its own: the others of `group` are told to commit again.
@@ -201,8 +203,8 @@ class Committer:
         group = self._large.together(group)
         if self.letter_limit.limit is not None:
             self.letter_limit.settled(group[0].attempt.txid - 1)
-        turn = self.turn = self._ahead.take(group) or Turn(
-            self._store.group(group[0].attempt.txid), Outcome(), self._monotonic
+        turn = self.turn = self._ahead.take(group) or CommitTurn(
+            self._store.group(group[0].attempt.txid), GroupOutcome(), self._monotonic
         )
         with seldom_collected(), timed(turn.outcome.milliseconds, "finish"):
             faults.point("p5.before")
@@ -210,7 +212,7 @@ class Committer:
             faults.point("p5.after")
         return turn
 
-    def leave(self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None) -> Turn:
+    def leave(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> CommitTurn:
         """The thread of `turn` was left behind at `attempt`, which has failed: what it wrote is void.
 
         So is all that was executed early: that would be finished on another thread than it was prepared on.
@@ -223,13 +225,13 @@ class Committer:
             self._failed(turn, attempt, row)
         return turn
 
-    def conclude(self, turn: Turn, housekeeping: Housekeeping) -> Outcome:
+    def conclude(self, turn: CommitTurn, housekeeping: Housekeeping) -> GroupOutcome:
         """Stage what has finished, then P6 to P8: decide, publish, complete."""
         with seldom_collected():
             intent = self._staged(turn)
             return turn.outcome if intent is None else self._concluded(intent, turn, housekeeping)
 
-    def _staged(self, turn: Turn) -> Intent | None:
+    def _staged(self, turn: CommitTurn) -> Intent | None:
         """The end of P5: what may be decided; None when no txid finished."""
         outcome = turn.outcome
         if not outcome.committed:
@@ -238,7 +240,7 @@ class Committer:
         with timed(outcome.milliseconds, "stage"):
             return self._intent(records, turn.tables.stage(records, self._books.epoch))
 
-    def _concluded(self, intent: Intent, turn: Turn, housekeeping: Housekeeping) -> Outcome:
+    def _concluded(self, intent: Intent, turn: CommitTurn, housekeeping: Housekeeping) -> GroupOutcome:
         outcome = turn.outcome
         tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
         self._concluder.conclude(
@@ -246,7 +248,7 @@ class Committer:
         )
         return outcome
 
-    def _finish(self, group: Sequence[Ready], turn: Turn) -> None:
+    def _finish(self, group: Sequence[ProcessedBatch], turn: CommitTurn) -> None:
         for ready in group:
             if turn.outcome.failed is not None:
                 return
@@ -257,13 +259,13 @@ class Committer:
             except CommitFailed as failure:
                 self._failed(turn, ready.attempt, failure.row)
 
-    def _failed(self, turn: Turn, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
+    def _failed(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
         """The failed txid ends the group; what it and later ones wrote vanishes from the overlays."""
         turn.tables.drop_from(attempt.txid)
         turn.outcome.failed = (attempt, row)
         self._ahead.reached = attempt.txid - 1
 
-    def _finish_txid(self, ready: Ready, turn: Turn) -> CommittedTxid:
+    def _finish_txid(self, ready: ProcessedBatch, turn: CommitTurn) -> CommittedTxid:
         tables, txid = turn.tables, ready.attempt.txid
         run, resources = self._early.pop(ready.attempt, (None, None))
         resources = tables.begin_txid(txid, resources, ready.txid_input.stamp)
@@ -307,12 +309,16 @@ class Committer:
             raise CommitFailed(ErrorRow("dead letters", 0, LIMIT, "TooManyDeadLetters", message, "", ""))
 
     def _run(
-        self, ready: Ready, resources: Resources, turn: Turn, elsewhere: Mapping[str, Sequence[Cargo]] | None = None
+        self,
+        ready: ProcessedBatch,
+        resources: CommitHandles,
+        turn: CommitTurn,
+        elsewhere: Mapping[str, Sequence[Cargo]] | None = None,
     ) -> CommitRun:
         cargo = ready.processed.cargo
         return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, elsewhere)
 
-    def _commit_spout(self, ready: Ready, turn: Turn) -> None:
+    def _commit_spout(self, ready: ProcessedBatch, turn: CommitTurn) -> None:
         if self._spout is None:
             return
         turn.begins(self._program.spout, 0)
@@ -338,7 +344,7 @@ def _spout_committer(program: Program) -> SpoutCommitter | None:
     return spout_committer(spec.fresh(), program.driver_context(spec.id))
 
 
-def _letters(ready: Ready, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
+def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
     """The dead letters of both phases; of a batch that is one as a whole also its extents."""
     whole = Letters()
     if SOURCE in ready.txid_input.divert and ready.failure is not None:

@@ -24,8 +24,8 @@ from txstorm.engine.program import Program
 from txstorm.engine.task.commit_phase import CommitFailed
 from txstorm.engine.task.stage import spill, unspill
 from txstorm.errors import EngineError, StateError
-from txstorm.runtime.commit.outcome import Ready
-from txstorm.runtime.commit.turn import Turn
+from txstorm.runtime.commit.outcome import ProcessedBatch
+from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.state.commit_job import given_rows, input_keys, write_given
 from txstorm.storage.tables.intent import Staged
 from txstorm.storage.tables.staging import StagedName
@@ -34,7 +34,7 @@ log = logging.getLogger("txstorm.commit")
 
 
 @dataclass
-class Spread:
+class JobResult:
     """What a job has done of the commit phase of a txid.
 
     Attributes:
@@ -50,7 +50,7 @@ class Spread:
     reported: list[str] = field(default_factory=list)
 
 
-class LargeCommits:
+class CommitJobs:
     """The commits of one run that jobs make. `cancel` is called on any thread, all else on the one that commits.
 
     Args:
@@ -73,7 +73,7 @@ class LargeCommits:
         """Commit later txids with `program`."""
         self._program = program
 
-    def of(self, ready: Ready) -> tuple[str, ...]:
+    def of(self, ready: ProcessedBatch) -> tuple[str, ...]:
         """The committers that get more of `ready` than the bounds allow in the driver, and that a job can do."""
         program = self._program
         if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
@@ -91,14 +91,14 @@ class LargeCommits:
             or (most_bytes is not None and size[name] > most_bytes)
         )
 
-    def together(self, group: Sequence[Ready]) -> Sequence[Ready]:
+    def together(self, group: Sequence[ProcessedBatch]) -> Sequence[ProcessedBatch]:
         """As many of `group` as are one group: a large one is a group of its own."""
         for number, one in enumerate(group):
             if self.of(one):
                 return group[: max(1, number)]
         return group
 
-    def run(self, ready: Ready, turn: Turn) -> Spread:
+    def run(self, ready: ProcessedBatch, turn: CommitTurn) -> JobResult:
         """Let a job do its part of the commit phase of `ready`, in its turn; its rows are staged then.
 
         They are the turn's once it cannot be taken away any more.
@@ -109,7 +109,7 @@ class LargeCommits:
         """
         components, shares = self._shares(ready, turn)
         if not shares:
-            return Spread()
+            return JobResult()
         attempt = ready.attempt
         for name in components:
             turn.tables.expect(name, StagedName(self._epoch, *attempt, name, ""))
@@ -118,7 +118,7 @@ class LargeCommits:
         turn.begins(components[0], 0)
         log.info("txid %s: %s commit in %s tasks", attempt, ", ".join(components), len(shares))
         answers = self._answers(work)
-        spread = Spread(
+        spread = JobResult(
             {name: _files(answers, name) for name in components},
             {name: [sent for one in answers if one.component == name for sent in one.sent] for name in components},
         )
@@ -149,7 +149,7 @@ class LargeCommits:
                 raise CommitFailed(one.error)
         return answers
 
-    def _shares(self, ready: Ready, turn: Turn) -> tuple[tuple[str, ...], list[CommitShare]]:
+    def _shares(self, ready: ProcessedBatch, turn: CommitTurn) -> tuple[tuple[str, ...], list[CommitShare]]:
         """The shares of the committers that can be divided; the driver does the others."""
         components: list[str] = []
         shares: list[CommitShare] = []
@@ -162,7 +162,7 @@ class LargeCommits:
                 components.append(name)
         return tuple(components), shares
 
-    def _shares_of(self, name: str, ready: Ready, turn: Turn) -> list[CommitShare]:
+    def _shares_of(self, name: str, ready: ProcessedBatch, turn: CommitTurn) -> list[CommitShare]:
         edges, tasks = self._program.edges, range(self._program.components[name].parallelism)
         cargo: list[list[Cargo]] = [[] for _ in tasks]
         for one in ready.processed.cargo:
@@ -171,7 +171,7 @@ class LargeCommits:
         given = [self._given(name, one, ready, turn) for one in cargo]
         return [CommitShare(name, task, tuple(cargo[task]), given[task]) for task in tasks]
 
-    def _given(self, name: str, cargo: Sequence[Cargo], ready: Ready, turn: Turn) -> dict[str, str]:
+    def _given(self, name: str, cargo: Sequence[Cargo], ready: ProcessedBatch, turn: CommitTurn) -> dict[str, str]:
         """State → the file with the present rows of the keys in `cargo`."""
         files = {}
         for state in self._program.spread[name]:

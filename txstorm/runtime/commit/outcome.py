@@ -14,7 +14,7 @@ from txstorm.monitor.progress import TransactionProgress
 
 
 @dataclass(frozen=True)
-class Ready:
+class ProcessedBatch:
     """A processed txid that waits for its turn.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ready:
 class CommittedTxid:
     """What a committed txid did, for progress and history."""
 
-    ready: Ready
+    ready: ProcessedBatch
     counts: dict[str, int]
     reported: tuple[str, ...]
     letters: int = 0
@@ -51,7 +51,7 @@ class CommittedTxid:
 
 
 @dataclass
-class Outcome:
+class GroupOutcome:
     """How a group ended: the txids that are committed, and the failure that ended it early.
 
     Attributes:
@@ -70,7 +70,7 @@ def batch_digest(digests: Mapping[str, str]) -> str:
 
 
 def progress_list(
-    outcome: Outcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]], notices: Sequence[str] = ()
+    outcome: GroupOutcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]], notices: Sequence[str] = ()
 ) -> list[TransactionProgress]:
     """What is reported of the committed transactions; `failures_of` tells how often one had failed before, and why.
 
@@ -82,7 +82,7 @@ def progress_list(
 
 
 def _progress(
-    one: CommittedTxid, outcome: Outcome, spout: str, failures: int, cause: str | None
+    one: CommittedTxid, outcome: GroupOutcome, spout: str, failures: int, cause: str | None
 ) -> TransactionProgress:
     ready = one.ready
     return TransactionProgress(

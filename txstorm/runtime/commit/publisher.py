@@ -16,7 +16,7 @@ from txstorm.storage.tables.intent import Intent
 Housekeeping = Callable[[int], list[Op]]
 
 
-class Publisher(Protocol):
+class PublishTarget(Protocol):
     """The tables, maps and outlets that groups are published to; `txstorm.state.store.StateStore` is the real one."""
 
     def last_txids(self) -> dict[str, int]:
@@ -49,7 +49,7 @@ def pause_after(attempt: int) -> float:
     return float(min(5.0, 0.05 * 2**attempt))
 
 
-class Concluder:
+class Publisher:
     """Decides groups, publishes and completes them, one at a time.
 
     Args:
@@ -63,7 +63,7 @@ class Concluder:
 
     def __init__(
         self,
-        store: Publisher,
+        store: PublishTarget,
         books: Books,
         *,
         keep_intents: int,

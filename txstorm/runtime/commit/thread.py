@@ -15,10 +15,10 @@ from typing import Any
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow
 from txstorm.engine.task.commit_phase import CommitFailed
-from txstorm.runtime.commit.finisher import Committer
-from txstorm.runtime.commit.outcome import Outcome, Ready
+from txstorm.runtime.commit.finisher import GroupFinisher
+from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping
-from txstorm.runtime.commit.turn import Abandoned, Turn
+from txstorm.runtime.commit.turn import Abandoned, CommitTurn
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
@@ -74,7 +74,7 @@ class Worker:
             call()
 
 
-class CommitLine:
+class CommitThread:
     """What is done in the committer's turn; told and asked by the driver thread only.
 
     Args:
@@ -86,8 +86,8 @@ class CommitLine:
 
     def __init__(
         self,
-        committer: Committer,
-        done: Callable[[Future[Outcome]], None],
+        committer: GroupFinisher,
+        done: Callable[[Future[GroupOutcome]], None],
         failed_ahead: Callable[[TransactionAttempt, BaseException], None],
         monotonic: Callable[[], float],
     ) -> None:
@@ -101,10 +101,10 @@ class CommitLine:
         self._done = done
         self._worker = Worker("txstorm-commit")
         self._publisher = Worker("txstorm-publish")
-        self._current: Future[Outcome] | None = None
+        self._current: Future[GroupOutcome] | None = None
         self._housekeeping: Housekeeping | None = None
 
-    def commit(self, group: Sequence[Ready], housekeeping: Housekeeping) -> None:
+    def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> None:
         """Commit `group` when its turn comes."""
         self._housekeeping = housekeeping
         attempts = [one.attempt for one in group]
@@ -112,7 +112,7 @@ class CommitLine:
         self._behind.difference_update(attempts)  # what of it is not begun yet, is finished in its turn
         self._submit(lambda: self._committer.finish(group), housekeeping)
 
-    def execute(self, ready: Iterable[Ready]) -> None:
+    def execute(self, ready: Iterable[ProcessedBatch]) -> None:
         """Let the committers of the lowest of `ready` execute ahead of its turn; called while no commit is due.
 
         One txid at a time, so that a commit that falls due waits for one at most, and on the commit thread, so that
@@ -127,7 +127,7 @@ class CommitLine:
             self._ahead = self.run(lambda: self._committer.execute(first))
             self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))
 
-    def finish_ahead(self, following: Iterable[Ready]) -> None:
+    def finish_ahead(self, following: Iterable[ProcessedBatch]) -> None:
         """Let the committers of `following` finish while the group before them is published; called while one commits.
 
         They are the processed txids right behind the group that commits, in order. Each is told here again and again.
@@ -137,7 +137,7 @@ class CommitLine:
                 self._behind.add(one.attempt)
                 self._finish_ahead(one)
 
-    def _finish_ahead(self, ready: Ready) -> None:
+    def _finish_ahead(self, ready: ProcessedBatch) -> None:
         def finish() -> None:
             if ready.attempt in self._behind:  # else its turn has come, or it was discarded
                 self._committer.finish_ahead(ready)
@@ -168,7 +168,7 @@ class CommitLine:
         self._publisher.submit(call, answer)
         return answer
 
-    def is_current(self, future: Future[Outcome]) -> bool:
+    def is_current(self, future: Future[GroupOutcome]) -> bool:
         """Whether `future` is the answer that is waited for; that of an abandoned thread is not."""
         return future is self._current
 
@@ -215,13 +215,13 @@ class CommitLine:
         self._publisher.end()
         self._publisher.join()
 
-    def _submit(self, finish: Callable[[], Turn], housekeeping: Housekeeping) -> None:
+    def _submit(self, finish: Callable[[], CommitTurn], housekeeping: Housekeeping) -> None:
         """Have a group finished here, and then published there."""
-        answer: Future[Outcome] = Future()
+        answer: Future[GroupOutcome] = Future()
         self._current = answer
         answer.add_done_callback(self._done)
 
-        def finished(done: Future[Turn]) -> None:
+        def finished(done: Future[CommitTurn]) -> None:
             error = done.exception()
             if error is not None:
                 answer.set_exception(error)

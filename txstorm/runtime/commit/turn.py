@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.runtime.commit.outcome import Outcome
+from txstorm.runtime.commit.outcome import GroupOutcome
 from txstorm.state.commit_group import CommitGroup
 
 
@@ -14,7 +14,7 @@ class Abandoned(BaseException):
     """Ends a commit thread that comes back after its group was taken away from it; no code of a user's catches it."""
 
 
-class Turn:
+class CommitTurn:
     """One group in P5, seen from the commit thread that runs it and the driver thread that may end it.
 
     The commit thread calls `enter`, `begins` before each task's code and `leave`, per txid; only between `enter` and
@@ -31,7 +31,7 @@ class Turn:
     def __init__(
         self,
         tables: CommitGroup,
-        outcome: Outcome,
+        outcome: GroupOutcome,
         monotonic: Callable[[], float],
         *,
         ahead: bool = False,

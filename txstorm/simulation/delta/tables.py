@@ -11,9 +11,9 @@ from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import THEIRS
 from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import IntentTable, Staged
-from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, LoggedTable, identity_info
+from txstorm.storage.tables.table_log import COMMITTED, CREATED, EPOCH, RESTORED, TransactionalTable, identity_info
 
 if TYPE_CHECKING:
     from txstorm.simulation.process import Process
@@ -187,10 +187,10 @@ class SimLog:
         return {path for one in self._stored.versions for path in one.files}
 
 
-class SimTable(LoggedTable):
+class SimTable(TransactionalTable):
     """A table as one process sees it; what is decided about it is shipped code."""
 
-    def __init__(self, world: World, process: Process, owner: Owner, stored: Stored) -> None:
+    def __init__(self, world: World, process: Process, owner: TopologyIdentity, stored: Stored) -> None:
         self.stored = stored
         self._world, self._process = world, process
         self.sim_log = SimLog(world, process, stored)
@@ -267,13 +267,13 @@ class SimPlace:
         """Whether there is a table `ref`."""
         return bool(self._world.tables[ref.uri].versions)
 
-    def table(self, owner: Owner, ref: TableRef) -> SimTable:
+    def table(self, owner: TopologyIdentity, ref: TableRef) -> SimTable:
         """The table `ref` at its newest version."""
         uri = ref.uri
         self._world.reads(self._process, "table open", uri)
         return SimTable(self._world, self._process, owner, self._world.tables[uri])
 
-    def create(self, owner: Owner, ref: TableRef, txid: int) -> SimTable:
+    def create(self, owner: TopologyIdentity, ref: TableRef, txid: int) -> SimTable:
         """Make an empty table whose range starts after `txid`."""
         stored = self._world.tables[ref.uri]
         kind = self._world.passes(self._process, "table create", stored.uri)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from txstorm.api.external import Mark
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
-from txstorm.storage.tables.identity import Owner
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import UNKNOWN, Intent, IntentTable
 from txstorm.storage.tables.table_log import TRIES
 
@@ -32,7 +32,7 @@ def reached(label: str, what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Marked(Generic[R]):
+class MarkedTarget(Generic[R]):
     """A map or outlet as far as its mark goes.
 
     Attributes:
@@ -47,7 +47,7 @@ class Marked(Generic[R]):
     label: str
     home: str
     uri: str
-    owner: Owner
+    owner: TopologyIdentity
     read: Callable[[], Mark | None]
     write: Callable[[R, Mark | None, Mark], bool]
     nothing: R

@@ -11,9 +11,9 @@ from txstorm.api.external import MapState, Outlet
 from txstorm.errors import StateError
 from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.targets import StoredMap, StoredOutlet
-from txstorm.state.pending_table import Member
+from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTable
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
 
@@ -26,13 +26,13 @@ def call(step: Callable[[], None]) -> None:
     step()
 
 
-class OutsideStore:
+class ExternalStores:
     """All maps and outlets of a run, in the order in which they are published: maps first."""
 
     def __init__(
         self,
         data_dir: Path,
-        owner: Owner,
+        owner: TopologyIdentity,
         maps: Mapping[str, Sequence[MapState]],
         outlets: Mapping[str, Sequence[Outlet]] | None = None,
     ) -> None:
@@ -103,10 +103,10 @@ class OutsideStore:
         found = ((self._stored[uri], group) for uri, group in groups.items())
         return {one.ref.name: (one.component, group) for one, group in found if isinstance(group, SinkGroup)}
 
-    def members(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, Member]:
+    def members(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, PendingTable]:
         """``maps/…`` and ``outlets/…`` → what a group stages of them."""
         found = ((self._stored[uri], group) for uri, group in groups.items())
-        return {one.ref.uri: Member(one.component, one.path, one.ref, group, one.last) for one, group in found}
+        return {one.ref.uri: PendingTable(one.component, one.path, one.ref, group, one.last) for one, group in found}
 
     def forget(self, before: int) -> None:
         """Remove the staged files of groups that end before txid `before`: put, and named by no kept intent."""
@@ -116,7 +116,7 @@ class OutsideStore:
                     (self._stored[uri].path / path).unlink(missing_ok=True)
             self._put[uri] = [one for one in put if one[0] >= before]
 
-    def sweep(self, live: Sequence[Intent], epoch: int, members: Mapping[str, Member]) -> list[str]:
+    def sweep(self, live: Sequence[Intent], epoch: int, members: Mapping[str, PendingTable]) -> list[str]:
         """Remove staged files that neither a kept intent nor this run names; returns them with their map or outlet."""
         removed = []
         for uri, one in self._stored.items():

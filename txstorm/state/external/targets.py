@@ -18,15 +18,15 @@ from txstorm import faults
 from txstorm.api.external import NON_TRANSACTIONAL, MapRow, MapState, MarkedMapBackend, Outlet
 from txstorm.state.external.map_rows import staged_rows
 from txstorm.state.external.maps import MapGroup
-from txstorm.state.external.mark_rules import Marked, reached
+from txstorm.state.external.mark_rules import MarkedTarget, reached
 from txstorm.state.sinks import SinkGroup
 from txstorm.storage.rows.schema import sink_schema
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import MAP, OUTLET, STAGED, Intent, IntentTable
 from txstorm.storage.tables.staging import checked_bytes
 
 
-class External(ABC):
+class ExternalTarget(ABC):
     """One map or outlet: whose it is, where its rows are staged, and where it is.
 
     Attributes:
@@ -64,16 +64,16 @@ class External(ABC):
         """Write the rows of the Parquet file `staged`, unless they are written; raises as `publish`."""
 
 
-class StoredMap(External):
+class StoredMap(ExternalTarget):
     """One map: its declaration and its store."""
 
-    def __init__(self, data_dir: Path, owner: Owner, component: str, state: MapState) -> None:
+    def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, state: MapState) -> None:
         super().__init__(data_dir, component, TableRef(MAP, state.name))
         self.state = state
         self._owner = owner
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
-        """Check that map and ledger belong together, then make `epoch` the map's; see `Marked.lead`."""
+        """Check that map and ledger belong together, then make `epoch` the map's; see `MarkedTarget.lead`."""
         self.last = committed
         self.make_directory()
         if (marked := self._marked()) is not None:
@@ -94,29 +94,29 @@ class StoredMap(External):
     def close(self) -> None:
         """Nothing to do: the store is the user's."""
 
-    def _marked(self) -> Marked[Mapping[str, MapRow | None]] | None:
+    def _marked(self) -> MarkedTarget[Mapping[str, MapRow | None]] | None:
         backend = self.state.backend
         if not (self.state.marked and isinstance(backend, MarkedMapBackend)):
             return None
         label = f"map {self.state.name!r}"
-        return Marked(label, "database", self.ref.uri, self._owner, backend.mark, backend.put_marked, {})
+        return MarkedTarget(label, "database", self.ref.uri, self._owner, backend.mark, backend.put_marked, {})
 
 
-class StoredOutlet(External):
+class StoredOutlet(ExternalTarget):
     """One outlet: its declaration and its writer."""
 
-    def __init__(self, data_dir: Path, owner: Owner, component: str, outlet: Outlet) -> None:
+    def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, outlet: Outlet) -> None:
         super().__init__(data_dir, component, TableRef(OUTLET, outlet.name))
         self._outlet = outlet
         self._owner = owner
         writer, nothing = outlet.writer, sink_schema(outlet.table).empty_table()
         self._label = f"outlet {outlet.name!r}"
-        self._marked: Marked[pa.Table] = Marked(
+        self._marked: MarkedTarget[pa.Table] = MarkedTarget(
             self._label, "its target", self.ref.uri, owner, writer.published, writer.publish, nothing
         )
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
-        """Open the writer, check that mark and ledger belong together, make `epoch` the mark's; see `Marked.lead`.
+        """Open the writer, check that mark and ledger agree, and make `epoch` the mark's; see `MarkedTarget.lead`.
 
         Raises:
             AwayError, BlockedError: the target does not answer.

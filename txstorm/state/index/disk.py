@@ -23,7 +23,7 @@ import pyarrow as pa
 from txstorm.api.state import KeyedState
 from txstorm.clients.rocksdb import KeyStore, KeyStoreError, remove_store
 from txstorm.errors import HeldError
-from txstorm.state.index.ordered_rows import Columns, Owner, Place, Span
+from txstorm.state.index.ordered_rows import CollectionKey, Columns, Place, ScanRange
 from txstorm.state.index.row_codec import FORMAT, RowCodec
 from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED, UPDATED, changes_schema
@@ -105,13 +105,13 @@ class RowStore:
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
 
-    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+    def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
         """Places and rows of each of the collections `owners` in `span`, in its order; raises `KeyStoreError`."""
         found = self._scanned(owners, span)
         rows = iter(self._decoded([row for part in found for row in part]))
         return [list(islice(rows, len(part))) for part in found]
 
-    def columns(self, owners: Sequence[Owner], span: Span) -> Columns:
+    def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
         """The same column by column; raises `KeyStoreError`."""
         found = self._scanned(owners, span)
         of = np.repeat(np.arange(len(found)), [len(part) for part in found])
@@ -156,7 +156,7 @@ class RowStore:
             log.warning("%s", error)
         remove_store(self.path)
 
-    def _scanned(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[bytes, bytes]]]:
+    def _scanned(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[bytes, bytes]]]:
         scan, ranges = self._store.scan, self._codec.ranges(owners, span)
         return [
             scan(first, last + b"\0", span.most, backwards=span.backwards) if first <= last else []

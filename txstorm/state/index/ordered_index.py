@@ -7,33 +7,33 @@ from typing import Any, Protocol, cast
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.state.index.index import DiskRows, KeyIndex, StateIndex
-from txstorm.state.index.ordered_rows import Columns, OrderedRows, Owner, Place, Span, filled, over
+from txstorm.state.index.ordered_rows import CollectionKey, Columns, OrderedRows, Place, ScanRange, filled, over
 from txstorm.state.index.row_cache import Cache, WholeCache
 from txstorm.storage.rows.forms import Key, Value
 from txstorm.storage.rows.semantics import Gone, Stored
 
 
-class PlacedRows(DiskRows, Protocol):
+class OrderedDiskRows(DiskRows, Protocol):
     """Rows of collections on disk, as `txstorm.state.index.disk.RowStore`."""
 
-    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+    def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
         """Places and rows of each of `owners` in `span`, in its order."""
 
-    def columns(self, owners: Sequence[Owner], span: Span) -> Columns:
+    def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
         """The same column by column."""
 
 
-class PlacedIndex(KeyIndex, Protocol):
+class OrderedIndex(KeyIndex, Protocol):
     """The published rows of collections."""
 
-    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+    def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
         """Places and rows of each of `owners` in `span`, in its order."""
 
-    def columns(self, owners: Sequence[Owner], span: Span) -> Columns | None:
+    def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
         """The same column by column, where they are on disk; None where they are rows in memory."""
 
 
-class PlacedCache:
+class OrderedCache:
     """All rows of collections, until there is another place for them; see `txstorm.state.index.row_cache.Cache`."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class PlacedCache:
         """The row of each of `keys`, None for those that are not here."""
         return list(map(self._rows.get, keys))
 
-    def scan(self, owner: Owner, span: Span) -> list[tuple[Place, Stored]]:
+    def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, Stored]]:
         """Places and rows of `owner` in `span`, in its order; `complete` is to be asked after this."""
         return self._rows.scan(owner, span)
 
@@ -77,39 +77,41 @@ class PlacedCache:
 
 
 class CollectionIndex(StateIndex):
-    """The `PlacedIndex` of one collection state.
+    """The `OrderedIndex` of one collection state.
 
     A few rows are in memory. Once there are many they are on disk alone, but for those on their way there: a range of
     them is read with one seek.
     """
 
     def _new_cache(self, state: KeyedState) -> WholeCache:
-        return PlacedCache()
+        return OrderedCache()
 
     def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
         return OrderedRows(rows)
 
-    def scan(self, owners: Sequence[Owner], span: Span) -> list[list[tuple[Place, Stored]]]:
+    def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
         """Places and rows of each of `owners` in `span`, in its order.
 
         Raises:
             TxstormError: the disk cannot be read, nor be filled again from the tables.
         """
-        cache = cast("PlacedCache", self._cache)
+        cache = cast("OrderedCache", self._cache)
         found = [cache.scan(owner, span) for owner in owners]
         if cache.complete:
             return found
         pending, writing = self._waiting  # before the disk: what leaves these is there
 
-        def read(some: Sequence[Owner], part: Span) -> list[list[tuple[Place, Stored]]]:
-            return self._read(lambda disk: cast("PlacedRows", disk).scan(some, part))
+        def read(some: Sequence[CollectionKey], part: ScanRange) -> list[list[tuple[Place, Stored]]]:
+            return self._read(lambda disk: cast("OrderedDiskRows", disk).scan(some, part))
 
-        def settle(owner: Owner, rows: list[tuple[Place, Stored]], part: Span) -> list[tuple[Place, Stored]]:
+        def settle(
+            owner: CollectionKey, rows: list[tuple[Place, Stored]], part: ScanRange
+        ) -> list[tuple[Place, Stored]]:
             return _there(rows, writing.scan(owner, part), pending.scan(owner, part), backwards=part.backwards)
 
         return filled(read, settle, owners, span)
 
-    def columns(self, owners: Sequence[Owner], span: Span) -> Columns | None:
+    def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
         """The rows of each of `owners` in `span`, which wants all, column by column; None where they are in memory.
 
         Raises:
@@ -118,7 +120,7 @@ class CollectionIndex(StateIndex):
         if self._cache.complete:
             return None
         pending, writing = self._waiting
-        found = self._read(lambda disk: cast("PlacedRows", disk).columns(owners, span))
+        found = self._read(lambda disk: cast("OrderedDiskRows", disk).columns(owners, span))
         for later in (writing, pending):
             found = found.over([_values(later.scan(owner, span)) for owner in owners], self._values)
         return found

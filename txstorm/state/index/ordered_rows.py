@@ -23,7 +23,7 @@ from txstorm.storage.rows.schema import PLACE
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
-Owner = tuple[Any, ...]
+CollectionKey = tuple[Any, ...]
 """The key of a collection, as a tuple of its columns."""
 Place = tuple[Any, int]
 """Where in its collection a row is: its order, and its number among the rows with that order."""
@@ -32,7 +32,7 @@ LAST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScanRange:
     """A range of places, and how many rows of it are wanted.
 
     Attributes:
@@ -47,17 +47,17 @@ class Span:
     backwards: bool = False
 
     @classmethod
-    def of(cls, start: Any, end: Any, most: int | None = None, *, backwards: bool = False) -> Span:
+    def of(cls, start: Any, end: Any, most: int | None = None, *, backwards: bool = False) -> ScanRange:
         """All places with values of the order column from `start` to `end`."""
         return cls((start, 0), (end, LAST), most, backwards)
 
-    def upto(self, place: Place) -> Span:
+    def upto(self, place: Place) -> ScanRange:
         """What comes before `place`, and that; all rows of it."""
         if self.backwards:
             return replace(self, first=place, most=None)
         return replace(self, last=place, most=None)
 
-    def after(self, place: Place, most: int) -> Span:
+    def after(self, place: Place, most: int) -> ScanRange:
         """What comes after `place`; `most` rows of it."""
         at, number = place
         if self.backwards:
@@ -74,7 +74,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
 
     def __init__(self, rows: Mapping[Any, R] | Iterable[tuple[Any, R]] = ()) -> None:
         super().__init__()
-        self._places: dict[Owner, list[Place]] = {}
+        self._places: dict[CollectionKey, list[Place]] = {}
         self._new: list[tuple[Any, ...]] = []
         self._gone: list[tuple[Any, ...]] = []
         self._lock = Lock()
@@ -95,7 +95,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
                 del self[key]
             self._gone += there
 
-    def scan(self, owner: Owner, span: Span) -> list[tuple[Place, R]]:
+    def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, R]]:
         """Places and rows of `owner` in `span`, in its order."""
         with self._lock:
             self._arrange()
@@ -114,7 +114,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
                 self._insert(key[:-PLACE], cast("Place", key[-PLACE:]))
 
     def _take_out(self, keys: list[tuple[Any, ...]]) -> None:
-        ranges: dict[Owner, list[Place]] = {}
+        ranges: dict[CollectionKey, list[Place]] = {}
         for key in keys:
             ranges.setdefault(key[:-PLACE], []).append(cast("Place", key[-PLACE:]))
         for owner, gone in ranges.items():
@@ -126,7 +126,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
             if not places:
                 del self._places[owner]
 
-    def _insert(self, owner: Owner, place: Place) -> None:
+    def _insert(self, owner: CollectionKey, place: Place) -> None:
         places = self._places.setdefault(owner, [])
         if not places or places[-1] < place:
             places.append(place)
@@ -134,7 +134,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
             insort(places, place, lo=at)
 
 
-def _within(places: list[Place], span: Span) -> list[Place]:
+def _within(places: list[Place], span: ScanRange) -> list[Place]:
     start = bisect_left(places, span.first)
     end = bisect_right(places, span.last, lo=start)
     if span.backwards:
@@ -156,10 +156,10 @@ def over(
 
 
 def filled(
-    read: Callable[[Sequence[Owner], Span], list[list[tuple[Place, S]]]],
-    settle: Callable[[Owner, list[tuple[Place, S]], Span], list[tuple[Place, T]]],
-    owners: Sequence[Owner],
-    span: Span,
+    read: Callable[[Sequence[CollectionKey], ScanRange], list[list[tuple[Place, S]]]],
+    settle: Callable[[CollectionKey, list[tuple[Place, S]], ScanRange], list[tuple[Place, T]]],
+    owners: Sequence[CollectionKey],
+    span: ScanRange,
 ) -> list[list[tuple[Place, T]]]:
     """As many rows of each of `owners` as `span` wants, where some of those that are read do not count.
 
@@ -171,11 +171,11 @@ def filled(
 
 
 def _filled(
-    read: Callable[[Sequence[Owner], Span], list[list[tuple[Place, S]]]],
-    settle: Callable[[Owner, list[tuple[Place, S]], Span], list[tuple[Place, T]]],
-    owner: Owner,
+    read: Callable[[Sequence[CollectionKey], ScanRange], list[list[tuple[Place, S]]]],
+    settle: Callable[[CollectionKey, list[tuple[Place, S]], ScanRange], list[tuple[Place, T]]],
+    owner: CollectionKey,
     rows: list[tuple[Place, S]],
-    span: Span,
+    span: ScanRange,
 ) -> list[tuple[Place, T]]:
     if span.most is None:
         return settle(owner, rows, span)

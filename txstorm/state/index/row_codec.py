@@ -28,7 +28,7 @@ from txstorm.state.index.key_codec import (
     placed_bytes,
     places_of,
 )
-from txstorm.state.index.ordered_rows import Columns, Owner, Place, Span
+from txstorm.state.index.ordered_rows import CollectionKey, Columns, Place, ScanRange
 from txstorm.storage.rows.columns import python_values
 from txstorm.storage.rows.forms import KeyForm, Value, ValueForm
 from txstorm.storage.rows.schema import PLACE
@@ -83,7 +83,7 @@ class RowCodec:
         """Canonical keys as bytes."""
         return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
 
-    def ranges(self, owners: Sequence[Owner], span: Span) -> list[tuple[bytes, bytes]]:
+    def ranges(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[tuple[bytes, bytes]]:
         """The lowest and the highest key that a row of each of the collections `owners` in `span` may have."""
         if len(owners) <= _FEW:
             begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]

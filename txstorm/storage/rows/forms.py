@@ -181,7 +181,7 @@ class ValueForm:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowBatch:
     """Rows of a state, column by column: equally long sequences.
 
     Attributes:
@@ -205,7 +205,7 @@ def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
     return pa.array([value is None for value in values], pa.bool_())
 
 
-def row_arrays(keys: KeyForm, values: ValueForm, rows: Rows) -> dict[str, pa.Array]:
+def row_arrays(keys: KeyForm, values: ValueForm, rows: RowBatch) -> dict[str, pa.Array]:
     """The columns that state and changes tables share."""
     of_key = keys.arrays(rows.keys, rows.key_arrays)
     groups = key_groups(of_key[: keys.grouped], len(rows.keys)).astype(np.int32)

@@ -31,8 +31,8 @@ from txstorm.storage.tables.table_log import (
     CREATED,
     REDEFINED,
     RESTORED,
-    LoggedTable,
     TableLog,
+    TransactionalTable,
 )
 
 log = logging.getLogger("txstorm.state")
@@ -72,7 +72,7 @@ def as_of(info: Mapping[str, Any]) -> int:
     return int(info["as_of"] if info["kind"] in (COMPACTED, RESTORED, BEGUN) else info["last"])
 
 
-def version_as_of(table: LoggedTable, wanted: int, *, stays: bool = False) -> tuple[int, int]:
+def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False) -> tuple[int, int]:
     """The version of a state table to read for txid `wanted`, and the txid it is as of.
 
     It is the newest one where that is not ahead (but with `stays` only if it stays), else the newest one that stays and
@@ -95,7 +95,7 @@ def version_as_of(table: LoggedTable, wanted: int, *, stays: bool = False) -> tu
     raise too_old(table.ref.name, wanted, oldest)
 
 
-def why_not(table: LoggedTable, txid: int | None) -> str | None:
+def why_not(table: TransactionalTable, txid: int | None) -> str | None:
     """Why `table` does not hold what the transactions up to `txid` put into it (None: up to the last one); else None.
 
     A table made later than the topology begins after a txid, a dropped one ends with one.
@@ -108,7 +108,7 @@ def why_not(table: LoggedTable, txid: int | None) -> str | None:
     return None
 
 
-def check_right(what: str, table: LoggedTable, txid: int) -> None:
+def check_right(what: str, table: TransactionalTable, txid: int) -> None:
     """Raise `StateError` where `table` cannot say what was in it at `txid`; see `why_not`."""
     if fault := why_not(table, txid):
         until = table.until()
@@ -153,7 +153,7 @@ class Versions:
         now: ms since 1970.
     """
 
-    def __init__(self, table: LoggedTable, now: int) -> None:
+    def __init__(self, table: TransactionalTable, now: int) -> None:
         self._old: deque[_Old] = deque()
         self._thinned = 0
         base, self.settled = self._read(table.log, now)
@@ -202,7 +202,7 @@ class Versions:
             AT: now,
         }
 
-    def made(self, table: LoggedTable, about: Mapping[str, Any]) -> None:
+    def made(self, table: TransactionalTable, about: Mapping[str, Any]) -> None:
         """The version that `table` is at was made, with what `decide` has said about it."""
         self._old.append(_Old(table.version, about[AT], about[SUPERSEDED]))
         self.settled = about[STAYS]

@@ -31,7 +31,7 @@ LETTERS_REF = TableRef(LETTERS, "")
 
 
 @dataclass(frozen=True)
-class Declaration:
+class DeclaredTable:
     """A state or sink and the component that declares it, or the table of dead letters.
 
     Attributes:
@@ -91,7 +91,7 @@ class Declaration:
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def check_fit(self, found: Sequence[DeltaTableState]) -> None:
-        """Raise `StateError` unless its tables are as declared, or may still become so: see `LoggedTable.is_untouched`.
+        """Raise `StateError` unless its tables are as declared, or may become so (`TransactionalTable.is_untouched`).
 
         The layout is fixed when the tables are made, columns and types by the first commit.
         """
@@ -191,23 +191,23 @@ def dropped(label: str, until: int | None) -> StateError:
     )
 
 
-def letters_declaration(schema: pa.Schema) -> Declaration:
+def letters_declaration(schema: pa.Schema) -> DeclaredTable:
     """The declaration of the table of dead letters, with the columns of `schema`."""
     columns = {field.name: field.type for field in schema}
-    return Declaration("dead-letters", SinkTable("dead-letters", columns), letters=True)
+    return DeclaredTable("dead-letters", SinkTable("dead-letters", columns), letters=True)
 
 
 def declarations(
     states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
-) -> list[Declaration]:
+) -> list[DeclaredTable]:
     """All declarations, states first, in the order of the components.
 
     Raises:
         StateError: a name or type is impossible, or two components declare one state or sink.
     """
-    declared = [Declaration(component, table) for component, tables in states.items() for table in tables]
-    declared += [Declaration(component, table) for component, tables in sinks.items() for table in tables]
-    seen: dict[tuple[str, str], Declaration] = {}
+    declared = [DeclaredTable(component, table) for component, tables in states.items() for table in tables]
+    declared += [DeclaredTable(component, table) for component, tables in sinks.items() for table in tables]
+    seen: dict[tuple[str, str], DeclaredTable] = {}
     for one in declared:
         one.check()
         key = one.refs[0].kind, one.table.name.lower()

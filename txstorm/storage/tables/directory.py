@@ -9,20 +9,20 @@ from typing import Any, Protocol
 from txstorm.clients.delta.handle import is_table
 from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.history import append_history, check_history
-from txstorm.storage.tables.identity import Owner, TableRef
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STATE, Staged
 from txstorm.storage.tables.staging import check_digest
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import LoggedTable
+from txstorm.storage.tables.table_log import TransactionalTable
 
 
-class Place(Protocol):
+class TableDirectory(Protocol):
     """Holds tables, staged files and the history. Its text names it in messages."""
 
     def has(self, ref: TableRef) -> bool:
         """Whether there is a table `ref`, readable or not."""
 
-    def table(self, owner: Owner, ref: TableRef) -> LoggedTable:
+    def table(self, owner: TopologyIdentity, ref: TableRef) -> TransactionalTable:
         """The table `ref` at its newest version; raises `TableCorrupt` and `DataDirectoryError`."""
 
     def check_staged(self, uri: str, staged: Staged) -> None:
@@ -36,7 +36,7 @@ class Place(Protocol):
 
 
 class Directory:
-    """A data directory as a `Place`."""
+    """A data directory as a `TableDirectory`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Directory:
         """Whether there is a table `ref`, readable or not."""
         return is_table(self.path / ref.uri)
 
-    def table(self, owner: Owner, ref: TableRef) -> DeltaTableState:
+    def table(self, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
         """The table `ref` at its newest version."""
         return DeltaTableState.open(self.path, owner, ref)
 
@@ -65,12 +65,12 @@ class Directory:
         append_history(self.path, rows)
 
 
-def placed(where: Path | Place) -> Place:
+def placed(where: Path | TableDirectory) -> TableDirectory:
     """`where` as a place, if it is a data directory."""
     return Directory(where) if isinstance(where, Path) else where
 
 
-def check_there(place: Place, ref: TableRef) -> None:
+def check_there(place: TableDirectory, ref: TableRef) -> None:
     """Raise `TableCorrupt` unless there is the table `ref`, readable or not."""
     if not place.has(ref):
         msg = (

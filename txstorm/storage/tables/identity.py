@@ -23,7 +23,7 @@ FORMAT = "1"
 KEYS, VALUES, LAYOUT = "txstorm.keys", "txstorm.values", "txstorm.layout"
 
 
-class Owner(NamedTuple):
+class TopologyIdentity(NamedTuple):
     """Whose table it is.
 
     Attributes:
@@ -81,7 +81,7 @@ class TableRef(NamedTuple):
         """The one column that its files have statistics of."""
         return "_kg" if self.kind == STATE else "_txid"
 
-    def txid_app(self, owner: Owner) -> str:
+    def txid_app(self, owner: TopologyIdentity) -> str:
         """The app id under which it keeps its last txid."""
         table = f"{self.kind}-{self.name}" if self.name else self.kind
         return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
@@ -97,7 +97,7 @@ def is_merged(properties: Mapping[str, str]) -> bool:
     return properties.get(LAYOUT) == MERGE
 
 
-def check_owner(table: Path | str, properties: Mapping[str, str], owner: Owner) -> None:
+def check_owner(table: Path | str, properties: Mapping[str, str], owner: TopologyIdentity) -> None:
     """Raise `DataDirectoryError` unless a table with these `properties` is the owner's, and in a format read here."""
     if "txstorm.incarnation" not in properties:
         msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"

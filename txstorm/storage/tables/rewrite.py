@@ -34,7 +34,7 @@ FILE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Span:
+class KeyGroupRange:
     """Some neighbouring key groups and the files that hold their rows.
 
     Attributes:
@@ -85,14 +85,14 @@ class Rewriting:
         self._most = file_rows or FILE_ROWS
         self._ttl, self._over, self._threads = ttl_of(table.properties), over, threads
 
-    def spans(self, counts: Counts) -> list[Span]:
+    def spans(self, counts: Counts) -> list[KeyGroupRange]:
         """The ranges that have changed, in their order, each as large as a file, about; `counts`: change rows."""
         files = _files(self._table)
         weights = counts if files else counts + group_counts(self._table)
         spans = (part for span in self._ranges(files, counts) for part in self._cut(span, counts, weights))
         return [span for span in spans if span.later]
 
-    def rewrite(self, span: Span, later: pa.Table) -> None:
+    def rewrite(self, span: KeyGroupRange, later: pa.Table) -> None:
         """Write the files of `span`, with those of the change rows `later` that are of it over them."""
         within = (KEY_GROUP.name, span.first, span.last)
         base = self._table.read(paths=span.paths, within=within, threads=self._threads)
@@ -123,19 +123,19 @@ class Rewriting:
         write_new(self._table.path / path, data)
         return DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name))
 
-    def _ranges(self, files: Sequence[tuple[int, str, int]], counts: Counts) -> Iterator[Span]:
+    def _ranges(self, files: Sequence[tuple[int, str, int]], counts: Counts) -> Iterator[KeyGroupRange]:
         """All key groups, cut where a file begins; small neighbours together. Without `files` one range for all."""
         first, size = 0, 0
         paths = [] if files else [file.path for file in self._table.files()]
         for begins, path, rows in files:
             if paths and size + rows > self._most // 2:
-                yield Span(first, begins - 1, tuple(paths), int(counts[first:begins].sum()))
+                yield KeyGroupRange(first, begins - 1, tuple(paths), int(counts[first:begins].sum()))
                 first, paths, size = begins, [], 0
             paths.append(path)
             size += rows
-        yield Span(first, KEY_GROUPS - 1, tuple(paths), int(counts[first:].sum()))
+        yield KeyGroupRange(first, KEY_GROUPS - 1, tuple(paths), int(counts[first:].sum()))
 
-    def _cut(self, span: Span, counts: Counts, weights: Counts) -> Iterator[Span]:
+    def _cut(self, span: KeyGroupRange, counts: Counts, weights: Counts) -> Iterator[KeyGroupRange]:
         """`span` in parts that can be held in memory, where one of its files would not be enough for its rows.
 
         All of them have its files: if one has changed, all are written again.
@@ -149,7 +149,7 @@ class Rewriting:
         ends = {span.first + int(np.searchsorted(reached, total * i // parts)) for i in range(1, parts)}
         first = span.first
         for last in sorted({*ends, span.last}):
-            yield Span(first, last, span.paths, max(1, int(counts[first : last + 1].sum())))
+            yield KeyGroupRange(first, last, span.paths, max(1, int(counts[first : last + 1].sum())))
             first = last + 1
 
     def _parts(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -207,6 +207,6 @@ def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:
     return [(begins, path, size) for begins, _, path, size in files]
 
 
-def _between(rows: pa.Table, span: Span) -> pa.Table:
+def _between(rows: pa.Table, span: KeyGroupRange) -> pa.Table:
     groups = rows[KEY_GROUP.name]
     return rows.filter(pc.and_(pc.greater_equal(groups, span.first), pc.less_equal(groups, span.last)))

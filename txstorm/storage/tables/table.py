@@ -25,14 +25,14 @@ from txstorm.clients.files import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt, TableRefused
 from txstorm.storage.rows.schema import OP, schema_differences
 from txstorm.storage.rows.ttl import TTL
-from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, Owner, TableRef
+from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, STATE, IntentTable
 from txstorm.storage.tables.merge_layout import merged_files
 from txstorm.storage.tables.staging import check_digest, data_file
 from txstorm.storage.tables.table_log import (
     CREATED,
     REDEFINED,
-    LoggedTable,
+    TransactionalTable,
     identity_info,
 )
 
@@ -159,10 +159,10 @@ class Shortening:
             log.warning("table %s: no checkpoint: %s", self._uri, cause)
 
 
-class DeltaTableState(LoggedTable):
+class DeltaTableState(TransactionalTable):
     """A table in a data directory, at the version last read."""
 
-    def __init__(self, data_dir: Path, owner: Owner, ref: TableRef, handle: DeltaHandle) -> None:
+    def __init__(self, data_dir: Path, owner: TopologyIdentity, ref: TableRef, handle: DeltaHandle) -> None:
         self.data_dir, self.path = data_dir, data_dir / ref.uri
         self._handle = handle
         self._writer: Writer = DIRECT
@@ -171,7 +171,7 @@ class DeltaTableState(LoggedTable):
         super().__init__(owner, ref, handle, str(self.path))
 
     @classmethod
-    def open(cls, data_dir: Path, owner: Owner, ref: TableRef) -> DeltaTableState:
+    def open(cls, data_dir: Path, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
         """Open an existing table.
 
         Raises:
@@ -184,7 +184,7 @@ class DeltaTableState(LoggedTable):
     def create(
         cls,
         data_dir: Path,
-        owner: Owner,
+        owner: TopologyIdentity,
         ref: TableRef,
         schema: pa.Schema,
         txid: int,
@@ -378,5 +378,5 @@ def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
     handle = DeltaHandle.open(data_dir / ref.uri)
     own = handle.properties
     timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
-    owner = Owner(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
+    owner = TopologyIdentity(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
     return DeltaTableState(data_dir, owner, ref, handle)

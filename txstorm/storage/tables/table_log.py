@@ -20,12 +20,12 @@ from txstorm import faults
 from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
 from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
-from txstorm.storage.tables.identity import Owner, TableRef, check_owner, due
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_owner, due
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RewriteFiles:
     """Files of a table in the place of others.
 
     Attributes:
@@ -128,7 +128,7 @@ class TableLog(Protocol):
         """The files of this version."""
 
 
-class LoggedTable(ABC):
+class TransactionalTable(ABC):
     """A table at the version last read. Every commit of it is a compare-and-set on that version.
 
     Args:
@@ -139,7 +139,7 @@ class LoggedTable(ABC):
         TableCorrupt: its log lacks an entry, or somebody else has changed rows of a state.
     """
 
-    def __init__(self, owner: Owner, ref: TableRef, log: TableLog, where: str | None = None) -> None:
+    def __init__(self, owner: TopologyIdentity, ref: TableRef, log: TableLog, where: str | None = None) -> None:
         self.owner = owner
         self.ref = ref
         self._log = log
@@ -389,7 +389,7 @@ class LoggedTable(ABC):
                 self._check_unchanged(table)
         raise self.blocked(f"publish txid {intent.last}", None)
 
-    def exchange(self, files: Exchange, epoch: int) -> bool:
+    def exchange(self, files: RewriteFiles, epoch: int) -> bool:
         """Put files in the place of others; False when the table has changed so that they are of no use.
 
         Called in the committer's turn, with what a compaction wrote beside the commits.
@@ -540,7 +540,7 @@ class LoggedTable(ABC):
         adds, removes = self.published_files(table, epoch, stamp)
         return Commit(apps, info, adds, removes, stamp // 1000, label)
 
-    def _exchanging(self, files: Exchange, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
+    def _exchanging(self, files: RewriteFiles, leaving: Sequence[DataFile], last: int, epoch: int) -> Commit:
         info = {**identity_info(self.owner), "kind": REGROUPED, "epoch": epoch}
         txid, label = last, "txstorm small files gathered"
         if files.as_of is not None:
@@ -576,7 +576,7 @@ class LoggedTable(ABC):
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
 
 
-def identity_info(owner: Owner) -> dict[str, Any]:
+def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
     """What every commit info says of its owner."""
     return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
 

@@ -19,9 +19,9 @@ from txstorm import faults
 from txstorm.storage.rows.schema import KEY_GROUP, TXID
 from txstorm.storage.tables.as_of import Versions
 from txstorm.storage.tables.identity import key_names_of
-from txstorm.storage.tables.rewrite import Rewriting, Span, counted, group_counts
+from txstorm.storage.tables.rewrite import KeyGroupRange, Rewriting, counted, group_counts
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import Exchange
+from txstorm.storage.tables.table_log import RewriteFiles
 
 WINDOW_ROWS = 1_000_000
 """Change rows in memory at once."""
@@ -200,7 +200,7 @@ class Compaction:
         if done:
             removes = sorted(self._files.removes)
             about = versions.decide(removes, self._later, self._rows, now, stays=self._stays)
-            files = Exchange(self._files.adds, removes, now, self._base, self._as_of, about=about)
+            files = RewriteFiles(self._files.adds, removes, now, self._base, self._as_of, about=about)
             growth.versions = None  # read again, unless it is certain what is in the log
             done = kept.exchange(files, self._epoch)
             if done:
@@ -237,9 +237,9 @@ class Compaction:
         return pa.concat_tables([changes.handle.schema.empty_table(), *parts])
 
 
-def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
+def _windows(spans: Sequence[KeyGroupRange]) -> Iterator[list[KeyGroupRange]]:
     """`spans` in groups whose change rows are held in memory together."""
-    window: list[Span] = []
+    window: list[KeyGroupRange] = []
     for span in spans:
         if window and sum(one.later for one in window) + span.later > WINDOW_ROWS:
             yield window

@@ -31,7 +31,7 @@ from txstorm.storage.tables.as_of import staying
 from txstorm.storage.tables.history import HISTORY, secure_history
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import CHECKPOINT_EVERY, Archiving, DeltaTableState, Shortening
-from txstorm.storage.tables.table_log import PRUNED, Exchange
+from txstorm.storage.tables.table_log import PRUNED, RewriteFiles
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.sweep import unlogged
 
@@ -102,7 +102,7 @@ def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> N
     lasts = _lasts(table.handle)
     leaving = {path: last for path, last in lasts if last is not None and last <= as_of}
     if leaving:
-        table.exchange(Exchange([], list(leaving), now, floor=max(leaving.values())), epoch)
+        table.exchange(RewriteFiles([], list(leaving), now, floor=max(leaving.values())), epoch)
         faults.point("retain.pruned")
 
 

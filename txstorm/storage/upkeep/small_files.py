@@ -20,7 +20,7 @@ from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.tables.staging import compact_name, encoded, txid_stats, unique, write_new
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import Exchange
+from txstorm.storage.tables.table_log import RewriteFiles
 
 LEAST_FILES = 64
 """Small files, one behind the other, from which on they are worth it."""
@@ -41,7 +41,7 @@ class _File:
     rows: int
 
 
-class Gathering:
+class SmallFileCompaction:
     """The small files of one table on their way into few larger ones; used like a `Compaction`.
 
     Args:
@@ -81,7 +81,7 @@ class Gathering:
         Raises:
             FencedError: a newer coordinator leads this table.
         """
-        done = bool(self._adds) and table.exchange(Exchange(self._adds, self._removes, self._now), self._epoch)
+        done = bool(self._adds) and table.exchange(RewriteFiles(self._adds, self._removes, self._now), self._epoch)
         faults.point("gather.after")
         return done
 

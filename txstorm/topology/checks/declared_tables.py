@@ -24,7 +24,7 @@ from txstorm.api.state import (
     SinkTable,
     arrow_type,
 )
-from txstorm.topology.components import Inspected
+from txstorm.topology.components import ComponentInfo
 from txstorm.topology.graph import Input
 
 _TYPES = pa.types
@@ -86,7 +86,7 @@ def _nearest(found: pa.DataType) -> str:
     return "one of " + ", ".join(one.__name__ for one in ARROW_TYPES)
 
 
-def stream_faults(one: Inspected) -> Iterator[str]:
+def stream_faults(one: ComponentInfo) -> Iterator[str]:
     """Faults of the streams `one` declares."""
     for name, stream in (one.streams or {}).items():
         where = f"component {one.id!r}"
@@ -99,7 +99,7 @@ def stream_faults(one: Inspected) -> Iterator[str]:
             yield f"{where}, stream {name!r}: field {field!r} is declared twice; fields have different names"
 
 
-def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
+def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
     """Faults of all states and sinks, and clashes between them."""
     for one in components:
         yield from _owner_faults(one)
@@ -123,7 +123,7 @@ def table_faults(components: Sequence[Inspected]) -> Iterator[str]:
     yield from _clashes("sink", [*((one.id, sink.name) for one in components for sink in one.sinks), *outlets])
 
 
-def key_warnings(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str]:
+def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
     """Warnings where two tasks of a committer may change one key in one txid, which fails the batch."""
     if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
         return
@@ -147,14 +147,14 @@ def one_task_per_key(given: Input, key: Sequence[str]) -> bool:
     return given.grouping.kind in ("global", "custom", "direct")
 
 
-def _warning(one: Inspected, state: KeyedState, how: str) -> str:
+def _warning(one: ComponentInfo, state: KeyedState, how: str) -> str:
     return (
         f"committer {one.id!r} has {one.parallelism} tasks and {how}: two of them may change the same row of "
         f"state {state.name!r} in one txid, which fails the batch; use parallelism 1 or "
     )
 
 
-def _advice(given: Input, key: Sequence[str], known: Mapping[str, Inspected]) -> str:
+def _advice(given: Input, key: Sequence[str], known: Mapping[str, ComponentInfo]) -> str:
     source = known.get(given.component)
     stream = (source.streams or {}).get(given.stream) if source else None
     if not key:
@@ -164,7 +164,7 @@ def _advice(given: Input, key: Sequence[str], known: Mapping[str, Inspected]) ->
     return f"fields_grouping({given.component!r}, ...) on the fields that make up its key ({', '.join(key)})"
 
 
-def _owner_faults(one: Inspected) -> Iterator[str]:
+def _owner_faults(one: ComponentInfo) -> Iterator[str]:
     if one.kind == "committer" or one.kind is None:
         return
     declared = [("state", state.name) for state in one.states] + [("sink", sink.name) for sink in one.sinks]
@@ -224,7 +224,7 @@ def _order_faults(where: str, order: Any) -> Iterator[str]:
             yield f"{where}, order: column {name!r}: expected datetime or int, got {declared!r}; use one of these"
 
 
-def _shared_writers(components: Sequence[Inspected]) -> Iterator[str]:
+def _shared_writers(components: Sequence[ComponentInfo]) -> Iterator[str]:
     first: dict[int, str] = {}
     for outlet in (outlet for one in components for outlet in one.outlets):
         other = first.setdefault(id(outlet.writer), outlet.name)

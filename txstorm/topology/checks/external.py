@@ -8,12 +8,12 @@ from typing import Any
 from txstorm.api.external import MAP_KINDS, NON_TRANSACTIONAL, TRANSACTIONAL, MapState
 from txstorm.api.names import name_fault
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout
-from txstorm.topology.components import Inspected
+from txstorm.topology.components import ComponentInfo
 
 _METHODS = ("multi_get", "multi_put")
 
 
-def map_faults(components: Sequence[Inspected]) -> Iterator[str]:
+def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
     """Faults of all maps; a (value, txid) map behind an opaque spout must be asked for by name."""
     opaque = _opaque(components[0].object)
     for one in components:
@@ -29,7 +29,7 @@ def map_faults(components: Sequence[Inspected]) -> Iterator[str]:
     yield from _shared(components)
 
 
-def map_warnings(components: Sequence[Inspected]) -> Iterator[str]:
+def map_warnings(components: Sequence[ComponentInfo]) -> Iterator[str]:
     """Warnings about maps that may count a transaction twice."""
     for one in components:
         for state in one.maps:
@@ -61,7 +61,7 @@ def _named(backend: object) -> str:
     return f"the class {backend.__name__}" if isinstance(backend, type) else f"a {type(backend).__name__}"
 
 
-def _shared(components: Sequence[Inspected]) -> Iterator[str]:
+def _shared(components: Sequence[ComponentInfo]) -> Iterator[str]:
     first: dict[int, str] = {}
     for one in components:
         for state in one.maps:

@@ -7,10 +7,10 @@ from typing import Any
 
 import cloudpickle
 
-from txstorm.topology.components import Inspected
+from txstorm.topology.components import ComponentInfo
 
 
-def shipping_faults(one: Inspected) -> Iterator[str]:
+def shipping_faults(one: ComponentInfo) -> Iterator[str]:
     """The fault of a component, or of a custom grouping of its inputs, that cannot be serialised."""
     if one.kind is not None:
         yield from _faults(f"component {one.id!r}", one.object)

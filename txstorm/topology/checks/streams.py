@@ -8,13 +8,13 @@ from typing import Any
 from txstorm.api.grouping import Grouping
 from txstorm.api.names import near
 from txstorm.api.output import StreamDeclaration
-from txstorm.topology.components import Inspected
+from txstorm.topology.components import ComponentInfo
 from txstorm.topology.graph import Input
 
 KEYED = ("fields", "partial_key")
 
 
-def subscription_faults(one: Inspected, known: Mapping[str, Inspected]) -> Iterator[str]:
+def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
     """Faults of all inputs of `one`, among the components `known`."""
     if one.role != "spout" and not one.inputs:
         yield (
@@ -47,7 +47,7 @@ def _custom_faults(where: str, custom: Any) -> Iterator[str]:
         yield f"{where}: {type(custom).__name__} has no prepare and choose_tasks; write both (see CustomStreamGrouping)"
 
 
-def _source_faults(where: str, given: Input, known: Mapping[str, Inspected]) -> Iterator[str]:
+def _source_faults(where: str, given: Input, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
     source = known.get(given.component) if isinstance(given.component, str) else None
     if source is None:
         hint = near(str(given.component), list(known))

@@ -11,7 +11,7 @@ from txstorm.topology.checks.declared_tables import key_warnings, stream_faults,
 from txstorm.topology.checks.external import map_faults, map_warnings
 from txstorm.topology.checks.shipping import shipping_faults
 from txstorm.topology.checks.streams import subscription_faults
-from txstorm.topology.components import Inspected
+from txstorm.topology.components import ComponentInfo
 from txstorm.topology.graph import cycles
 
 MAX_PARALLELISM = 32768
@@ -30,7 +30,7 @@ class Report:
     warnings: tuple[str, ...]
 
 
-def validate(topology: Any, components: Sequence[Inspected]) -> Report:
+def validate(topology: Any, components: Sequence[ComponentInfo]) -> Report:
     """Check the topology named `topology`; the first of `components` is the spout. Never raises."""
     known = {one.id: one for one in components if isinstance(one.id, str)}
     faults = [
@@ -49,7 +49,7 @@ def validate(topology: Any, components: Sequence[Inspected]) -> Report:
     return Report(tuple(dict.fromkeys(faults)), tuple(dict.fromkeys(warnings)))
 
 
-def _name_faults(topology: Any, components: Sequence[Inspected]) -> Iterator[str]:
+def _name_faults(topology: Any, components: Sequence[ComponentInfo]) -> Iterator[str]:
     if fault := name_fault("topology", topology):
         yield fault
     folded: dict[str, str] = {}
@@ -64,7 +64,7 @@ def _name_faults(topology: Any, components: Sequence[Inspected]) -> Iterator[str
             yield f"components {first!r} and {one.id!r} differ only in case; give one of them another id"
 
 
-def _parallelism_faults(one: Inspected) -> Iterator[str]:
+def _parallelism_faults(one: ComponentInfo) -> Iterator[str]:
     given = one.parallelism
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_PARALLELISM:
         yield (
@@ -73,7 +73,7 @@ def _parallelism_faults(one: Inspected) -> Iterator[str]:
         )
 
 
-def _cycle_faults(known: dict[str, Inspected]) -> Iterator[str]:
+def _cycle_faults(known: dict[str, ComponentInfo]) -> Iterator[str]:
     sources = {
         name: [str(given.component) for given in one.inputs if str(given.component) in known]
         for name, one in known.items()

@@ -9,7 +9,7 @@ from typing import Any
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import InputError
 from txstorm.topology.graph import Component, Topology
-from txstorm.topology.pictures.model import Node, View, plural, view
+from txstorm.topology.pictures.model import Node, Picture, plural, view
 from txstorm.topology.pictures.svg import svg
 from txstorm.topology.pictures.text import dot, mermaid
 
@@ -41,7 +41,7 @@ def mimebundle(topology: Topology) -> dict[str, str]:
     }
 
 
-def text(topology: View) -> str:
+def text(topology: Picture) -> str:
     """A table, one row per component and further rows for its further inputs, streams and tables."""
     rows: list[Sequence[str]] = [("component", "kind", "tasks", "reads", "emits", "tables")]
     split = len(topology.nodes) - len(topology.committing)
@@ -56,7 +56,7 @@ def text(topology: View) -> str:
     return "\n".join([head, "", lines[0], *processing, *commit])
 
 
-def _rows(topology: View, node: Node) -> list[Sequence[str]]:
+def _rows(topology: Picture, node: Node) -> list[Sequence[str]]:
     reads = [f"{link.source}{_of(link.stream)}, {link.grouping}" for link in topology.links if link.target == node.id]
     tables = [f"{one.kind} {one.name} ({one.columns})" for one in node.tables]
     height = max(1, len(reads), len(node.emits), len(tables))

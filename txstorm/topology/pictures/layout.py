@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from txstorm.topology.pictures.model import View
+from txstorm.topology.pictures.model import Picture
 
 SWEEPS = 8
 ROUNDS = 12
@@ -39,7 +39,7 @@ class Layout:
         return next(i for i, layer in enumerate(self.layers) if (node,) in layer)
 
 
-def lay_out(topology: View, height_of: Callable[[str], float]) -> Layout:
+def lay_out(topology: Picture, height_of: Callable[[str], float]) -> Layout:
     """Lay out `topology` with the given heights of its nodes; the commit phase begins right of the processing phase."""
     depth = _depths(topology)
     routes = tuple(_route(link.source, link.target, link.stream, depth) for link in topology.links)
@@ -59,7 +59,7 @@ def lay_out(topology: View, height_of: Callable[[str], float]) -> Layout:
     return Layout(tuple(tuple(layer) for layer in ordered), shifted, routes, bottom - top)
 
 
-def _depths(topology: View) -> dict[str, int]:
+def _depths(topology: Picture) -> dict[str, int]:
     """The longest way from the spout; every commit-phase node is right of every processing-phase node."""
     depth: dict[str, int] = {}
     for commits in (False, True):

@@ -64,7 +64,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class View:
+class Picture:
     """A whole topology; nodes in topological order, links by target and input."""
 
     id: str
@@ -82,11 +82,11 @@ class View:
         return tuple(node for node in self.nodes if node.commits)
 
 
-def view(topology: Topology) -> View:
+def view(topology: Topology) -> Picture:
     """The rendered model of `topology`."""
     nodes = tuple(_node(topology, component) for component in topology.components)
     links = tuple(_link(topology, target, one) for target in topology.components for one in target.inputs)
-    return View(printable(topology.id), nodes, links)
+    return Picture(printable(topology.id), nodes, links)
 
 
 def printable(text: object) -> str:

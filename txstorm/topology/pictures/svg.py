@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise
 
 from txstorm.topology.pictures.layout import Layout, Point, lay_out
-from txstorm.topology.pictures.model import Link, Node, View, plural
+from txstorm.topology.pictures.model import Link, Node, Picture, plural
 
 PALETTE: dict[str, tuple[str, str]] = {
     "card": ("#ffffff", "#0f141a"),
@@ -140,7 +140,7 @@ PORT = 22.0
 BAND_TITLES = {False: ("PROCESSING PHASE", "many txids at once"), True: ("COMMIT PHASE", "in txid order")}
 
 
-def svg(topology: View) -> str:
+def svg(topology: Picture) -> str:
     """The picture, self-contained; its colours follow the page's theme."""
     return _Drawing(topology).svg()
 
@@ -156,7 +156,7 @@ class _Size:
 class _Drawing:
     """One picture in the making: sizes first, then columns, then the elements."""
 
-    def __init__(self, topology: View) -> None:
+    def __init__(self, topology: Picture) -> None:
         self._topology = topology
         self._nodes: Mapping[str, Node] = {node.id: node for node in topology.nodes}
         self._sizes = {node.id: _size(node, self._inputs(node.id)) for node in topology.nodes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txstorm.topology.pictures.model import Link, Node, View
+from txstorm.topology.pictures.model import Link, Node, Picture
 
 PHASES = ((False, "processing", "processing phase"), (True, "commit", "commit phase, in txid order"))
 _SHAPES = {"spout": ("([", "])"), "basic": ("[", "]"), "batch": ("[", "]"), "committer": ("[[", "]]")}
@@ -16,7 +16,7 @@ _DOT_STYLES = {
 }
 
 
-def mermaid(topology: View) -> str:
+def mermaid(topology: Picture) -> str:
     """A Mermaid flowchart with one subgraph per phase; thick arrows lead into the commit phase."""
     places = {node.id: f"n{i}" for i, node in enumerate(topology.nodes)}
     lines = ["flowchart LR"]
@@ -46,7 +46,7 @@ def _mermaid_text(text: str) -> str:
     return "".join(c if c.isalnum() or c in " _-.,:×→()" else f"#{ord(c)};" for c in text)
 
 
-def dot(topology: View) -> str:
+def dot(topology: Picture) -> str:
     """A Graphviz digraph with one cluster per phase; committers have a double border."""
     lines = [f"digraph {_quoted(topology.id)} {{", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     lines.append('  edge [fontname="sans-serif", fontsize=10];')
@@ -65,7 +65,7 @@ def _dot_node(node: Node) -> str:
     return f"{_quoted(node.id)} [label={_quoted(label)}, {_DOT_STYLES[node.kind]}];"
 
 
-def _dot_links(topology: View) -> Iterator[str]:
+def _dot_links(topology: Picture) -> Iterator[str]:
     for link in topology.links:
         style = ", penwidth=2" if link.commits else ""
         yield f"  {_quoted(link.source)} -> {_quoted(link.target)} [label={_quoted(link.label)}{style}];"
