@@ -5,6 +5,7 @@ It is one module, since all of it works on the same open tables and on what is k
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -71,6 +72,7 @@ class StateStore:
         self._delta = tables
         self._epoch = 0
         self._tables: CommitTables | None = None
+        self._loading = threading.Lock()
         self._members: dict[str, PendingTable] = {}
         self._indexes: dict[str, StateIndex] = {}
         self._works: dict[str, Compaction | SmallFileCompaction] = {}
@@ -194,18 +196,22 @@ class StateStore:
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.
 
-        `group` does it when it was not done.
+        `group` does it when it was not done. Thread-safe: of several callers one loads, and the others wait for it.
         """
-        if self._tables is not None:
-            return
+        with self._loading:
+            if self._tables is None:
+                self._tables = self._load()
+
+    def _load(self) -> CommitTables:
         for table in self._delta.values():
             table.refresh()
         states: dict[str, tuple[str, States | MapGroup]] = {}
         sinks: dict[str, tuple[str, SinkGroup]] = {}
         letters: SinkGroup | None = None
+        growths: dict[str, Growth] = {}
         for one in self._declared:
             if isinstance(one.table, KeyedState):
-                states[one.table.name] = one.component, self._load_state(one, one.table)
+                states[one.table.name] = one.component, self._load_state(one, one.table, growths)
             elif one.letters:
                 letters = self._load_sink(one, one.table)
             else:
@@ -216,7 +222,8 @@ class StateStore:
         sinks.update(self.outside.outlets(outside))
         appended = (ref for ref in self._delta if ref.kind != STATE)
         self._loose = {ref.uri: small_files(self._delta[ref]) for ref in appended}
-        self._tables = CommitTables(states, sinks, list(self._members.values()), letters)
+        self._growths = growths  # at once: the driver thread looks at them meanwhile
+        return CommitTables(states, sinks, list(self._members.values()), letters)
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
@@ -438,14 +445,14 @@ class StateStore:
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _load_state(self, one: DeclaredTable, state: KeyedState) -> States:
+    def _load_state(self, one: DeclaredTable, state: KeyedState, growths: dict[str, Growth]) -> States:
         published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
         index = opened_index(self.data_dir, state, kept, None if one.merged else published, self._bounds)
         group = state_group(state, index)
         self._indexes[state.name] = index
         if not one.merged:
             since = published.handle.row_count((TXID.name, kept.last_txid()))
-            self._growths[state.name] = Growth(kept.handle.row_count(), since, Recent(published.last_txid()))
+            growths[state.name] = Growth(kept.handle.row_count(), since, Recent(published.last_txid()))
         due = [Expiring(kept.handle).is_due] if one.merged and state.ttl is not None else []
         member = PendingTable(one.component, published.path, published.ref, group, published.last_txid(), *due)
         self._members[published.ref.uri] = member

@@ -1,6 +1,9 @@
 """All tables together: opening, declarations against tables, groups, overlays, and what fails as a whole."""
 
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from store_cases import COUNTS, OUT, TOTALS, add, commit, intent_of, open_store, record, staged_files
@@ -8,6 +11,7 @@ from store_cases import COUNTS, OUT, TOTALS, add, commit, intent_of, open_store,
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.errors import DataDirectoryError, StateError, TableCorrupt
 from txstorm.results.read import read_changes, read_sink, read_state
+from txstorm.state import store as state_store
 
 EVERYTHING = ["changes/counts", "changes/totals", "sinks/out"]
 
@@ -74,6 +78,36 @@ def test_a_group_that_begins_while_another_is_published_reads_over_it(tmp_path):
         store.publish(one, 1)
         group.apply(one.last)
     assert counts(tmp_path) == {"a": 2}
+
+
+def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path, monkeypatch):
+    """On a slow disk, the driver thread looks for upkeep while the first group of a run loads the states."""
+    before = open_store(tmp_path, create=True, max_lag=1.0)
+    commit(before, 1, {"a": 1, "b": 2})
+    before.close()
+    reading, go_on, indexes = threading.Event(), threading.Event(), []
+
+    def open_slowly(*arguments):
+        indexes.append(arguments)
+        reading.set()
+        assert go_on.wait(60)
+        return opened_index(*arguments)
+
+    opened_index = state_store.opened_index
+    monkeypatch.setattr(state_store, "opened_index", open_slowly)
+    store = open_store(tmp_path, epoch=2, max_lag=1.0)
+    with ThreadPoolExecutor() as threads:
+        group = threads.submit(store.group, 2)
+        assert reading.wait(60)
+        assert store.due(time.monotonic()) is None
+        upkeep = threads.submit(store.upkeep, "state/counts", 0)
+        go_on.set()
+        assert upkeep.result(60) is not None
+        group.result(60)
+    assert len(indexes) == 2  # of two states, each once
+    assert store.due(time.monotonic()) is not None
+    commit(store, 2, {"a": 3}, epoch=2)
+    assert counts(tmp_path) == {"a": 4, "b": 2}
 
 
 def test_what_is_dropped_leaves_no_trace(tmp_path):
