@@ -76,7 +76,8 @@ class Forks:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, HERE / "forking.py"],
-            env=environment(),
+            # It may be started before the servers of a test, which set the first one for what is started later.
+            env=environment(TXSTORM_ZOOKEEPER_ACL="open", PYTHONHASHSEED="0"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

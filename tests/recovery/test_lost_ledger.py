@@ -219,7 +219,7 @@ def test_tables_of_two_topologies(forks, ended, place):
     for folder in ("changes", "state"):
         shutil.rmtree(ended / folder / "counts")
         shutil.copytree(place / "other" / folder / "counts", ended / folder / "counts")
-    with pytest.raises(DataDirectoryError, match=r"table .*: belongs to Owner\(.*expected tables of one topology"):
+    with pytest.raises(DataDirectoryError, match=r"table .*: belongs to topology .*expected tables of one topology"):
         recover(ended)
 
 

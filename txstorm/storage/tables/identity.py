@@ -36,6 +36,9 @@ class TopologyIdentity(NamedTuple):
     incarnation: str
     timeline: int = 0
 
+    def __str__(self) -> str:
+        return f"topology {self.topology}, incarnation {self.incarnation}, timeline {self.timeline}"
+
     @property
     def epoch_app(self) -> str:
         """The app id under which tables keep the coordinator's epoch."""
