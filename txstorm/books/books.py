@@ -1,6 +1,7 @@
-"""The books of one topology: what stands in its ledger, typed; P0, P1, P4, P6 and P8 are written here.
+"""Typed access to the ledger of one topology.
 
-It is one module, so that every write of a coordinator passes the same guard of its epoch.
+Writes the records of take over (P0), planning (P1), processing (P4), decision (P6) and completion (P8). It is one
+module, so that every write of a coordinator is guarded by the same check of its epoch.
 """
 
 from __future__ import annotations
@@ -27,46 +28,47 @@ if TYPE_CHECKING:
 BLOBS = (names.META, names.INTENTS, names.HISTORY, names.FAILURES, names.SAVEPOINTS, names.REWIND)
 DECIDED = f"{names.REWIND}/decided"
 CAUSE = 4000
-"""Characters that are kept of the cause of a failure."""
+"""Maximum length of the recorded cause of a failure, in characters."""
 
 
 class Books:
-    """Reads and writes one topology's ledger.
+    """Reader and writer of one topology's ledger.
 
-    Every write checks the epoch this coordinator raised; when another one has raised it since, `FencedError`.
+    Every write checks the epoch that this coordinator raised, and raises `FencedError` if another coordinator has
+    raised it since.
 
     Args:
-        values: how values are kept; or where the files of long ones are.
+        values: the encoding of values, or the directory for the files of long ones.
     """
 
     def __init__(self, ledger: Ledger, values: Path | Values) -> None:
         self.ledger = ledger
         self._values = BlobValues(values) if isinstance(values, Path) else values
-        self._guard: list[Check] = []  # the epoch we raised, once we have
+        self._guard: list[Check] = []  # the epoch of this coordinator, once it is raised
         self._partitions: PartitionEntries | None = None
         self._late: dict[int, Meta] = {}
         self._late_lock = Lock()
         self.epoch = 0
 
     def check(self) -> LedgerPosition:
-        """Read all that stands here, so that what is damaged shows before anything is written.
+        """Read every entry, so that damage is found before anything is written; return the position.
 
-        Returns what of it is to be compared with the tables.
+        The position is compared with the tables.
 
         Raises:
             LedgerCorrupt: a value, or the file of a long one, is missing or damaged.
-            DataDirectoryError: one is in a newer format.
+            DataDirectoryError: a value is in a newer format.
         """
         for read in (self.metas, self.failures, self.history, self.rewind, self.dropped):
             read()
         return self.standing()
 
     def standing(self) -> LedgerPosition:
-        """How far the topology has come; raises as `check`."""
+        """The position of the topology: next txid, tables and intents; raises as `check`."""
         return LedgerPosition(self.currtx(), self.tables(), self.intents())
 
     def check_lease(self) -> None:
-        """Go on only while this coordinator has its lease; a connection that is suspended is waited for.
+        """Raise unless this coordinator still has its lease; blocks while the connection is suspended.
 
         Called before every plan (P1), decision (P6) and publishing (P7).
 
@@ -78,17 +80,18 @@ class Books:
     # -- identity and epoch (P0) --------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
-        """Whose ledger this is; None when it is new."""
+        """The topology that owns the ledger; None if the ledger is new."""
         value = self._read(names.IDENTITY)
         return None if value is None else Identity(**value)
 
     def write_identity(self, identity: Identity, known: Identity | None) -> None:
-        """Claim a new ledger, or record another fingerprint, where `known` still stands, as `identity` returned it.
+        """Claim a new ledger, or record another fingerprint, if `identity` still returns `known`.
 
-        No epoch guards it yet: without that a coordinator that slept here would take back the timeline of a rewind.
+        This compare-and-set stands in for the epoch, which is not raised yet: without it, a stale coordinator could
+        undo the timeline of a rewind.
 
         Raises:
-            FencedError: something else stands there now.
+            FencedError: the identity has changed.
         """
         entry = self.ledger.get(names.IDENTITY)
         try:
@@ -100,25 +103,26 @@ class Books:
             raise FencedError(f"another coordinator has claimed the ledger meanwhile ({error})") from error
 
     def origin(self) -> Any:
-        """What the last run wrote of its code, as `txstorm.books.origin` reads it; None when nothing."""
+        """The origin of the last run's code, as JSON for `CodeOrigin.from_json`; None if none is recorded."""
         return self._read(names.ORIGIN)
 
     def write_origin(self, value: Any) -> None:
-        """Record where the topology's code is."""
+        """Record the origin of the topology's code."""
         self._commit([self._put(names.ORIGIN, value)])
 
     def raise_epoch(self) -> int:
-        """Make a new epoch ours, by compare-and-set; from here on every write is fenced by it."""
+        """Raise the epoch by compare-and-set and return it; from now on it fences every write."""
         entry = self.ledger.get(names.EPOCH)
         epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
         expect = ABSENT if entry is None else entry.version
         self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
-        self._guard = [Check(names.EPOCH, expect + 1)]  # not what is read back: another one may have raised it again
+        # Computed, not read back: another coordinator may have raised it again.
+        self._guard = [Check(names.EPOCH, expect + 1)]
         self.epoch = epoch
         return epoch
 
     def stored_epoch(self) -> int:
-        """The epoch of the coordinator that led last; 0 before the first."""
+        """The epoch of the last coordinator; 0 before the first one."""
         return int(self._read(names.EPOCH) or 0)
 
     # -- transactions -------------------------------------------------------------------------------------------
@@ -129,19 +133,20 @@ class Books:
         return FIRST_TXID if value is None else int(value)
 
     def committed(self) -> int:
-        """The last committed txid; what a decided rewind takes back counts no more, also before it is carried out."""
+        """The last committed txid; as soon as a rewind is decided, the txid that it goes back to."""
         rewind = self.rewind()
         return self.currtx() - 1 if rewind is None else rewind.txid
 
     def metas(self) -> dict[int, Meta]:
-        """All stored metadata."""
+        """All stored metadata, by txid."""
         entries = self._numbered(names.META)
         return {txid: Meta(**self._value(names.meta_path(txid), entry.value)) for txid, entry in entries.items()}
 
     def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
-        """Store metadata of several txids (P1, and P4 with the real extents), in one write where the store takes it.
+        """Store the metadata of several txids (P1, plan; in P4 with the real extents).
 
-        Otherwise in several, in txid order, each with whole txids: after a failure a first part of them is stored.
+        It takes one commit or, beyond `MAX_COMMIT`, several: in txid order, each txid in one commit, so that a failure
+        leaves the first txids stored. The metadata of `remove` is deleted.
         """
         removed: list[Op] = [Delete(names.meta_path(txid)) for txid in remove]
         beside = [] if self._partitions is None else self._partitions.remove_ops(remove)
@@ -149,15 +154,15 @@ class Books:
             self._commit(ops)
 
     def note_metas(self, metas: Mapping[int, Meta]) -> None:
-        """Store metadata of several txids with whatever is written next, so at P6 of these txids at the latest.
+        """Store the metadata of several txids with the next write, so no later than the decision (P6) of these txids.
 
-        For what a later start can do without: metadata that P1 has stored already, and that a batch was read.
+        For metadata that recovery can do without: what P1 has stored already, and digests of batches that were read.
         """
         with self._late_lock:
             self._late.update(metas)
 
     def keep_partitions(self) -> None:
-        """Keep Storm's ``user/<partition>/<txid>`` from here on, for a ledger that is at Storm's paths."""
+        """Maintain Storm's ``user/<partition>/<txid>`` from now on, for a ledger at Storm's paths."""
         self._partitions = PartitionEntries(self.ledger, self._put)
 
     def _meta_ops(self, txid: int, meta: Meta) -> list[Op]:
@@ -165,12 +170,12 @@ class Books:
         return [self._put(names.meta_path(txid), meta.to_json()), *beside]
 
     def intents(self) -> list[Intent]:
-        """All kept intents, in txid order; those that end at or after `currtx` are live."""
+        """All stored intents, in txid order; those that end at or after `currtx` are live."""
         entries = self._numbered(names.INTENTS)
         return [self._intent(last, entry.value) for last, entry in entries.items()]
 
     def kept_intents(self) -> list[int]:
-        """The last txids of all kept intents, in order."""
+        """The last txid of each stored intent, in order."""
         return [txid_of(names.INTENTS, last) for last in self.ledger.children(names.INTENTS)]
 
     def live_intents(self) -> list[Intent]:
@@ -183,12 +188,12 @@ class Books:
         return {name: int(txid) for name, txid in (self._read(names.TABLES) or {}).items()}
 
     def dropped(self) -> Dropped:
-        """What was dropped by name, and is recorded no longer."""
+        """Tables and sources that an operator has dropped by name."""
         found = self._read(names.DROPPED)
         return Dropped() if found is None else Dropped.from_json(found)
 
     def write_tables(self, tables: Mapping[str, int], dropped: Dropped | None = None) -> None:
-        """Record the tables there are, and what was `dropped`; from here on a missing table is an error.
+        """Record the existing tables, and those `dropped`; from now on a missing table is an error.
 
         Raises:
             LedgerCorrupt: a recorded table is neither among `tables` nor dropped.
@@ -205,7 +210,7 @@ class Books:
         self._commit(ops)
 
     def decide(self, intent: Intent) -> None:
-        """P6, the commit point: from here on recovery only rolls the intent forward."""
+        """Decide a group (P6, the commit point): from now on recovery only rolls the intent forward."""
         self.check_lease()
         path = names.intent_path(intent.last)
         value = self._values.encode(intent.to_json(), path, self.epoch)
@@ -216,7 +221,7 @@ class Books:
     def complete(
         self, last: int, tables: Mapping[str, int], history: Sequence[Mapping[str, Any]], remove: Sequence[Op] = ()
     ) -> None:
-        """P8: everything up to `last` is published; `currtx` moves on."""
+        """Complete a group (P8) whose txids up to `last` are published: advance `currtx`, record tables and history."""
         faults.point("p8.before")
         done = [
             self._put(names.CURRTX, last + 1),
@@ -224,7 +229,7 @@ class Books:
             self._put(names.history_path(last), list(history)),
             *remove,
         ]
-        # What partitions gave is for others to read: what does not fit into this commit may go in a later one.
+        # Partition entries are only read by other tools: those that do not fit into this commit may go in a later one.
         beside = [] if self._partitions is None else self._partitions.cleanup_ops(last)
         for ops in in_commits([done, *beside]) if beside else (done,):
             self._commit(ops)
@@ -236,18 +241,18 @@ class Books:
         return {last: self._value(names.history_path(last), entry.value) for last, entry in entries.items()}
 
     def forget_history(self, lasts: Sequence[int]) -> None:
-        """Drop history rows that are in the history table now."""
+        """Delete history rows that the history table has now."""
         self._commit([Delete(names.history_path(last)) for last in lasts])
 
     # -- the life cycle -----------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any] | None:
-        """What the run last said about itself; None when it never did."""
+        """The last status that a run reported; None if none ever did."""
         found: dict[str, Any] | None = self._read(names.STATUS)
         return found
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Say how the run is; a power failure may take that back."""
+        """Report the status of the run; not durable, a power failure may lose it."""
         self._commit([self._put(names.STATUS, dict(status))], durable=False)
 
     def active(self) -> bool:
@@ -255,12 +260,12 @@ class Books:
         return bool((self._read(names.MODE) or {"active": True})["active"])
 
     def parallelism(self) -> dict[str, dict[str, int]]:
-        """Component → {"declared": by the code, "chosen": by `rebalance`}."""
+        """Component → {"declared": parallelism in the code, "chosen": by `rebalance`}."""
         found: dict[str, dict[str, int]] = self._read(names.PARALLELISM) or {}
         return found
 
     def put_if(self, expected: Sequence[Op], values: Mapping[str, Any]) -> bool:
-        """Carry out `expected` and store `values` (path → value) with it; False, and nothing, if that conflicts."""
+        """Commit `expected` together with `values` (path → value); return False, changing nothing, on a conflict."""
         try:
             self.ledger.commit([*self._guard, *expected, *(self._put(path, one) for path, one in values.items())])
         except ConflictError as error:
@@ -269,7 +274,7 @@ class Books:
         return True
 
     def abandon(self, intents: Sequence[Intent]) -> None:
-        """Drop decided groups of which nothing is published: their transactions are undecided again.
+        """Delete the intents of decided groups of which nothing is published: their transactions are undecided again.
 
         Raises:
             FencedError: another coordinator has taken over.
@@ -277,11 +282,11 @@ class Books:
         self._commit([Delete(names.intent_path(one.last)) for one in intents])
 
     def kept(self) -> int:
-        """The first transaction of the kept history: what is older may be removed; 0 where nothing ever was."""
+        """The first transaction of the retained history: older rows may be removed; 0 if none ever were."""
         return int(self._read(names.KEPT) or 0)
 
     def write_kept(self, txid: int) -> None:
-        """Say that the kept history begins with `txid`; called before anything older is removed."""
+        """Record that the retained history begins with `txid`; call before anything older is removed."""
         self._commit([self._put(names.KEPT, txid)])
 
     def savepoints(self) -> dict[str, Savepoint]:
@@ -292,7 +297,7 @@ class Books:
     # -- rewinds ------------------------------------------------------------------------------------------------
 
     def rewind(self) -> Rewind | None:
-        """A rewind that is decided and not carried out everywhere yet."""
+        """The rewind that is decided but not carried out completely; None if there is none."""
         found = self._read(DECIDED)
         if found is None:
             return None
@@ -301,13 +306,13 @@ class Books:
         return Rewind.from_json(found)
 
     def decide_rewind(self, rewind: Rewind) -> None:
-        """From here on the rewind is only rolled forward."""
+        """Decide a rewind: from now on it is only rolled forward."""
         self._commit([self._put(DECIDED, rewind.to_json(), ABSENT)])
 
     def rewound(self, rewind: Rewind, tables: Mapping[str, int]) -> None:
-        """The tables are where `rewind` wants them: the ledger follows, last of all.
+        """Rewind the ledger itself, as the last step of `rewind`: the tables are restored.
 
-        What it holds of later transactions goes; of those that were committed the history table keeps the rows.
+        Entries of later transactions are deleted; the history table keeps the rows of those that were committed.
         """
         identity, dropped = self.identity(), self.dropped()
         assert identity is not None
@@ -332,16 +337,16 @@ class Books:
     # -- failures -----------------------------------------------------------------------------------------------
 
     def failures(self) -> dict[int, dict[str, Any]]:
-        """Txid → {"count", "cause", …} of txids that failed and are not committed yet; see `retry.Failure`."""
+        """Txid → {"count", "cause", …} for txids that failed and are not committed yet; see `retry.Failure`."""
         entries = self._numbered(names.FAILURES)
         return {txid: self._value(names.failure_path(txid), entry.value) for txid, entry in entries.items()}
 
     def write_failure(self, txid: int, failure: Mapping[str, Any]) -> None:
-        """Record the failures of `txid`: {"count", "cause", …}, of which the cause is cut."""
+        """Record the failures of `txid`: {"count", "cause", …}; the cause is truncated to `CAUSE` characters."""
         self._commit([self._put(names.failure_path(txid), {**failure, "cause": failure["cause"][:CAUSE]})])
 
     def sweep(self) -> None:
-        """Remove blob files nothing in the ledger names any more."""
+        """Remove blob files that the ledger no longer refers to."""
         kept = [entry.value for path in (*BLOBS, *self._partition_paths()) for entry in self.ledger.scan(path).values()]
         faults.point("sweep.values")
         self._values.sweep(kept, self.epoch)
@@ -359,7 +364,7 @@ class Books:
             raise self._fenced(error) from error
 
     def _take_late(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-        """What `note_metas` was given and `ops` do not write or remove themselves."""
+        """Yield the operations for the metadata of `note_metas`, except where `ops` write or delete it themselves."""
         with self._late_lock:
             late, self._late = self._late, {}
         written = {op.path for op in ops} if late else set()
@@ -368,7 +373,7 @@ class Books:
                 yield self._meta_ops(txid, meta)
 
     def _check_guard(self, error: ConflictError) -> None:
-        """Raise `FencedError` if it was the epoch that conflicted."""
+        """Raise `FencedError` if the epoch caused the conflict."""
         for guard in self._guard:
             entry = self.ledger.get(guard.path)
             if entry is None or entry.version != guard.expect:
@@ -381,7 +386,7 @@ class Books:
         return Put(path, self._values.encode(value, path, self.epoch), expect)
 
     def _numbered(self, path: str) -> dict[int, Entry]:
-        """The entries below `path`, which are named after txids."""
+        """Txid → entry, of the entries below `path`."""
         return {txid_of(path, name): entry for name, entry in self.ledger.scan(path).items()}
 
     def _read(self, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The data directory: whose it is, which format it has, what is in it."""
+"""The data directory of a topology: its format, its content, and checks before it is used."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from txstorm.ledger.open import ledger_is_known, local_directory
 
 FORMAT = "txstorm-data"
 FIRST, VERSION = 1, 2
-"""Version 2: some table was dropped, which a txstorm that reads version 1 would go on writing to."""
+"""Version 2: a table was dropped; a txstorm that only reads version 1 would go on writing to it."""
 FORMAT_FILE = "format.json"
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\\]|%[0-9A-Fa-f]{2}")
-"""What delta-rs reads otherwise than it stands in a path: it would write next to it, or not at all."""
+"""Parts of a path that delta-rs decodes: it would write to another directory, or not at all."""
 TABLE_FOLDERS = ("state", "changes", "sinks", "dead_letters")
 
 
 def default_directory(topology: str) -> Path:
-    """Where a topology's data are when nothing is said: ``./txstorm-data/<topology id>``."""
+    """The data directory of a topology unless another one is chosen: ``./txstorm-data/<topology id>``."""
     return Path.cwd() / "txstorm-data" / topology
 
 
 def check_directory(data_dir: Path) -> None:
-    """Raise `DataDirectoryError` if `data_dir` is something else than a data directory of a known format, or absent."""
+    """Raise `DataDirectoryError` unless `data_dir` is absent, empty, or a data directory of a known format."""
     if unfit := _UNFIT.search(str(data_dir.absolute())):
         msg = (
             f"data directory {str(data_dir)!r}: Delta tables cannot be kept below a path with {unfit.group()!r} in it; "
@@ -58,7 +58,7 @@ def check_directory(data_dir: Path) -> None:
 
 
 def _format(path: Path, text: str) -> tuple[str, int]:
-    """Name and version of the format that `text`, the content of `path`, tells."""
+    """Parse the format's name and version from `text`, the content of `path`."""
     try:
         document = json.loads(text)
         name, version = document["format"], document["version"]
@@ -79,7 +79,7 @@ def _check_empty(data_dir: Path) -> None:
     if not data_dir.is_dir():
         msg = f"data directory {data_dir} is a file; choose another --data-dir"
         raise DataDirectoryError(msg)
-    # What a first run leaves that was killed before it wrote its format file.
+    # Left by a first run that was killed before it wrote its format file.
     ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"}
     ours |= {PLACE_FILE, "intents", "spill"}
     foreign = sorted(set(os.listdir(data_dir)) - ours - set(TABLE_FOLDERS))
@@ -93,7 +93,7 @@ def _check_empty(data_dir: Path) -> None:
 def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) -> None:
     """Mark `data_dir` as a data directory of at least this version of the format.
 
-    At the `first` start again, where one before it failed.
+    With `first` the file is always written: an earlier first start may have failed to sync it.
     """
     path = data_dir / FORMAT_FILE
     if first or not path.exists() or _format(path, path.read_text(errors="replace"))[1] < version:
@@ -101,7 +101,7 @@ def write_format(data_dir: Path, version: int = FIRST, *, first: bool = True) ->
 
 
 def ledger_exists(data_dir: Path) -> bool:
-    """Whether `data_dir` has a ledger, or says where its ledger is."""
+    """Whether `data_dir` has a ledger, or records where its ledger is."""
     return ledger_is_known(data_dir)
 
 
@@ -111,12 +111,12 @@ def has_tables(data_dir: Path) -> bool:
 
 
 def was_run(data_dir: Path) -> bool:
-    """Whether a topology ran in `data_dir` before: the format is written once there is a ledger."""
+    """Whether a topology has run in `data_dir`: it has tables, or the format file, written once there is a ledger."""
     return has_tables(data_dir) or (data_dir / FORMAT_FILE).exists()
 
 
 def check_readable(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; raises `DataDirectoryError` unless there is a topology's data in it."""
+    """Return `data_dir` as a path; raises `DataDirectoryError` unless it holds a topology's data."""
     directory = local_directory(data_dir)
     check_directory(directory)
     if not ledger_exists(directory) and not has_tables(directory):
@@ -127,9 +127,10 @@ def check_readable(data_dir: str | Path) -> Path:
 
 
 def make_directory(path: Path, *, empty: bool = False) -> None:
-    """Make `path`, durably, for this user only; with `empty` remove what a killed run left in it.
+    """Create `path` durably, accessible to this user only; with `empty`, first remove what a killed run left in it.
 
-    Raises `DataDirectoryError` when it cannot be made.
+    Raises:
+        DataDirectoryError: it cannot be created.
     """
     if empty:
         shutil.rmtree(path, ignore_errors=True)
@@ -141,7 +142,7 @@ def make_directory(path: Path, *, empty: bool = False) -> None:
 
 
 def topology_in(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; raises `DataDirectoryError`, with near names, unless a topology has run in it."""
+    """Return `data_dir` as a path; raises `DataDirectoryError`, with similar names, unless a topology has run there."""
     directory = local_directory(data_dir)
     if not directory.exists():
         beside = [one.name for one in topology_directories(directory.parent)] if directory.parent.is_dir() else []

@@ -1,4 +1,4 @@
-"""Origin of a run: where its topology's code is, and the hash seed it ran with; recorded for replays."""
+"""Origin of a run, recorded for replays: the location of its topology's code and its hash seed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NOTEBOOK = "a notebook or an interactive session"
 
 @dataclass(frozen=True)
 class HashSeed:
-    """Python's hash seed in a process; the order of a set of strings depends on it.
+    """Python's hash seed in a process, on which the order of a set of strings depends.
 
     Attributes:
-        seed: ``random``, or the number that was chosen.
-        probe: the hash of a fixed text, which tells seeds apart that are random.
-        python: the version of Python; another one may have other hashes.
+        seed: ``random``, or the number that was set.
+        probe: the hash of a fixed text, which distinguishes random seeds.
+        python: the version of Python; hashes may differ between versions.
     """
 
     seed: str
@@ -35,7 +35,7 @@ class HashSeed:
 
     @classmethod
     def here(cls) -> HashSeed:
-        """That of this process."""
+        """The hash seed of this process."""
         chosen = "0" if not sys.flags.hash_randomization else os.environ.get("PYTHONHASHSEED", "")
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return cls(chosen if chosen.isdecimal() else RANDOM, hash("txstorm"), version)
@@ -45,7 +45,7 @@ class HashSeed:
 
 
 def warn_of_random_seed() -> None:
-    """Warn, once a process, that results that depend on the order of a set cannot be had again."""
+    """Warn, once per process, that results which depend on the order of a set cannot be reproduced."""
     global _warned
     if _warned or HashSeed.here().seed != RANDOM:
         return
@@ -60,14 +60,14 @@ def warn_of_random_seed() -> None:
 
 
 class HashSeedWarning(UserWarning):
-    """A run in a process whose hash seed is random."""
+    """Warning about a run in a process whose hash seed is random."""
 
 
 _warned = False
 
 
 def first_suspect(origin: CodeOrigin | None) -> str | None:
-    """The note for a replay whose result is another one, where this process has not the hash seed of the run."""
+    """A note for a replay with a different result, if this process may not have the hash seed of the run."""
     run, here = None if origin is None else origin.hash_seed, HashSeed.here()
     if run is None:
         return f"first suspect: Python's hash seed, which the run has not recorded; here it is {here}"
@@ -81,13 +81,13 @@ def first_suspect(origin: CodeOrigin | None) -> str | None:
 
 @dataclass(frozen=True)
 class CodeOrigin:
-    """What a run knows of its topology's code.
+    """Location of a topology's code, as its run recorded it.
 
     Attributes:
-        target: MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS); None when the topology has no such name.
+        target: MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS); None if the topology has no such name.
         place: the program that ran it, in words.
-        directory: the current directory of the run, from which modules were found.
-        hash_seed: Python's in the driver; None where an earlier txstorm has not recorded it.
+        directory: the directory from which the run imported its modules.
+        hash_seed: Python's hash seed in the driver; None if recorded by an earlier txstorm.
     """
 
     target: str | None
@@ -96,13 +96,13 @@ class CodeOrigin:
     hash_seed: HashSeed | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields and the version of this format, for the ledger."""
+        """The origin as JSON values, with its format's version."""
         seed = {} if self.hash_seed is None else {"hash_seed": asdict(self.hash_seed)}
         return {"version": VERSION, "target": self.target, "place": self.place, "directory": self.directory, **seed}
 
     @classmethod
     def from_json(cls, found: Any) -> CodeOrigin:
-        """What `to_json` made; raises `DataDirectoryError` for another format."""
+        """Read the result of `to_json`; raises `DataDirectoryError` for another format."""
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             msg = f"ledger entry origin: expected version {VERSION}, got {str(found)[:80]}; use a newer txstorm"
             raise DataDirectoryError(msg)
@@ -111,11 +111,11 @@ class CodeOrigin:
 
 
 def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
-    """Where `topology` can be found again; called when it is run.
+    """Find where the code of `topology` can be imported from; called when it is run.
 
     Args:
         topology: as it was passed to `run`.
-        target: its name, where the caller knows it.
+        target: its name, if the caller knows it.
     """
     main = sys.modules.get("__main__")
     found, directory = (target, os.getcwd()) if target else _found(topology, main)
@@ -123,7 +123,7 @@ def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
 
 
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:
-    """The module attribute that is `topology`, one of an imported module first, and from where it is imported."""
+    """The attribute that holds `topology`, preferably of an imported module, and the directory to import it from."""
     for name, module in list(sys.modules.items()):
         if module is not main and (attributes := _attributes(module, topology)):
             return f"{name}:{attributes[0]}", os.getcwd()
@@ -139,7 +139,7 @@ def _attributes(module: ModuleType, topology: Topology) -> list[str]:
 
 
 def _importable(main: ModuleType) -> tuple[str, str] | None:
-    """The name under which the main program can be imported, and in which directory; None for a notebook."""
+    """The module name of the main program and the directory to import it from; None for a notebook."""
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         return str(spec.name), os.getcwd()

@@ -1,8 +1,7 @@
-"""What the values of a ledger look like: JSON that was edited by hand, or damaged where nothing has checksums, is told.
+"""Records of a ledger: the validators of its values, and the typed values that `Books` returns.
 
-ZooKeeper and Delta keep values as they are given; only SQLite's file has checksums of ours.
-
-What the books of a topology say: whose they are, what was planned, and how far it has come.
+The validators reject JSON that was edited by hand or is corrupt: ZooKeeper and Delta store values without checksums
+of txstorm; only the SQLite file has them.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def _tables_of(value: Any, known: Callable[[str], bool]) -> bool:
 
 
 def _dropped(value: Any) -> bool:
-    """Of the first format; `Dropped.from_json` refuses newer ones."""
+    """Validate the first format; `Dropped.from_json` refuses newer ones."""
     first = _fields(version=_number, tables=_tables, sources=lambda sources: _tables_of(sources, lambda name: True))
     return first(value) or (_fields(version=_number)(value) and value["version"] > 1)
 
@@ -61,7 +60,7 @@ def _meta(value: Any) -> bool:
 
 
 def _origin(value: Any) -> bool:
-    """Of the first format; `Origin.from_json` says of others that they are newer."""
+    """Validate the first format; `CodeOrigin.from_json` refuses others."""
     first = _fields(
         version=_number, target=lambda target: target is None or _text(target), place=_text, directory=_text
     )
@@ -91,7 +90,7 @@ _SHAPES: dict[str, tuple[Shape, str]] = {
 
 
 def checked(path: str, value: Any) -> Any:
-    """`value`, which stands at `path`; raises `LedgerCorrupt` where it is something else than txstorm puts there."""
+    """Return `value`, read from `path`; raises `LedgerCorrupt` unless it has the shape of what txstorm stores there."""
     shape, what = _SHAPES.get(path) or _SHAPES.get(path.rpartition("/")[0]) or (lambda value: True, "")
     if not shape(value):
         raise _corrupt(path, what, repr(value)[:80])
@@ -99,7 +98,7 @@ def checked(path: str, value: Any) -> Any:
 
 
 def txid_of(parent: str, name: str) -> int:
-    """The txid that an entry below `parent` is named after; raises `LedgerCorrupt` where it is named otherwise."""
+    """The txid in the `name` of an entry below `parent`; raises `LedgerCorrupt` for any other name."""
     if not (name.isascii() and name.isdecimal()):
         raise _corrupt(f"{parent}/{name}", "an entry named after a txid", repr(name)[:80])
     return int(name)
@@ -119,12 +118,13 @@ _NOTHING_READ: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose ledger this is.
+    """Identity of the topology that owns a ledger.
 
     Attributes:
-        incarnation: uuid made at the first run; stands in every table too.
-        timeline: counts rewinds; order is by (timeline, txid).
-        fingerprint: digest of the graph's shape when it last ran.
+        topology: its id.
+        incarnation: a UUID made at the first run, recorded in every table too.
+        timeline: the number of rewinds; transactions are ordered by (timeline, txid).
+        fingerprint: digest of the graph's shape at the last run.
     """
 
     topology: str
@@ -134,12 +134,12 @@ class Identity:
 
 
 class Meta(NamedTuple):
-    """What is stored of a planned txid.
+    """Stored metadata of a planned txid.
 
     Attributes:
-        document: the spout document; it determines the batch.
+        document: the spout document, which determines the batch.
         stamp: processing time, UTC microseconds.
-        digests: source partition → digest of what was read, once it was.
+        digests: source partition → digest of the records read; empty before they are.
     """
 
     document: Any
@@ -147,17 +147,17 @@ class Meta(NamedTuple):
     digests: Mapping[str, str] = _NOTHING_READ
 
     def to_json(self) -> dict[str, Any]:
-        """The fields; nothing is copied, since they are written at once."""
+        """The metadata as JSON values; the document is not copied, since it is written at once."""
         return {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
 
 
 class LedgerPosition(NamedTuple):
-    """How far a topology has come, as its ledger says.
+    """Progress of a topology according to its ledger.
 
     Attributes:
         currtx: the next txid to commit.
         tables: table → its last published txid, as of the last completed group.
-        intents: all kept ones, in txid order.
+        intents: all stored intents, in txid order.
     """
 
     currtx: int
@@ -171,23 +171,23 @@ class LedgerPosition(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Tables and sources that were dropped by name, with the last txid that they are right for.
+    """Tables and sources that were dropped by name, each with the last txid for which it is complete.
 
     Attributes:
-        tables: states by their recorded table, sinks, maps and outlets.
-        sources: of a composite spout; their positions stay in the spout documents.
+        tables: states (by their recorded table), sinks, maps and outlets.
+        sources: sources of a composite spout; their positions stay in the spout documents.
     """
 
     tables: Mapping[str, int] = MappingProxyType({})
     sources: Mapping[str, int] = MappingProxyType({})
 
     def to_json(self) -> dict[str, Any]:
-        """Both, with the format's version."""
+        """The dropped tables and sources as JSON values, with their format's version."""
         return {"version": DROPPED_VERSION, "tables": dict(self.tables), "sources": dict(self.sources)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Dropped:
-        """What `to_json` made; raises `DataDirectoryError` if a newer txstorm wrote it."""
+        """Read the result of `to_json`; raises `DataDirectoryError` if a newer txstorm wrote it."""
         if found["version"] > DROPPED_VERSION:
             msg = (
                 f"dropped tables: format version {found['version']} is newer than {DROPPED_VERSION}, which this "
@@ -197,11 +197,11 @@ class Dropped(NamedTuple):
         return cls(found["tables"], found["sources"])
 
     def until(self, txid: int) -> Dropped:
-        """The same after a rewind to `txid`, which cannot take back what maps and outlets hold."""
+        """The dropped tables and sources after a rewind to `txid`, which cannot undo what maps and outlets hold."""
         rewound = {uri: at if uri.startswith(_OUTSIDE) else min(at, txid) for uri, at in self.tables.items()}
         return Dropped(rewound, {name: min(at, txid) for name, at in self.sources.items()})
 
 
 def with_digests(meta: Meta, document: Any, digests: Mapping[str, str]) -> Meta:
-    """`meta` after its batch was read: real extents and what was read."""
+    """Return `meta` completed after its batch was read: with the real extents and digests."""
     return Meta(document, meta.stamp, dict(digests))

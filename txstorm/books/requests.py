@@ -1,8 +1,9 @@
-"""What one process asks of a run in another, and what is answered: entries of the ledger.
+"""Requests of other processes to a run, and their answers, as entries of the ledger.
 
 At most one request is open. It is written by compare-and-set under `names.REQUEST`; the run removes it and writes the
-answer in one write, so that a request is carried out once or not at all: one that its asker has withdrawn meanwhile
-conflicts. A request that is older than `STALE` has been left by an asker that died; whoever comes next removes it.
+answer in one commit, so that a request is carried out at most once: if its asker has withdrawn it meanwhile, that
+commit conflicts. A request older than `STALE` seconds was left by an asker that died; the next process to look
+removes it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ ACTIVATE, DEACTIVATE, REBALANCE, KILL = COMMANDS = ("activate", "deactivate", "r
 
 @dataclass(frozen=True)
 class Request:
-    """One question.
+    """One request to a run.
 
     Attributes:
-        id: names it and its answer.
+        id: identifies the request and its answer.
         command: one of `COMMANDS`.
-        arguments: of the command, as JSON values.
-        asker: who asks, in words.
-        asked_at: when, ISO 8601 in UTC.
+        arguments: arguments of the command, as JSON values.
+        asker: the process that asks, in words.
+        asked_at: time of the request, ISO 8601 in UTC.
     """
 
     id: str
@@ -43,11 +44,11 @@ class Request:
     asked_at: str
 
     def age(self, now: datetime) -> float:
-        """Seconds since it was asked; negative where a clock was set back."""
+        """Seconds since the request; negative if a clock was set back."""
         return (now - datetime.fromisoformat(self.asked_at)).total_seconds()
 
     def stale(self, now: datetime) -> bool:
-        """Whether its asker can no longer be waiting."""
+        """Whether the asker can no longer be waiting for an answer."""
         return abs(self.age(now)) > STALE
 
     def __str__(self) -> str:
@@ -56,12 +57,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request.
+    """Outcome of a request.
 
     Attributes:
-        result: what the command did, as JSON values.
-        error: why it was refused; None when it was not.
-        answered_at: when, ISO 8601 in UTC.
+        answered_at: time of the answer, ISO 8601 in UTC.
+        result: the result of the command, as JSON values.
+        error: the reason for a refusal; None if the command was carried out.
     """
 
     answered_at: str
@@ -69,15 +70,15 @@ class Answer:
     error: str | None = None
 
     def stale(self, now: datetime) -> bool:
-        """Whether its asker has not come for it and never will."""
+        """Whether the asker can no longer be waiting for this answer."""
         return abs((now - datetime.fromisoformat(self.answered_at)).total_seconds()) > STALE
 
 
 def read_request(ledger: Ledger) -> tuple[Request | None, int]:
-    """The open request, or None, and the version of its entry, to be expected when it is changed.
+    """Return the open request, or None, and the version of its entry, which a change of it must expect.
 
     Raises:
-        LedgerCorrupt: the entry is no request.
+        LedgerCorrupt: the entry is not a request.
         DataDirectoryError: it is in a newer format.
     """
     entry = ledger.get(names.REQUEST)
@@ -89,21 +90,21 @@ def read_request(ledger: Ledger) -> tuple[Request | None, int]:
             raise _unknown(names.REQUEST, f"format {found['format']} {found['version']}")
         request = None if found["request"] is None else Request(**found["request"])
         if request is not None:
-            request.age(utc_now())  # raises where this is no time
+            request.age(utc_now())  # raises unless `asked_at` is a time
     except (KeyError, TypeError, ValueError) as error:
         raise _unknown(names.REQUEST, repr(error)) from error
     return request, entry.version
 
 
 def put_request(request: Request, expect: int) -> Put:
-    """The operation that opens `request`; `expect` is the version of the entry without one, or with a stale one."""
+    """The operation that opens `request`; `expect` is the version of the entry, which holds none or a stale one."""
     return _put(asdict(request), expect)
 
 
 def no_request(expect: int | None) -> Put:
     """The operation that removes the request at version `expect`.
 
-    The entry stays, so that its version counts on: a request that came in its place meanwhile has another one.
+    The entry itself stays, so that its version keeps counting: a newer request in its place has another version.
     """
     return _put(None, expect)
 
@@ -114,15 +115,14 @@ def _put(request: Mapping[str, Any] | None, expect: int | None) -> Put:
 
 
 def answer_ops(ledger: Ledger, request: str, answer: Answer, now: datetime) -> list[Op]:
-    """The operations that store `answer` and remove those that nobody came for."""
+    """The operations that store `answer` and delete stale answers, whose askers never read them."""
     path = names.answer_path(request)
-    kept = ledger.scan(names.ANSWERS)
-    old = [name for name, entry in kept.items() if _answer(name, entry).stale(now)]
+    old = [name for name, entry in ledger.scan(names.ANSWERS).items() if _answer(name, entry).stale(now)]
     return [Put(path, encode_value(None, asdict(answer), path)), *(Delete(names.answer_path(name)) for name in old)]
 
 
 def read_answer(ledger: Ledger, request: str) -> Answer | None:
-    """The answer to the request with this id; None while there is none."""
+    """The answer to the request with this id; None if there is none yet."""
     entry = ledger.get(names.answer_path(request))
     return None if entry is None else _answer(request, entry)
 

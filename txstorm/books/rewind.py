@@ -1,4 +1,4 @@
-"""New module."""
+"""A decided rewind as a value: the transaction to go back to, and the changes to each table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FORMAT, VERSION = "txstorm-rewind", 1
 
 @dataclass(frozen=True, slots=True)
 class RewoundTable:
-    """What a rewind does to one table.
+    """The changes of a rewind to one table.
 
     Attributes:
         uri: the table.
-        as_of: the txid that it is as of afterwards; of ``state/…`` maybe an earlier one than that of the rewind.
-        removes: files that leave it: those with later rows only, and those that `adds` take the place of.
-        adds: files of the version that is restored, and the rows up to the txid of a group that goes on after it.
+        as_of: the txid it is as of afterwards; for ``state/…`` perhaps an earlier one than the rewind's.
+        removes: files that leave the table: those with later rows only, and those that `adds` replace.
+        adds: files of the restored version and, if a group extends beyond the txid, its rows up to the txid.
     """
 
     uri: str
@@ -33,14 +33,15 @@ class RewoundTable:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A decided rewind, complete enough to be carried out by whoever leads next.
+    """A decided rewind, with everything that the next coordinator needs to carry it out.
 
     Attributes:
-        topology, incarnation: whose it is.
-        timeline: the new one; `epoch`: of the coordinator that decided.
+        topology, incarnation: identity of the topology.
+        timeline: the new timeline.
+        epoch: the epoch of the coordinator that decided it.
         txid: the last transaction that stays.
-        row: its row of the history; None when no transaction stays.
-        tables: all of them, in the order in which they are restored.
+        row: its row in the history; None if no transaction stays.
+        tables: all tables, in the order in which they are restored.
     """
 
     topology: str
@@ -53,7 +54,7 @@ class Rewind:
 
     @property
     def owner(self) -> TopologyIdentity:
-        """Whose tables they are from now on."""
+        """The identity that the tables have after the rewind."""
         return TopologyIdentity(self.topology, self.incarnation, self.timeline)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,11 +63,11 @@ class Rewind:
 
     @classmethod
     def from_json(cls, found: Any) -> Rewind:
-        """What `to_json` made.
+        """Read the result of `to_json`.
 
         Raises:
             DataDirectoryError: it was written by a newer txstorm.
-            LedgerCorrupt: it is no rewind.
+            LedgerCorrupt: it is not a rewind.
         """
         try:
             fields = dict(found)

@@ -1,4 +1,4 @@
-"""A savepoint: where every table of a topology is at one txid, and what its source gave for that txid."""
+"""A savepoint: the version of every table of a topology right after one txid, and the spout document of that txid."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class SavedTable:
     """One table of a savepoint.
 
     Attributes:
-        version: a version of it that holds everything up to the savepoint's txid.
-        as_of: of ``state/…``: the txid that version is as of; the changes after it are in ``changes/…``.
+        version: a version that holds everything up to the savepoint's txid.
+        as_of: for ``state/…`` the txid which that version is as of; later changes are in ``changes/…``.
     """
 
     version: int
@@ -30,14 +30,14 @@ class Savepoint:
     """A named savepoint.
 
     Attributes:
-        name: what the user calls it.
-        topology, incarnation, timeline: whose transaction it is.
-        txid: the transaction right after which it is.
-        document: what the source gave for it; from there it is read on.
-        stamp: its processing time, UTC microseconds since 1970.
-        created: when the savepoint was made, UTC microseconds since 1970.
-        tables: by their directory.
-        outside: maps and outlets, which are in other systems and so not in the savepoint.
+        name: the user's name for it.
+        topology, incarnation, timeline: the topology of the transaction, and its timeline.
+        txid: the transaction right after which the savepoint is.
+        document: the spout document of that transaction; the source is read on from its end.
+        stamp: processing time of that transaction, UTC microseconds since 1970.
+        created: time of the savepoint, UTC microseconds since 1970.
+        tables: saved tables, by directory.
+        outside: maps and outlets, which other systems hold and the savepoint does not.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Savepoint:
 
     @classmethod
     def from_json(cls, found: Any) -> Savepoint:
-        """What `to_json` made.
+        """Read the result of `to_json`.
 
         Raises:
             DataDirectoryError: it was written by a newer txstorm.
-            LedgerCorrupt: it is no savepoint.
+            LedgerCorrupt: it is not a savepoint.
         """
         try:
             fields = dict(found)
@@ -91,9 +91,9 @@ class Savepoint:
 
 
 def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:
-    """Table (its directory) → the versions that savepoints need: their files and their log must stay.
+    """Table (its directory) → the versions that savepoints need, whose files and log entries must stay.
 
-    Called by whatever removes files, log entries or rows. A savepoint reads nothing but these versions.
+    Called by everything that removes files, log entries or rows. A savepoint reads only these versions.
     """
     found: dict[str, set[int]] = {}
     for one in savepoints:

@@ -1,6 +1,6 @@
-"""Storm's ``user/<partition>/<txid>``: what each partition of a spout gave, for those who look for it there.
+"""Storm's entries ``user/<partition>/<txid>``: the metadata of each partition of a spout, for tools that read them.
 
-txstorm itself reads the document of a txid, which holds the same. The entries are written and removed with it.
+txstorm itself reads the spout document of a txid, which holds the same. The entries are written and removed with it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from txstorm.ledger.port import Delete, Ledger, Op, Put
 
 
 class PartitionEntries:
-    """The entries of the spouts that are written against Storm's partition interfaces; others have none.
+    """Operations on the partition entries; only spouts with Storm's partition interfaces have any.
 
-    Usable from several threads: one plans, another one completes.
+    Thread-safe: one thread plans while another completes.
 
     Args:
-        ledger: asked for what is there when that is first needed, and then no more.
+        ledger: read once, when its entries are first needed.
         put: makes the operation that stores a value at a path.
     """
 
@@ -31,7 +31,7 @@ class PartitionEntries:
 
     @cached_property
     def _kept(self) -> dict[int, set[str]]:
-        """Txid → its partitions that have an entry."""
+        """Txid → the partitions that have an entry for it."""
         kept: dict[int, set[str]] = {}
         for partition in self._ledger.children(names.USER):
             for txid in self._ledger.children(f"{names.USER}/{partition}"):
@@ -40,29 +40,33 @@ class PartitionEntries:
 
     def put_ops(self, txid: int, document: Any) -> list[Op]:
         """The operations that go with storing `document` for `txid`."""
-        given = _given(document)
+        metas = _partition_metas(document)
         with self._lock:
-            gone = self._kept.get(txid, set()) - set(given)
-            self._kept[txid] = set(given)
+            removed = self._kept.get(txid, set()) - set(metas)
+            self._kept[txid] = set(metas)
         return [
-            *(self._put(names.user_path(partition, txid), meta) for partition, meta in given.items()),
-            *(Delete(names.user_path(partition, txid)) for partition in sorted(gone)),
+            *(self._put(names.user_path(partition, txid), meta) for partition, meta in metas.items()),
+            *(Delete(names.user_path(partition, txid)) for partition in sorted(removed)),
         ]
 
     def remove_ops(self, txids: Iterable[int]) -> list[list[Op]]:
-        """The operations that go with removing the documents of `txids`, by txid."""
+        """The operations that go with removing the documents of `txids`, one list per txid."""
         with self._lock:
-            gone = {txid: self._kept.pop(txid, set()) for txid in txids}
-        return [[Delete(names.user_path(one, txid)) for one in sorted(gone[txid])] for txid in gone if gone[txid]]
+            removed = {txid: self._kept.pop(txid, set()) for txid in txids}
+        return [
+            [Delete(names.user_path(partition, txid)) for partition in sorted(partitions)]
+            for txid, partitions in removed.items()
+            if partitions
+        ]
 
     def cleanup_ops(self, before: int) -> list[list[Op]]:
-        """The operations that remove every txid lower than `before`, by txid."""
+        """The operations that remove every txid lower than `before`, one list per txid."""
         with self._lock:
             old = sorted(txid for txid in self._kept if txid < before)
         return self.remove_ops(old)
 
 
-def _given(document: Any) -> dict[str, Any]:
-    """Partition → what it returned, of those that emitted; empty before the tasks have reported."""
+def _partition_metas(document: Any) -> dict[str, Any]:
+    """Partition → the metadata it returned, for those that emitted; empty before the tasks have reported."""
     parts = document.get("parts") if isinstance(document, dict) else None
     return {partition: part["batch"] for partition, part in (parts or {}).items() if "batch" in part}

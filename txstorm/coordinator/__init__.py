@@ -1,4 +1,4 @@
-"""The state machine of the coordinator: `step(state, event)` gives the next state and commands. Pure.
+"""The coordinator's state machine: `step(state, event)` returns the next state and commands. Pure.
 
 May import: nothing else.
 Start: machine.py.

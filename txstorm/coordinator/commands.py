@@ -1,4 +1,4 @@
-"""What the machine tells the runtime to do."""
+"""Commands from the state machine to the runtime."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Plan:
     """Make the metadata of `txid` durable and answer `Planned`, or answer `NotReady`.
 
-    At most one is unanswered at any time, and it must be answered.
+    At most one `Plan` is unanswered at any time, and each must be answered.
 
     Attributes:
-        replay: `txid` was started before: do not ask `is_ready`; use the stored metadata, or, for an opaque
-            spout, plan again from the end of ``txid - 1``.
+        replay: `txid` was started before: do not ask `is_ready`; use the stored metadata or, for an opaque
+            spout, plan it again from the end of ``txid - 1``.
     """
 
     txid: int
@@ -22,7 +22,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Emit this attempt and run its processing phase; once per attempt, in txid order."""
+    """Emit this attempt and run its processing phase; sent once per attempt, in txid order."""
 
     txid: int
     attempt_id: int
@@ -38,7 +38,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """These attempts are dead: cancel or ignore them, drop their results and overlays. Metadata stays."""
+    """Abandon these attempts: cancel or ignore them, and drop their results and overlays. Their metadata stays."""
 
     txids: tuple[int, ...]
     attempt_ids: tuple[int, ...]
@@ -46,7 +46,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Metadata of txids below `before` is no longer needed."""
+    """Delete the metadata of txids below `before`: it is no longer needed."""
 
     before: int
 

@@ -1,4 +1,4 @@
-"""What the runtime tells the machine."""
+"""Events that the runtime reports to the state machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The ledger is loaded (P0 done); whatever the machine knew before is void. Must be the first event.
+    """The ledger is loaded (P0, take over, is done). Must be the first event; discards any earlier state.
 
     Attributes:
         currtx: the next txid to commit.
-        stored: txids from `currtx` on, without gaps, whose metadata is stored: they are emitted again without
-            asking the spout. Empty for opaque spouts, whose undecided metadata the runtime has dropped.
+        stored: consecutive txids from `currtx` on whose metadata is stored: they are replayed without asking
+            the spout. Empty for opaque spouts, whose undecided metadata the runtime has dropped.
     """
 
     currtx: int
@@ -26,7 +26,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Answer to `Plan`: the metadata of `txid` is stored durably, and `attempt_id` is fresh."""
+    """Answer to `Plan`: the metadata of `txid` is durable, and `attempt_id` is a new attempt."""
 
     txid: int
     attempt_id: int
@@ -34,7 +34,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Answer to `Plan`: the source has nothing, or raised `FailedException`; it is asked again after a `Wake`."""
+    """Answer to `Plan`: the source has no batch, or raised `FailedException`; it is asked again after a `Wake`."""
 
     txid: int
 
@@ -49,10 +49,10 @@ class Processed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The transactions up to `txid` are published and completed (P8).
+    """The transactions up to `txid` are published and completed (P8, complete).
 
-    `txid` belongs to the group that is committing. When it is not the group's last one, the others wait for
-    their turn again; send `Failed` for the one that ended the group, or `Wake`, next.
+    `txid` belongs to the group that is committing. If it is not the last of the group, the rest return to
+    `PROCESSED`; send `Failed` for the txid that ended the group, or `Wake`, next.
     """
 
     txid: int
@@ -64,7 +64,7 @@ class Failed:
     """This attempt failed, in either phase.
 
     Attributes:
-        resume: False holds the re-emission of `txid` and all later ones until ``Resume(txid)``.
+        resume: if False, neither `txid` nor a later one is replayed until ``Resume(txid)``.
     """
 
     txid: int
@@ -81,20 +81,20 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Deactivated:
-    """Start no new transaction; what was started finishes."""
+    """Start no new transactions; those already started finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """The end of `Deactivated`; means nothing after `Stopping`."""
+    """New transactions may be started again after `Deactivated`; ignored after `Stopping`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Finish the group that is committing and nothing else.
+    """Finish the group that is committing, then stop.
 
     Attributes:
-        drain: True commits everything that was started first, replays included, and starts nothing new.
+        drain: first commit every transaction that was started, replays included, but start none.
     """
 
     drain: bool = False

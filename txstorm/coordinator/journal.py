@@ -1,7 +1,7 @@
-"""A journal of events and commands as JSON lines, and its replay through the machine.
+"""Journal of the state machine: events and commands as JSON lines, and their replay.
 
-A run begins with `header`; every step adds the line of `record`. Several runs may follow one another in one file.
-A last line that is cut off, as a kill leaves it, is ignored.
+Each run begins with the line of `header`; every step appends the line of `record`. A file may hold several runs.
+An incomplete last line, left by a killed process, is ignored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Difference:
-    """The first line whose commands the machine does not give any more.
+    """The first line for which the machine now returns other commands.
 
     Attributes:
         line: counted from 1.
         event: the event of that line.
         expected: the recorded commands.
-        got: what the machine gives.
+        got: the commands that the machine returns now.
     """
 
     line: int
@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The outcome of `replay`: steps taken, the state after the last of them, and the difference that ended it."""
+    """Outcome of `replay`: the number of steps, the state after the last one, and the difference that ended it."""
 
     steps: int
     state: State
@@ -52,12 +52,12 @@ class Replayed:
 
 
 def header(config: Config) -> str:
-    """The first line of a run, without a line end."""
+    """The first line of a run, without a line ending."""
     return json.dumps({"format": FORMAT, "version": VERSION, "config": _values(config)})
 
 
 def record(event: Event, commands: Sequence[Command]) -> str:
-    """The line of one step, without a line end."""
+    """The line of one step, without a line ending."""
     return json.dumps({"event": _pair(event), "commands": [_pair(command) for command in commands]})
 
 
@@ -65,11 +65,11 @@ def replay(lines: Iterable[str], config: Config | None = None) -> Replayed:
     """Run the recorded events through the machine up to the first difference.
 
     Args:
-        lines: the journal, with or without line ends.
-        config: used in place of the recorded one.
+        lines: the journal, with or without line endings.
+        config: used instead of the recorded one.
 
     Raises:
-        InputError: the lines are no journal, or one of a newer format.
+        InputError: the lines are not a journal, or one in a newer format.
     """
     parsed = _parse(lines)
     if not parsed:
@@ -82,7 +82,7 @@ def replay(lines: Iterable[str], config: Config | None = None) -> Replayed:
             state = initial(config or recorded)
             continue
         event = _decode(number, value.get("event"), _EVENTS)
-        expected = tuple(_decode(number, one, _COMMANDS) for one in _list(number, value.get("commands")))
+        expected = tuple(_decode(number, command, _COMMANDS) for command in _list(number, value.get("commands")))
         state, got = _step(number, state, event)
         if got != expected:
             return Replayed(steps, state, Difference(number, event, expected, got))
@@ -144,11 +144,11 @@ def _decode(number: int, pair: Any, known: dict[str, type[T]]) -> T:
     return _build(number, known[name], values)
 
 
-def _build(number: int, made: type[T], values: Any) -> T:
-    types = {field.name: field.type for field in fields(made)}  # type: ignore[arg-type]
+def _build(number: int, kind: type[T], values: Any) -> T:
+    types = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, dict) or values.keys() != types.keys():
-        raise _bad(number, f"{made.__name__} with {sorted(types)}", values)
-    return made(**{name: _READERS[str(types[name])](number, value) for name, value in values.items()})
+        raise _bad(number, f"{kind.__name__} with {sorted(types)}", values)
+    return kind(**{name: _READERS[str(types[name])](number, value) for name, value in values.items()})
 
 
 def _int(number: int, value: Any) -> int:
@@ -170,14 +170,16 @@ def _list(number: int, value: Any) -> list[Any]:
 
 
 def _ints(number: int, value: Any) -> tuple[int, ...]:
-    return tuple(_int(number, one) for one in _list(number, value))
+    return tuple(_int(number, item) for item in _list(number, value))
 
 
 def _bad(number: int, expected: str, got: Any) -> InputError:
-    return InputError(f"journal line {number}: expected {expected}, got {str(got)[:80]}; this is no journal of txstorm")
+    return InputError(
+        f"journal line {number}: expected {expected}, got {str(got)[:80]}; this is not a journal of txstorm"
+    )
 
 
 # Keyed by the annotation's text: with postponed evaluation a dataclass field's type is a string.
 _READERS: dict[str, Callable[[int, Any], Any]] = {"int": _int, "bool": _bool, "tuple[int, ...]": _ints}
-_EVENTS: dict[str, type[Event]] = {one.__name__: one for one in EVENTS}
-_COMMANDS: dict[str, type[Command]] = {one.__name__: one for one in COMMANDS}
+_EVENTS: dict[str, type[Event]] = {event.__name__: event for event in EVENTS}
+_COMMANDS: dict[str, type[Command]] = {command.__name__: command for command in COMMANDS}

@@ -1,9 +1,7 @@
-"""The state machine of a topology's transactions: Storm's coordinator, with its defects mended, and groups.
+"""State machine of a topology's transactions: Storm's coordinator without its defects, and with commit groups.
 
-The active txids are always a run without gaps that begins at `currtx`: planning goes in order, and a failure
-takes every later txid with it. So the window is a tuple, and the next txid to plan is the one after it.
-
-Where an attempt stands, and where it may go from there.
+The active txids are always consecutive and begin at `currtx`: txids are planned in order, and a failure discards
+every later attempt. The window is therefore a tuple, and the next txid to plan is the one after it.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ from txstorm.errors import LedgerCorrupt, SettingError, TxstormError
 
 
 class AttemptStatus(Enum):
-    """Status of the current attempt of a txid, in Storm's words; a txid without one is not started or done."""
+    """Status of the current attempt of a txid, in Storm's words; a txid without one is not started, or committed."""
 
     PROCESSING = "processing"
     PROCESSED = "processed"
     COMMITTING = "committing"
 
     def to(self, new: AttemptStatus) -> AttemptStatus:
-        """`new`, when an attempt in this status may go there; raises `TxstormError` otherwise."""
+        """Return `new` if it may follow this status; raises `TxstormError` otherwise."""
         if (self, new) not in _LEGAL:
             allowed = ", ".join(after.value for before, after in _LEGAL if before is self)
             msg = f"an attempt in status {self.value} may become {allowed}, got {new.value}; this is a fault of txstorm"
@@ -51,7 +49,7 @@ class AttemptStatus(Enum):
 _LEGAL = (
     (AttemptStatus.PROCESSING, AttemptStatus.PROCESSED),
     (AttemptStatus.PROCESSED, AttemptStatus.COMMITTING),
-    # The group was decided only up to an earlier txid: this one waits for its turn again.
+    # The group was decided only up to an earlier txid: this one goes back to waiting for its turn.
     (AttemptStatus.COMMITTING, AttemptStatus.PROCESSED),
 )
 
@@ -62,12 +60,12 @@ FIRST_TXID = 1
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the machine is told once.
+    """Constants of a run.
 
     Attributes:
         max_pending: width of the window ``[currtx, currtx + max_pending)``; Storm's ``topology.max.spout.pending``.
-        max_group: how many txids may be committed under one intent.
-        opaque: whether a batch that is not decided may change when it is planned again.
+        max_group: the largest number of txids committed under one intent.
+        opaque: whether an undecided batch may change when it is planned again.
 
     Raises:
         SettingError: a number below 1.
@@ -85,7 +83,7 @@ class Config:
 
 
 class Mode(Enum):
-    """What may still be started."""
+    """Kinds of transactions that may still be started."""
 
     CLOSED = "closed"
     ACTIVE = "active"
@@ -102,19 +100,19 @@ class Entry(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything the machine knows; a value. A named tuple because a changed copy of it is made at every step.
+    """The complete state of the machine, immutable; a named tuple, since every step makes a changed copy.
 
     Attributes:
         config: as given to `initial`.
-        mode: what may still be started.
+        mode: kinds of transactions that may still be started.
         currtx: the next txid to commit; everything below it is committed.
         entries: the active txids from `currtx` on, in order.
-        committing: how many of `entries`, from the first, are the group that is committing; 0 when none is.
-        started: txids below it have been started before: planning them again is a replay.
+        committing: the size of the group that is committing, the first of `entries`; 0 if there is none.
+        started: every lower txid has been started before: planning it again is a replay.
         planning: the txid of the unanswered `Plan`, if there is one.
-        void: the answer to that `Plan` is no longer wanted.
-        not_ready: the txid the source had nothing for since the last `Wake`, if there is one.
-        held: failed txids that wait for their `Resume`.
+        void: the answer to that `Plan` is to be discarded.
+        not_ready: the txid for which the source has had no batch since the last `Wake`, if there is one.
+        held: failed txids waiting for their `Resume`.
     """
 
     config: Config
@@ -130,43 +128,43 @@ class State(NamedTuple):
 
     @property
     def committed(self) -> int | None:
-        """The last committed txid; None before the first (what Storm sends along with every batch)."""
+        """The last committed txid, which Storm sends along with every batch; None before the first."""
         return self.currtx - 1 if self.currtx > FIRST_TXID else None
 
     @property
     def active(self) -> Mapping[int, tuple[int, AttemptStatus]]:
-        """Txid → (attempt id, status) of all active transactions, in txid order."""
+        """Txid → (attempt id, status) of each active transaction, in txid order."""
         return {txid: (entry.attempt_id, entry.status) for txid, entry in enumerate(self.entries, self.currtx)}
 
     @property
     def committing_txids(self) -> tuple[int, ...]:
-        """The group that is committing; empty when none is."""
+        """The group that is committing; empty if there is none."""
         return tuple(range(self.currtx, self.currtx + self.committing))
 
     @property
     def following(self) -> tuple[int, ...]:
-        """The processed txids right behind the group that is committing, as many as a group may have."""
+        """The processed txids directly after the group that is committing, at most `max_group` of them."""
         first = self.currtx + self.committing
         return tuple(range(first, first + (_processed_from(self, self.committing) if self.committing else 0)))
 
     @property
     def holding(self) -> tuple[int, ...]:
-        """The txids that wait for their `Resume`, in order; nothing from the first of them on is active."""
+        """The txids waiting for their `Resume`, in order; no txid from the first of them on is active."""
         return tuple(sorted(self.held))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is active."""
+        """Whether no transaction is active."""
         return not self.entries
 
     @property
     def drained(self) -> bool:
-        """Whether everything that was ever started is committed and no `Plan` is unanswered."""
+        """Whether every transaction ever started is committed and no `Plan` is unanswered."""
         return not self.entries and self.planning is None and self.started <= self.currtx
 
     @property
     def stopped(self) -> bool:
-        """Whether, after `Stopping`, nothing is left to wait for."""
+        """Whether everything that `Stopping` waits for has finished."""
         if self.mode is Mode.DRAINING:
             return self.drained
         return self.mode is Mode.STOPPING and not self.entries and self.planning is None
@@ -181,14 +179,14 @@ def initial(config: Config) -> State:
 
 
 def step(state: State, event: Event) -> Result:
-    """What follows from `event`: the next state, and what is to be done, in that order.
+    """Return the next state, and the commands to carry out in order.
 
     Every `Plan` must be answered by `Planned` or `NotReady`. Late answers for attempts that are no longer the
-    current one of their txid change nothing (the attempt is compared before anything is removed).
+    current attempt of their txid change nothing: the attempt id is compared first.
 
     Raises:
-        TxstormError: an event no correct runtime sends: one before `Opened`, or `Committed` for a current
-            attempt that was not told to commit.
+        TxstormError: an event that no correct runtime sends: one before `Opened`, or `Committed` for a current
+            attempt outside the group that is committing.
         LedgerCorrupt: `Opened` with stored txids that leave gaps.
     """
     if state.mode is Mode.CLOSED and not isinstance(event, Opened):
@@ -273,14 +271,15 @@ def _committed(state: State, event: Committed) -> Result:
             "this is a fault of txstorm: nothing more is committed until it is started again"
         )
         raise TxstormError(msg)
-    back = tuple(Entry(one.attempt_id, one.status.to(PROCESSED)) for one in state.entries[index + 1 : state.committing])
+    undecided = state.entries[index + 1 : state.committing]
+    back = tuple(Entry(entry.attempt_id, entry.status.to(PROCESSED)) for entry in undecided)
     entries = back + state.entries[state.committing :]
     after = state._replace(currtx=event.txid + 1, entries=entries, committing=0)
     if back and state.mode is Mode.STOPPING:
         after, commands = _cut(after, 0)
     elif back:
-        # Something ended the group early. The event that says what is on its way: beginning the rest now would
-        # run finish_batch of the txid that is about to fail once more.
+        # A failure ended the group early, and its event has not arrived yet: committing the rest now would run
+        # finish_batch once more for the txid that is about to fail.
         commands = ()
     else:
         after, commands = _sync(after)
@@ -307,14 +306,14 @@ def _stopping(state: State, *, drain: bool) -> Result:
 
 
 def _cut(state: State, index: int) -> tuple[State, tuple[Command, ...]]:
-    """Drop the active txids from `index` on, and the plan on its way, which would follow them."""
+    """Drop the active txids from `index` on, and the answer to an unanswered `Plan`, which would follow them."""
     dead, first = state.entries[index:], state.currtx + index
     after = state._replace(
         entries=state.entries[:index], committing=min(state.committing, index), void=state.planning is not None
     )
     if not dead:
         return after, ()
-    return after, (Discard(tuple(range(first, first + len(dead))), tuple(one.attempt_id for one in dead)),)
+    return after, (Discard(tuple(range(first, first + len(dead))), tuple(entry.attempt_id for entry in dead)),)
 
 
 def _is_current(state: State, index: int, attempt_id: int) -> bool:
@@ -322,28 +321,28 @@ def _is_current(state: State, index: int, attempt_id: int) -> bool:
 
 
 def _forget(committed: int) -> Forget:
-    """The metadata of `committed` itself stays: it is what the next txid is planned from."""
+    """Delete the metadata below `committed`; its own stays, since the next txid is planned from it."""
     return Forget(committed)
 
 
 def _sync(state: State) -> Result:
-    """Storm's sync: first the commit that is due, then the next batch."""
+    """Storm's sync: first start the commit that is due, then plan the next batch."""
     size = _due(state)
     if not size:
         return _then_plan(state)
     entries = state.entries
-    group = tuple(Entry(one.attempt_id, one.status.to(COMMITTING)) for one in entries[:size])
+    group = tuple(Entry(entry.attempt_id, entry.status.to(COMMITTING)) for entry in entries[:size])
     after = state._replace(entries=group + entries[size:], committing=size)
-    return _then_plan(after, Commit(after.committing_txids, tuple(one.attempt_id for one in group)))
+    return _then_plan(after, Commit(after.committing_txids, tuple(entry.attempt_id for entry in group)))
 
 
 def _due(state: State) -> int:
-    """How many txids can be committed now, from `currtx` on."""
+    """The number of txids, from `currtx` on, that can be committed now."""
     return 0 if state.committing else _processed_from(state, 0)
 
 
 def _processed_from(state: State, index: int) -> int:
-    """How many active txids from `index` on are processed and could be one group."""
+    """The size of the group that could be committed from `index` on: consecutive processed txids."""
     if state.mode is Mode.STOPPING:
         return 0
     size = 0
@@ -355,7 +354,7 @@ def _processed_from(state: State, index: int) -> int:
 
 
 def _then_plan(state: State, *commands: Command) -> Result:
-    """`commands`, and the `Plan` of the next txid if one may be asked for."""
+    """Return `commands`, followed by the `Plan` of the next txid if it may be planned now."""
     txid = state.currtx + len(state.entries)
     replay = txid < state.started
     if not _may_plan(state, txid, replay=replay):

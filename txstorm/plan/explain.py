@@ -1,4 +1,4 @@
-"""The compiled plan as an indented tree: what runs and finishes where, and in which order."""
+"""The compiled plan drawn as an indented tree: where each component runs and finishes, and in which order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from txstorm.topology.pictures.model import kind_word, plural, printable
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of the tree and what hangs on it."""
+    """A line of the tree and the branches below it."""
 
     line: str
     below: Sequence[Branch] = field(default_factory=tuple)
 
 
 def explain(plan: Topology | Plan) -> str:
-    """The plan of a topology, or a plan, in words."""
+    """Describe the plan of a topology, or a compiled plan, in words."""
     compiled = plan if isinstance(plan, Plan) else compile_plan(plan)
     roots = [_processing(compiled), *_crossing(compiled), _commit(compiled)]
     head = f"plan of topology {printable(compiled.topology.id)}"
@@ -55,7 +55,7 @@ def _arrival(plan: Plan, edge: Edge) -> str:
 
 
 def _crossing(plan: Plan) -> list[Branch]:
-    """What the processing phase hands to the driver."""
+    """The edges from the processing phase to the driver."""
     edges = [edge for edge in plan.edges if edge.boundary]
     lines = [
         Branch(f"{_source(edge)} → {edge.target} by {printable(edge.grouping)}: {plural(edge.targets, 'task')}")
@@ -80,10 +80,10 @@ def _step(plan: Plan, place: int, name: str) -> Branch:
 
 
 def _large(plan: Plan, name: str) -> Branch:
-    """Whether a job can commit its large transactions, and what is in the way of that."""
+    """Whether a job can commit its large transactions and, if not, the reasons."""
     reasons = obstacles(plan, name)
     if reasons:
-        return Branch("large commits: in the driver, not as a job", [Branch(one) for one in reasons])
+        return Branch("large commits: in the driver, not as a job", [Branch(reason) for reason in reasons])
     settings = plan.topology.settings
     if settings.large_commit_rows is None and settings.large_commit_bytes is None:
         switched_off = Branch("large_commit_rows and large_commit_bytes are none")
@@ -99,9 +99,9 @@ def _tables(topology: Topology, name: str) -> list[Branch]:
 
 
 def _store(one: MapState) -> str:
-    """What a map keeps, where, and how often a transaction counts in it."""
-    often = "exactly once" if one.marked else "at least once"
-    return f"{one.kind}, in {type(one.backend).__name__}, {often}"
+    """The kind of a map, its backend, and its delivery guarantee."""
+    guarantee = "exactly once" if one.marked else "at least once"
+    return f"{one.kind}, in {type(one.backend).__name__}, {guarantee}"
 
 
 def _columns(state: KeyedState) -> str:

@@ -1,4 +1,4 @@
-"""Compiles a topology: the stages of the processing phase, the order of the commit phase, the edges between."""
+"""The compiled topology: stages of the processing phase, order of the commit phase, and the edges between them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Edge:
     """One subscription, resolved.
 
     Attributes:
-        index: its number in the plan; cargo names its edge by it.
+        index: its number in the plan, by which cargo names its edge.
         source: the component that emits.
         stream: the stream it emits to.
         target: the component that receives.
         grouping: how tuples are divided among the tasks of `target`.
         sources: the number of tasks of `source`.
         targets: the number of tasks of `target`.
-        local: task i of `source` sends to task i of `target` only; where both are in one stage, nothing is exchanged.
+        local: task i of `source` sends to task i of `target` only; within one stage that needs no exchange.
         boundary: the edge leads from the processing phase into the commit phase.
     """
 
@@ -38,7 +38,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Stage:
-    """Components without an exchange between them: one stage of the engine's job.
+    """One stage of the engine's job: components without an exchange between them.
 
     Attributes:
         level: 0 for the stage of the spout; a stage reads from stages of lower level only.
@@ -57,7 +57,7 @@ class Plan:
 
     Attributes:
         topology: what was compiled.
-        stages: the processing phase, one chain, one job however deep the graph is.
+        stages: the processing phase: one chain of stages, run as one job however deep the graph is.
         commit: the components of the commit phase, in topological order.
         edges: numbered in the order of their targets, then of the targets' inputs.
     """
@@ -68,7 +68,7 @@ class Plan:
     edges: tuple[Edge, ...]
 
     def level(self, component: str) -> int:
-        """The stage of a component; the number of stages for one of the commit phase."""
+        """The stage of a component; for one of the commit phase the number of stages."""
         return self._levels.get(self.topology.component(component).id, len(self.stages))
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
@@ -91,8 +91,8 @@ class Plan:
 def compile_plan(topology: Topology) -> Plan:
     """Compile `topology`.
 
-    A processing-phase component is on the level of its furthest source, and one further if it reads that over an
-    exchange; the spout is on level 0. Commit-phase components (committers and all they feed) are on none.
+    A processing-phase component is on the level of its furthest source, or on the next one if it reads that source
+    over an exchange; the spout is on level 0. Commit-phase components (committers and all they feed) have no level.
     """
     edges = _edges(topology)
     levels = _levels(topology, edges)
