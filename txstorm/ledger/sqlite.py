@@ -1,6 +1,6 @@
-"""The ledger of one machine: an SQLite file on the driver's disk, beside the tables.
+"""The SQLite ledger: a file on the driver's disk, beside the tables.
 
-The SQLite file of a ledger: made whole, opened with its format and its bytes checked, its errors in our words.
+It is one module: creating, locking, checking and using the file depend on the same details of SQLite.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What one task has written to a state in one txid.
+"""Unpublished rows of a state, column by column: written by one call, by one txid, by a group of txids.
 
-What txids have written, column by column: by one call, by one txid, by a group of txids.
+It is one module, since the three share the column format and hand rows to one another.
 """
 
 from __future__ import annotations

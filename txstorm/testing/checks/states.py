@@ -1,6 +1,6 @@
-"""The rules of a store that maps can be kept in.
+"""Checks of a user-defined store for maps: its rules call by call, and a topology that counts in it.
 
-Checks of a store of one's own for maps: its calls, and a topology that counts in it.
+It is one module, since the checks and the rules behind them share their cases.
 """
 
 from __future__ import annotations
