@@ -660,7 +660,7 @@ connection.commit()
 connection.begin()
 found = connection.execute(sa.update(self._marks).where(self._marks.c.map == self._name).values(**asdict(mark)))
 """,
-        "tests/unit/testing/test_state_checks.py::test_sqlite_passes",
+        "tests/unit/testing/checks/test_state_checks.py::test_sqlite_passes",
     ),
     Mutant(
         "a_store_in_memory_moves_its_mark_outside_its_lock",
@@ -681,7 +681,7 @@ with self._lock:
     self._mark = mark
     return True
 """,
-        "tests/unit/testing/test_state_checks.py::test_stores_in_memory_pass",
+        "tests/unit/testing/checks/test_state_checks.py::test_stores_in_memory_pass",
     ),
     Mutant(
         "files_of_versions_that_stay_are_superseded",

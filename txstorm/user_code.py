@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _PATHS = sysconfig.get_paths()
 _STANDARD = tuple(
     {os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib")} | {os.path.dirname(os.__file__) + os.sep}

@@ -137,5 +137,6 @@ def environment(**changes: str) -> Mapping[str, str]:
     """For child processes: they find what the tests find."""
     root = str(Path(__file__).resolve().parents[2])
     here = Path(__file__).resolve().parent
-    path = os.pathsep.join([root, str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    tests = [str(here), str(here.parent), str(here.parent / "helpers")]
+    path = os.pathsep.join([root, *tests, os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, **changes}

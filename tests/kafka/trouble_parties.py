@@ -189,7 +189,7 @@ class Drivers:
     def _new(self, *options: str, fault: str = "") -> Driver:
         self._started += 1
         log = self._place / f"driver-{self._started}.log"
-        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")])
+        path = os.pathsep.join(map(str, [ROOT, Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "helpers"]))
         environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault, **self._environment}
         command = [*self._argv, *(options or ("--standby",))]
         # In a session of its own, so that what it starts can be told from everything else.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +36,9 @@ JOB = HERE / "crash_job.py"
 
 def environment(**more: str) -> dict[str, str]:
     """For children: they find txstorm, and the modules beside the tests."""
-    path = [str(ROOT), str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    rooms = sorted(str(one) for one in HERE.iterdir() if one.is_dir())
+    tests = [str(HERE), *rooms, str(HERE.parent), str(HERE.parent / "helpers")]
+    path = [str(ROOT), *tests, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}
 
 
@@ -123,6 +126,18 @@ class Forks:
     def close(self) -> None:
         """End the process."""
         self._process.communicate("")
+
+
+def one_published(group: int) -> str:
+    """The crash after which the first table holds that group, and the other two, published at the same time, do not."""
+    return f"p7.2.before:hang:{group},p7.3.before:hang:{group},p7.1.after:kill:{group}"
+
+
+def lose(data_dir: Path) -> None:
+    """Delete the ledger of a data directory, and its intents."""
+    for path in data_dir.glob("ledger.db*"):
+        path.unlink()
+    shutil.rmtree(data_dir / "intents", ignore_errors=True)
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:

@@ -149,7 +149,7 @@ def test_no_copy_holds_the_settings():
 
 
 def test_without_the_client_the_install_line_is_given(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("txstorm.clients.kafka.cluster")]:
+    for name in [name for name in sys.modules if name.startswith("txstorm.clients.kafka")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[kafka\]'"):

@@ -1,9 +1,9 @@
 """Plain Spark reads every table, and its maintenance commands do no harm to a run that goes on."""
 
 import pytest
+from every_type import KINDS, ROW, WIDE, put, wide
 from store_cases import commit, open_store
 from table_ranges import table_ranges
-from test_read import KINDS, ROW, WIDE, put, wide
 
 from txstorm.results.read import read_state
 

@@ -1,0 +1,301 @@
+"""Python programs as processes of their own, forked from one that has txstorm loaded.
+
+Loading txstorm takes a second of processor time, a fork a fiftieth. What a program sees is what it would see without:
+its arguments, current directory, environment, Python path and files, signals with their usual effect, and its end is
+that of the interpreter. What it imports is loaded already, so tests of imports start a Python of their own.
+
+``programs.py SOCKET`` is the process that forks; it ends with its standard input, and kills what still lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from called import ask
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADED = (
+    "pandas",  # pyarrow imports it for its first array
+    "txstorm.cli.execute",
+    "txstorm.cli.output",
+    "txstorm.cli.target",
+    "txstorm.engine.local",
+    "txstorm.operations.lifecycle",
+    "txstorm.operations.status",
+    "txstorm.results.spark_views",
+    "txstorm.spouts.files.spout",
+)
+
+
+class Programs:
+    """Starts programs from one loaded process.
+
+    Args:
+        directory: for the socket, and for what programs print.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.socket = directory / "socket"
+        self._directory = directory
+        self._started = 0
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, self.socket],
+            # The seed that the command line starts with: a fork would be replaced by a program of its own else.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # A shell starts its background jobs with Ctrl-C ignored, and their children would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the process that forks did not start"
+
+    def start(
+        self,
+        *arguments: Any,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        output: Path | None = None,
+        merged: bool = False,
+        session: bool = False,
+    ) -> Program:
+        """Start ``python ARGUMENTS``, as `subprocess.Popen` does.
+
+        Args:
+            arguments: ``-m MODULE``, ``-c CODE`` or a path, and what follows.
+            cwd: its current directory; that of the caller by default.
+            env: its environment; that of the caller by default.
+            stdin: its standard input.
+            output: the file for its standard output; one that goes with this object by default.
+            merged: whether its errors go to its standard output.
+            session: whether it begins a session of its own, with its pid as the session's.
+        """
+        self._started += 1
+        home = self._directory / str(self._started)
+        given, out, err = home.with_suffix(".in"), output or home.with_suffix(".out"), home.with_suffix(".err")
+        given.write_text(stdin, encoding="utf-8")
+        with given.open("rb") as first, out.open("wb") as second, err.open("wb") as third:
+            files = [first.fileno(), second.fileno(), (second if merged else third).fileno()]
+            asked = os.environ if env is None else env
+            argv = [str(one) for one in arguments]
+            connection = ask(str(self.socket), argv, str(cwd or Path.cwd()), asked, files, session=session)
+        return Program(connection, argv, out, err)
+
+    def run(self, *arguments: Any, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end, as `subprocess.run` does; arguments as for `start`."""
+        program = self.start(*arguments, **options)
+        try:
+            output, errors = program.communicate(timeout)
+        finally:
+            program.kill()
+        return subprocess.CompletedProcess(program.args, program.returncode, output, errors)
+
+    def close(self) -> None:
+        """End the process, and the programs that still run; removes what they printed."""
+        self._process.communicate(b"")
+        shutil.rmtree(self._directory)
+
+
+@functools.cache
+def loaded() -> Programs:
+    """The one of this test process, made when it is first asked for; `close_loaded` ends it."""
+    return Programs(Path(tempfile.mkdtemp(prefix="txstorm-programs-")))
+
+
+def close_loaded() -> None:
+    """End what `loaded` made, if it did."""
+    if loaded.cache_info().currsize:
+        loaded().close()
+        loaded.cache_clear()
+
+
+class Program:
+    """A program that runs, or has run; looks like a `subprocess.Popen` with pipes."""
+
+    def __init__(self, connection: socket.socket, args: list[str], out: Path, err: Path) -> None:
+        self.args = args
+        self.returncode: int | None = None
+        self._connection = connection
+        self._answers = connection.makefile("r")
+        self.pid = int(self._answers.readline())
+        self._out, self._err = out, err
+
+    @property
+    def printed(self) -> str:
+        """What it has written to standard output by now."""
+        return self._out.read_text(encoding="utf-8")
+
+    @property
+    def complained(self) -> str:
+        """What it has written to standard error by now."""
+        return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+            self._read()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self._read()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _read(self) -> None:
+        self.returncode = int(self._answers.readline())
+        self._connection.close()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end; what it wrote to standard output and standard error."""
+        self.wait(timeout)
+        return self.printed, self.complained
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+# --- the process that forks -------------------------------------------------------------------------------------------
+
+
+def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
+    """Fork for every request; returns in the children only, with their request and files."""
+    import gc
+    from importlib import import_module
+
+    for name in LOADED:
+        import_module(name)
+    gc.freeze()
+    wakes, wake = os.pipe()
+    for end in (wakes, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(address))
+    listener.listen(64)
+    print("ready", flush=True)
+    living: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([0, wakes, listener], [], [])
+        if wakes in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wakes, 4096)
+            _reap(living)
+        if listener in ready:
+            connection, _ = listener.accept()
+            request, files = _received(connection)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for one in (listener, connection, *living.values()):
+                    one.close()
+                return request, files
+            for file in files:
+                os.close(file)
+            living[pid] = connection
+            connection.sendall(f"{pid}\n".encode())
+        if 0 in ready:
+            break
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A request and its files."""
+    size, files, _, _ = socket.recv_fds(connection, 4, 3)
+    wanted = int.from_bytes(size, "big")
+    data = b""
+    while len(data) < wanted:
+        data += connection.recv(wanted - len(data))
+    return json.loads(data), files
+
+
+def _reap(living: dict[int, socket.socket]) -> None:
+    """Tell the exit status of those that have ended."""
+    while living:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        connection = living.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        connection.close()
+
+
+def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
+    """Be the program: its files, directory, environment and path; then run it."""
+    import random
+    import runpy
+
+    from txstorm import faults
+
+    if request["session"]:
+        os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    # Those there are know what kind of files the loaded process has: whether one can seek in them.
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    random.seed()
+    faults.arm(os.environ.get("TXSTORM_FAULT", ""))
+    faults._trace = os.environ.get("TXSTORM_FAULT_TRACE")
+    safe = [one for one in request["arguments"][:1] if one == "-P"]
+    kind, *rest = request["arguments"][len(safe) :]
+    own = [os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    base = [one for one in sys.path if one not in (str(ROOT), str(ROOT / "tests"))]
+    if kind == "-m":
+        sys.path[:] = [*([] if safe else [os.getcwd()]), *own, *base]
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.path[:] = [*([] if safe else [""]), *own, *base]
+        sys.argv = ["-c", *rest[1:]]
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    else:
+        sys.path[:] = [*([] if safe else [os.path.dirname(os.path.abspath(kind))]), *own, *base]
+        sys.argv = [kind, *rest]
+        runpy.run_path(kind, run_name="__main__")
+
+
+if __name__ == "__main__":
+    become(*serve(Path(sys.argv[1])))

@@ -1,0 +1,129 @@
+"""Runs with collections and times to live: every txid as the model has it, killed, replayed with other content, moved."""
+
+from pathlib import Path
+
+import pytest
+from keyed_job import KINDS, batches, expected, made, topology
+from recovery_cases import KILLED, check, finish, start
+from watched import Shelf
+
+import txstorm
+from txstorm import rewind, run
+from txstorm.books.origin import CodeOrigin
+from txstorm.engine.local import LocalEngine
+from txstorm.replay.audit import audit
+from txstorm.replay.backfill import backfill
+from txstorm.replay.ranges import Span
+from txstorm.replay.recording import Recording
+from txstorm.spouts import OpaqueMemoryTransactionalSpout
+from txstorm.testing import TopologyTestDriver
+
+JOB = Path(__file__).parent / "keyed_job.py"
+TXIDS = 12
+
+
+@pytest.fixture
+def shelf(place):
+    return Shelf(place / "shelf.json")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("p5.staged.after:kill:9", "planned"),
+        ("p6.before:kill:4", "partitioned"),
+        ("p6.after:kill:4", "planned"),
+        ("p7.2.written:kill:4", "partitioned"),
+    ],
+)
+def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
+    numbers = list(range(1, 2 * TXIDS + 1))
+    shelf.write([*numbers[:6], 66, 67, *numbers[8:]])
+    argv = [JOB, place / "data", shelf.path, kind, TXIDS]
+    status, output = finish(start(*argv, fault=fault))
+    assert status == KILLED, output
+    decided = fault.startswith(("p6.after", "p7"))
+
+    shelf.write([*numbers[:6], 66, 67, *numbers[8:]] if decided else numbers)
+    status, output = finish(start(*argv))
+    assert status == 0, output
+    check(place / "data", TXIDS)
+    found = batches(place / "data", TXIDS)
+    assert [n for _, _, part in found for n in part] == ([*numbers[:6], 66, 67, *numbers[8:]] if decided else numbers)
+    assert made(place / "data") == expected(found)
+
+
+def ran(place, txids=TXIDS):
+    """A directory whose transactions were committed in groups, and what the handle said."""
+    shelf = Shelf(place / "shelf.json").write(list(range(1, 2 * TXIDS + 1)))
+    handle = run(topology(KINDS["planned"](shelf)), engine="local", data_dir=place / "data", until_txid=txids)
+    assert handle.awaitTermination(60)
+    return handle
+
+
+def test_every_txid_shows_what_the_model_shows_and_so_do_savepoint_and_rewind(place):
+    ran(place, 4)
+    handle = ran(place)
+    data = place / "data"
+    found = batches(data, TXIDS)
+    shown = {txid: made(data, txid) for txid in range(1, TXIDS + 1)}
+    assert shown == {txid: expected(found[:txid]) for txid in range(1, TXIDS + 1)}
+    changes = handle.state("recent").changes(1, TXIDS)
+    assert set(changes.column_names) == {"k", "at", "_seq", "n", "_stamp", "_txid", "_prev", "_op"}
+
+    handle.savepoint("five", txid=5)
+    txstorm.restore_savepoint(data, "five", place / "copy", topology="keyed")
+    assert made(place / "copy") == shown[5]
+    assert rewind(data, 5)["txid"] == 5
+    assert made(data) == shown[5]
+    ran(place)
+    assert batches(data, 5) == found[:5]
+    assert made(data) == expected(batches(data, TXIDS))
+
+
+def test_committed_txids_give_the_same_rows_again(place):
+    """An audit that begins in the middle, and a backfill: with the recorded stamps, whatever the clock says."""
+    ran(place, 4)
+    ran(place)
+    again = topology(KINDS["planned"](Shelf(place / "shelf.json")))
+    recording, verdicts = Recording(place / "data"), []
+    audit(again, recording, Span(6, TXIDS), LocalEngine(), verdicts.append)
+    assert [(one.txid, one.equal) for one in verdicts] == [(txid, True) for txid in range(6, TXIDS + 1)]
+    backfill(
+        again, recording, Span(1, TXIDS), place / "new", LocalEngine(), CodeOrigin(None, "", ""), lambda txid: None
+    )
+    assert made(place / "new") == made(place / "data")
+
+
+def test_time_and_failures_in_the_hands_of_a_test():
+    """A replay that is planned later, with other numbers, finds what is there at its own stamp."""
+    spout = OpaqueMemoryTransactionalSpout([[3, 6]], "n", take=1)
+    with TopologyTestDriver(topology(spout)) as driver:
+        driver.commit()
+        driver.advance(0.03)
+        driver.commit()
+        assert lately(driver) == [{"k": 0, "n": 2}]
+        spout.add(0, 9)
+        driver.next_tuple()
+        driver.ack(3)
+        spout.replace(0, [3, 6, 12])
+        driver.clock.advance(0.06)  # its first attempt saw two numbers before it, this one sees none
+        driver.fail(3)
+        driver.commit()
+        assert lately(driver) == [{"k": 0, "n": 1}]
+        assert driver.sink("saw").to_pylist()[-1] == {
+            "k": 0,
+            "n": 12,
+            "inside": 12,
+            "lately": 1,
+            "recent": 1,
+            "_txid": 3,
+        }
+        driver.restart()
+        assert [row["n"] for row in driver.state("events").to_pylist()] == [3, 6, 12]
+        assert driver.state("lately").as_of(2).to_pylist() == [{"k": 0, "n": 2}]
+
+
+def lately(driver):
+    return driver.state("lately").to_pylist()

@@ -1,0 +1,285 @@
+"""Large commits run as a job: the same rows as in the driver, whatever happens to driver, workers and input."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import threading
+from itertools import cycle
+
+import large_net
+import pytest
+from crash_job import SPOUTS, TXIDS
+from large_net import Keep, Key, Merged, SparkWritten, Telling, over, tables, topology
+from recovery_cases import KILLED, check, check_tiling, content, eventually, lose, one_published
+from table_ranges import table_ranges
+from watched import Diary, Shelf, ShelfSpout
+
+from txstorm import FailedException, faults, run
+from txstorm.engine.local import LocalEngine
+from txstorm.engine.spark import SparkEngine
+from txstorm.errors import StateError, TxstormError
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.replay.audit import audit
+from txstorm.replay.ranges import Span
+from txstorm.replay.recording import Recording
+from txstorm.results.read import read_sink, read_state
+from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.storage.tables.intent import STAGED
+
+LARGE = {"large_commit_rows": 8}
+DRIVER = {"large_commit_rows": None, "large_commit_bytes": None}
+POINTS = ("p5.staged.after", "p6.before", "p6.after", "p7.1.written")
+
+
+@pytest.fixture
+def diary(place) -> Diary:
+    return Diary(place / "diary")
+
+
+def sizes(seed: int) -> tuple[list[int], list[int]]:
+    """Numbers, and how many of them each transaction takes: a few, none, or many."""
+    draw = random.Random(seed)
+    takes = [draw.choice([0, 1, 3, 12, 30, 60]) for _ in range(8)]
+    return [draw.randrange(1, 200) for _ in range(sum(takes))], takes
+
+
+def shelf(place, numbers, takes) -> Shelf:
+    return Shelf(place / "shelf.json").write(
+        numbers, take={**{str(txid): take for txid, take in enumerate(takes, 1)}, "else": 1}
+    )
+
+
+def ran(source, data_dir, engine="local", keep=None, key=None, until=None, **settings):
+    until = {"available_now": True} if until is None else {"until_txid": until}
+    handle = run(topology(source, keep, key, **settings), engine=engine, data_dir=data_dir, **until)
+    handle.awaitTermination()
+    return handle
+
+
+@pytest.mark.parametrize(("seed", "keep"), [(None, Keep), (2, Merged)])
+def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
+    seed = seed or random.randrange(1, 10**6)
+    progress(f"seed {seed}")
+    numbers, takes = sizes(seed)
+    source = ShelfSpout(shelf(place, numbers, takes))
+    ran(source, place / "driver", keep=keep(), until=len(takes), **DRIVER)
+    ran(source, place / "large", keep=keep(), until=len(takes), **LARGE)
+    assert tables(place / "large", len(takes)) == tables(place / "driver", len(takes))
+    check(place / "large", len(takes))
+    alone = {one.last for one in table_ranges(place / "large")["changes/total"] if len(one.txids) == 1}
+    assert {txid for txid, take in enumerate(takes, 1) if take > 3 * LARGE["large_commit_rows"]} <= alone
+    if keep is Merged:
+        assert over(place / "large") == over(place / "driver") == []
+
+
+def test_bolts_behind_it_get_what_they_would_from_the_driver(place, progress):
+    """The same rows in the same order, between those of the processing phase, on either side of the bound."""
+    seed = random.randrange(1, 10**6)
+    progress(f"seed {seed}")
+    numbers, takes = sizes(seed)
+    source = ShelfSpout(shelf(place, numbers, takes))
+    for name, settings in (("driver", DRIVER), ("large", LARGE)):
+        ran(source, place / name, keep=Telling(), until=len(takes), **settings)
+    assert tables(place / "large", len(takes)) == tables(place / "driver", len(takes))
+    heard = {name: read_sink(place / name, "heard").to_pylist() for name in ("driver", "large")}
+    assert heard["large"] == heard["driver"]
+    assert {row["_txid"] for row in heard["large"]} == {txid for txid, take in enumerate(takes, 1) if take}
+    if max(takes) >= 30:
+        assert {task for by_task in staged_by(place / "large").values() for task in by_task} >= {"0", "1", "2"}
+    assert not list((place / "large").rglob("*.arrow"))
+
+
+def test_a_bolt_behind_it_that_fails_takes_the_large_commit_back(place):
+    source = ShelfSpout(shelf(place, list(range(80)), [40, 40]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_net.Pass, "finish_batch", failing_once(place / "failed", large_net.Pass.finish_batch))
+        handle = ran(source, place / "large", keep=Telling(), until=2, on_error="retry(3)", **LARGE)
+    assert handle.progress.replays >= 1
+    ran(source, place / "driver", keep=Telling(), until=2, **DRIVER)
+    assert tables(place / "large", 2) == tables(place / "driver", 2)
+    assert read_sink(place / "large", "heard").equals(read_sink(place / "driver", "heard"))
+
+
+def failing_once(note, finish):
+    def finish_batch(bolt):
+        if not note.exists():
+            note.touch()
+            raise ConnectionError("behind it")
+        finish(bolt)
+
+    return finish_batch
+
+
+def test_what_has_a_time_to_live_is_as_the_driver_makes_it_at_the_same_stamps(place):
+    numbers, takes = sizes(3)
+    source = ShelfSpout(shelf(place, numbers, takes))
+    ran(source, place / "large", until=4, **LARGE)
+    ran(source, place / "large", until=len(takes), **LARGE)
+    verdicts = []
+    audit(topology(source), Recording(place / "large"), Span(1, len(takes)), LocalEngine(), verdicts.append)
+    assert [(one.txid, one.equal) for one in verdicts] == [(txid, True) for txid in range(1, len(takes) + 1)]
+
+
+def staged_by(data_dir, name="seen"):
+    """Txid → the tasks that have staged rows of it; ``all`` is the driver."""
+    found: dict[int, set[str]] = {}
+    for file in (data_dir / "changes" / name / STAGED).glob("*.parquet"):
+        _, txid, _, _, task, _ = file.name.split("-")
+        found.setdefault(int(txid), set()).add(task)
+    return found
+
+
+@pytest.mark.parametrize(("point", "spout"), list(zip(POINTS, cycle(SPOUTS))))
+def test_killed_and_started_again(forks, undisturbed, place, point, spout):
+    argv = [place / "data", "--spout", spout, "--set", "large_commit_rows=8"]
+    assert forks.run(argv, f"{point}:kill:4")[0] == KILLED
+    status, output = forks.run(argv)
+    assert status == 0, output
+    check(place / "data", TXIDS)
+    assert content(place / "data") == undisturbed(spout)
+    assert set().union(*staged_by(place / "data", "counts").values()) == {"0", "1"}
+    assert set().union(*staged_by(place / "data", "totals").values()) == {"all"}  # not grouped by its key
+
+
+@pytest.mark.parametrize("fault", [one_published(3), "p7.1.before:hang:3,p7.3.before:hang:3,p7.2.after:kill:3"])
+def test_its_ledger_is_lost_while_one_table_holds_it(forks, undisturbed, place, fault):
+    argv = [place / "data", "--set", "large_commit_rows=8"]
+    assert forks.run(argv, fault)[0] == KILLED
+    lose(place / "data")
+    assert recover(place / "data")["rolled_forward"] is not None
+    status, output = forks.run(argv)
+    assert status == 0, output
+    check(place / "data", TXIDS)
+    assert content(place / "data") == undisturbed("memory")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("keep", [Telling, pytest.param(SparkWritten, marks=pytest.mark.long)])
+def test_on_spark(spark, place, keep):
+    """With bolts behind it, or where Spark publishes one of the tables, out of the files of several tasks."""
+    numbers, takes = [n * 7 for n in range(90)], [40, 2, 48]
+    source = ShelfSpout(shelf(place, numbers, takes))
+    ran(source, place / "driver", keep=keep() if keep is Telling else None, until=3, **DRIVER)
+    ran(source, place / "large", engine=SparkEngine(spark), keep=keep(), until=3, **LARGE)
+    assert tables(place / "large", 3) == tables(place / "driver", 3)
+    if keep is Telling:
+        assert read_sink(place / "large", "heard").equals(read_sink(place / "driver", "heard"))
+    assert {txid: len(tasks) for txid, tasks in staged_by(place / "large").items()} == {1: 3, 2: 1, 3: 3}
+    check_tiling(place / "large", 3)
+
+
+@pytest.mark.spark
+def test_a_worker_that_dies_costs_a_replay(spark, place, diary):
+    def dies(txid, task):
+        if (txid, task) == (2, 1) and diary.of("keep").count([2, 1]) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    source = MemoryTransactionalSpout([list(range(60))], ["n"], take=30)
+    handle = ran(source, place / "data", engine=SparkEngine(spark), keep=Keep(diary, dies), **LARGE)
+    assert handle.progress.replays >= 1
+    assert sum(row["times"] for row in handle.state("lately").changes(1, 2).to_pylist()) > 0
+    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "driver", **DRIVER)
+    assert tables(place / "data", 2) == tables(place / "driver", 2)
+    check(place / "data", 2)
+
+
+class Nosy(Keep):
+    """Looks at, or writes, a key that is in nobody's input."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def finish_batch(self):
+        if self.attempt.txid == 2 and self.context.task == 0:
+            state, key = self.context.state("seen"), ("gouda", None)
+            if self.what == "read":
+                state.get_many([*self.numbers, key])
+            else:
+                state.put(key, {"times": 1, "last": 1})
+        super().finish_batch()
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_key_that_is_not_in_the_input_fails_the_batch(place, what):
+    source = MemoryTransactionalSpout([list(range(60))], ["n"], take=30)
+    message = r"txid 2 .*keep\[0\].*key \('gouda', None\) is not in the task's input.*large_commit_rows=none"
+    with pytest.raises(StateError, match=message):
+        ran(source, place / "data", keep=Nosy(what), **LARGE)
+    assert [one.last for one in table_ranges(place / "data")["changes/seen"]] == [1]  # whatever other tasks had staged
+    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "data", keep=Nosy(what), **DRIVER)
+    check(place / "data", 2)
+
+
+def test_an_opaque_replay_that_loses_keys_leaves_no_trace_of_them(place, diary):
+    """The first attempt fails when two of three tasks have staged their rows; the second one is a small batch."""
+
+    def trouble(txid, task):
+        if (txid, task) == (2, 2) and diary.of("keep").count([2, 2]) == 1:
+            shelf(place, [*range(30), 100, 101, 102], takes)
+            raise FailedException("again")
+
+    takes = [30, 60, 1]
+    source = ShelfSpout(shelf(place, list(range(90)), takes))
+    ran(source, place / "data", keep=Keep(diary, trouble), until=2, **LARGE)
+    staged = diary.of("keep").count([2, 0])
+    shelf(place, [*range(30), 100, 101, 102], takes)
+    ran(source, place / "driver", until=2, **DRIVER)
+    assert tables(place / "data", 2) == tables(place / "driver", 2)
+    assert (staged, staged_by(place / "data")[2]) == (2, {"all"})
+    check(place / "data", 2)
+
+
+def test_a_task_that_does_not_come_to_an_end_is_given_up(place, diary):
+    def trouble(txid, task):
+        if (txid, task) == (2, 1) and diary.of("keep").count([2, 1]) == 1:
+            eventually(lambda: diary.of("over"))
+
+    source = MemoryTransactionalSpout([list(range(90))], ["n"], take=30)
+    settings = {**LARGE, "batch_timeout": 2, "on_error": "retry(20)"}
+    try:
+        handle = ran(source, place / "data", keep=Keep(diary, trouble), **settings)
+    finally:
+        diary.note("over")
+    assert handle.progress.replays >= 1
+    ran(MemoryTransactionalSpout([list(range(90))], ["n"], take=30), place / "driver", **DRIVER)
+    assert tables(place / "data", 3) == tables(place / "driver", 3)
+
+
+def test_a_full_disk_in_a_task_ends_the_run_and_the_next_one_goes_on(place, monkeypatch):
+    def full(name):
+        if name == "p5.staged.before" and threading.current_thread().name.startswith("txstorm-local-commit-2"):
+            raise OSError(errno.ENOSPC, "No space left on device", "changes/seen")
+
+    source = MemoryTransactionalSpout([list(range(60))], ["n"], take=30)
+    with monkeypatch.context() as patched, pytest.raises(TxstormError, match="changes/seen: No space left on device"):
+        patched.setattr(faults, "point", full)
+        ran(source, place / "data", **LARGE)
+    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "data", **LARGE)
+    ran(MemoryTransactionalSpout([list(range(60))], ["n"], take=30), place / "driver", **DRIVER)
+    assert tables(place / "data", 2) == tables(place / "driver", 2)
+    check(place / "data", 2)
+
+
+class Mixed(Key):
+    """Keys of two kinds in one field, which no column of one type holds; the committer knows what to do with them."""
+
+    def execute(self, tuple, collector):
+        n = tuple["n"]
+        collector.emit(n if n // 2 % 2 else str(n), None, n)
+
+
+class Texts(Keep):
+    def execute(self, tuple):
+        self.numbers[str(tuple["name"]), tuple["part"]].append(tuple["n"])
+
+
+def test_keys_that_are_not_in_the_input_as_in_the_state_are_committed_in_the_driver(place, caplog):
+    source = MemoryTransactionalSpout([list(range(30))], ["n"], take=30)
+    ran(source, place / "data", keep=Texts(), key=Mixed(), **LARGE)
+    assert "commits in the driver, large as it is: the input of keep: field 'name' holds values of" in caplog.text
+    assert staged_by(place / "data") == {1: {"all"}}
+    assert len(read_state(place / "data", "lately")) + len(read_state(place / "data", "seen")) > 30

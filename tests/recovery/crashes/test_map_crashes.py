@@ -1,0 +1,122 @@
+"""SIGKILL around the puts into a database of the user's own; a put that comes too late."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from crash_job import SPOUTS, TXIDS
+from map_cases import counted, of_spout
+from recovery_cases import KILLED, Content, check, content, eventually, finish, open_books, start
+
+from txstorm import MapState
+from txstorm.clients.sql import SqlAlchemyBackend
+from txstorm.state.external.registry import ExternalStores
+from txstorm.storage.tables.identity import TopologyIdentity
+from txstorm.storage.tables.intent import STAGED, decode
+
+pytestmark = pytest.mark.integration
+
+# Table 1 is ``changes/counts``, tables 2 and 3 are maps; in P0 they come after ``state/counts``.
+PUTS = ["p7.2.before", "p7.2.written", "p7.3.before", "p7.3.written"]
+
+
+def killed_and_started_again(forks, place: Path, spout: str, url: str, *crashes: str) -> Content:
+    argv = [place / "data", "--spout", spout, "--tables", 1, "--maps", url]
+    for fault in crashes:
+        status, output = forks.run(argv, fault)
+        assert status == KILLED, f"{fault} was not reached: {output}"
+    status, output = forks.run(argv)
+    assert status == 0, output
+    check(place / "data", TXIDS)
+    for name in ("words", "lengths"):
+        assert len(list((place / "data/maps" / name / STAGED).iterdir())) <= 3  # those of the kept intents
+    return content(place / "data")
+
+
+@pytest.mark.parametrize(
+    ("fault", "spout"),
+    list(zip(["p0.3.raised", "p5.staged.after", "p6.before", "p6.after", *PUTS, "p8.before"], cycle(SPOUTS))),
+)
+def test_killed_around_the_puts_and_started_again(forks, place, fault, spout):
+    url = f"sqlite:///{place / 'own.db'}"
+    nth = 1 if fault.startswith("p0") else 2
+    killed_and_started_again(forks, place, spout, url, f"{fault}:kill:{nth}")
+    assert counted(url) == of_spout(spout)
+
+
+@pytest.mark.parametrize("fault", ["p0.4.raised", "p7.2.written", "p7.3.before", "p8.before"])
+def test_killed_again_while_maps_are_rolled_forward(forks, place, fault):
+    url = f"sqlite:///{place / 'own.db'}"
+    killed_and_started_again(forks, place, "opaque", url, "p6.after:kill:2", f"{fault}:kill:1")
+    assert counted(url) == of_spout("opaque")
+
+
+def test_killed_between_two_maps_every_time(forks, place):
+    url = f"sqlite:///{place / 'own.db'}"
+    killed_and_started_again(forks, place, "memory", url, *["p7.3.before:kill:2"] * 2, "p7.3.before:kill:1")
+    assert counted(url) == of_spout("memory")
+
+
+@pytest.mark.parametrize("crashes", [["p7.2.written:kill:2"], ["p7.3.before:kill:1", "p7.3.written:kill:1"]])
+def test_killed_around_the_puts_into_postgres(forks, place, postgres, crashes):
+    schema = "_".join(one.partition(":")[0].replace(".", "_") for one in crashes)
+    postgres.sql(f"CREATE SCHEMA {schema}")
+    url = f"{postgres.url}?options=-csearch_path%3D{schema}"
+    killed_and_started_again(forks, place, "opaque", url, *crashes)
+    assert counted(url) == of_spout("opaque")
+
+
+def test_a_decided_group_is_rolled_forward_before_anything_is_planned(forks, place):
+    url = f"sqlite:///{place / 'own.db'}"
+    argv = [place / "data", "--tables", 1, "--maps", url]
+    status, output = forks.run(argv, "p7.2.before:kill:1")
+    assert status == KILLED, output
+    with open_books(place / "data") as books:
+        (intent,) = books.live_intents()
+    assert counted(url) == {"words": {}, "lengths": {}}
+    status, output = forks.run(argv, "p1.before:kill:1")
+    assert status == KILLED, output
+    with open_books(place / "data") as books:
+        assert books.live_intents() == []
+        assert books.currtx() == intent.last + 1
+        assert {name: last for name, last in books.tables().items() if name.startswith("maps/")} == {
+            "maps/words": intent.last,
+            "maps/lengths": intent.last,
+        }
+    assert sum(counted(url)["words"].values()) > 0
+
+
+def test_no_intent_and_no_staged_file_holds_the_url(forks, place):
+    url = f"sqlite:///{place / 'hunter2.db'}"
+    status, output = forks.run([place / "data", "--tables", 1, "--maps", url])
+    assert status == 0, output
+    written = [path for path in (place / "data").rglob("*") if path.is_file()]
+    assert written
+    assert [path for path in written if b"hunter2" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_the_late_put_of_a_coordinator_that_was_taken_over_sets_nothing_back(request, place, store):
+    """Another process sleeps in a put while this one takes over, puts the same rows, and goes on."""
+    url = request.getfixturevalue("postgres").url if store == "postgres" else f"sqlite:///{place / 'own.db'}"
+    child = start(Path(__file__).parent / "late_put.py", place, url)
+    try:
+        eventually(lambda: (place / "asleep").exists() or child.poll() is not None)
+        assert (place / "asleep").exists(), finish(child)
+        backend = SqlAlchemyBackend(url, "late")
+        maps = ExternalStores(place, TopologyIdentity("late", "incarnation"), {"count": [MapState("late", backend)]})
+        two, three = (decode((place / f"intent-{txid}").read_bytes()) for txid in (2, 3))
+        maps.lead(2, 2, {"maps/late": 1}, [two])
+        for intent in (two, three):
+            maps.roll_forward(intent, 2)
+        (place / "awake").touch()
+        status, output = finish(child)
+        assert status == 0, output
+        assert "FencedError: map 'late': a coordinator with epoch 2 has taken over" in output
+        assert [row.value for row in backend.multi_get(['"a"', '"b"'])] == [3, 2]
+        assert (backend.mark().txid, backend.mark().epoch) == (3, 2)
+        backend.dispose()
+    finally:
+        child.kill()

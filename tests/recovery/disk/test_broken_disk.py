@@ -1,0 +1,38 @@
+"""A disk that can no longer sync: nothing is said to be committed that is not, and the next start goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from broken_disk_job import FROM, NUMBERS, topology
+from recovery_cases import check, committed_versions, content, finish, start
+
+from txstorm import run
+
+POINTS = ["p1.before", "p5.before", "p6.before", "p7.2.before", "p8.before"]
+"""What is synced next is the ledger, a staged file, the ledger, a log, the ledger."""
+
+
+def go_on(home) -> None:
+    run(topology(home), engine="local", data_dir=home / "data", available_now=True).awaitTermination()
+
+
+@pytest.mark.integration
+def test_syncs_that_fail_end_the_run_and_nothing_is_lost(place):
+    (place / "well").mkdir()
+    go_on(place / "well")
+    expected, txids = content(place / "well" / "data"), len(NUMBERS) // 2
+    status, output = finish(start(Path(__file__).parent / "broken_disk_job.py", place, *POINTS))
+    assert status == 0, output
+    told = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert sorted(one["point"] for one in told) == sorted(POINTS), output
+    for one in told:
+        data_dir = place / one["point"] / "data"
+        assert str(data_dir) in one["said"], one
+        assert one["committed"] in (FROM - 1, FROM), one
+        assert set(range(1, one["committed"] + 1)) <= set(committed_versions(data_dir)), one
+        go_on(data_dir.parent)
+        check(data_dir, txids)
+        assert content(data_dir) == expected, one

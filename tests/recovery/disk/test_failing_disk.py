@@ -1,0 +1,114 @@
+"""Faults of a disk that happen once: no failed sync is believed, by the same run or by the next start.
+
+The calls fail below Python, SQLite and delta-rs, and what was not synced is lost (`failing_disk.c`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+
+import pytest
+from failing_disk_job import NUMBERS
+from recovery_cases import check, content, environment
+
+from txstorm.errors import TxstormError
+
+TXIDS = len(NUMBERS) // 2
+SEED = int(os.environ.get("TXSTORM_SEED") or random.SystemRandom().randrange(1 << 32))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """``failing_disk.c``, compiled."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    made = tmp_path_factory.mktemp("library") / "failing_disk.so"
+    source = Path(__file__).parent / "failing_disk.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source, "-ldl", "-lpthread"], check=True)
+    return made
+
+
+def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict]:
+    """What became of a run in which each of `calls` failed."""
+    # An interpreter of its own: only a process that begins with it has the library.
+    command = [sys.executable, Path(__file__).parent / "failing_disk_job.py", home, ledger, *calls]
+    done = subprocess.run(
+        command, env=environment(LD_PRELOAD=str(library)), stdout=PIPE, stderr=STDOUT, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [one["call"] for one in told] == calls, done.stdout
+    return told
+
+
+def lost_names(calls: Path) -> set[str]:
+    """Names whose directory could not be synced, and that were not given once more, as far as they are still there."""
+    fresh: dict[str, set[str]] = defaultdict(set)
+    lost: dict[str, set[str]] = defaultdict(set)
+    for line in calls.read_text().splitlines():
+        what, path = line[0], line[2:]
+        parent, name = os.path.split(path)
+        if what == "N":
+            fresh[parent].add(name)
+            lost[parent].discard(name)
+        elif what == "S":
+            fresh.pop(path, None)
+        elif what == "F":
+            lost[path] |= fresh.pop(path, set())
+    return {
+        f"{parent}/{name}" for parent, names in lost.items() for name in names if os.path.exists(f"{parent}/{name}")
+    }
+
+
+def verified(home: Path, told: list[dict], expected) -> None:
+    """Every run came to its end, with each record counted once, and said what failed if it ended before."""
+    faults = {one["call"]: fault for one in told if (fault := _fault(home / one["call"], one["said"], expected))}
+    assert not faults, json.dumps(faults, indent=1)
+
+
+def _fault(place: Path, said: list[str], expected) -> str:
+    failed = [line for line in (place / "calls").read_text().splitlines() if line[0] in "FW"]
+    try:
+        assert len(failed) == 1, "it has failed otherwise than once"
+        assert said[-1] == "", f"it does not come to its end: {said}"
+        assert all(str(place / "disk") in one for one in said[:-1] if one), f"it does not say which file: {said}"
+        check(place / "disk/data", TXIDS, intents=TXIDS)  # what rolls a group forward leaves old ones to the next group
+        assert content(place / "disk/data") == expected, "other content"
+        # SQLite syncs the directory of its log, and ignores the answer; the ledger's handle syncs it once more.
+        assert lost_names(place / "calls") <= {str(place / "disk/data/ledger.db-wal")}, "names are lost"
+    except (AssertionError, TxstormError) as error:
+        return f"{failed}: {type(error).__name__}: {error}"
+    return ""
+
+
+def counted(home: Path, library: Path, ledger: str) -> tuple[list[str], object]:
+    """All calls that can fail in a run, and what its tables hold."""
+    [well] = swept(home, library, ledger, ["sync:999999"])
+    assert set(well["said"]) == {""}, well
+    calls = [f"sync:{number}" for number in range(well["syncs"])] + [f"write:{at}" for at in range(well["writes"])]
+    return calls, content(home / "sync:999999/disk/data")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("ledger", ["sqlite", "delta"])
+def test_a_call_that_fails_once_is_not_believed_later(tmp_path, library, ledger):
+    calls, expected = counted(tmp_path, library, ledger)
+    print(f"TXSTORM_SEED={SEED}")
+    some = random.Random(SEED).sample(calls, 8)
+    verified(tmp_path, swept(tmp_path, library, ledger, some), expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ledger", ["sqlite", "delta"])
+def test_every_call_that_fails_once(tmp_path, library, ledger):
+    calls, expected = counted(tmp_path, library, ledger)
+    verified(tmp_path, swept(tmp_path, library, ledger, calls), expected)

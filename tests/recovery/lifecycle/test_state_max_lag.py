@@ -1,0 +1,140 @@
+"""What readers of a plain state table see beside a live run, after a kill, and after a stop: never much too old."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import deltalake
+import pytest
+from lag_job import as_of, seen, topology
+from recovery_cases import KILLED, eventually, start
+
+import txstorm
+from txstorm import run
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.results.read import read_state
+from txstorm.storage.tables import as_of as versions
+
+JOB = Path(__file__).parent / "lag_job.py"
+SOON = {"state_max_lag": 0.2}
+
+
+@contextmanager
+def running(data_dir, **settings):
+    handle = run(topology(**settings), engine="local", data_dir=data_dir)
+    try:
+        yield handle
+    finally:
+        handle.stop()
+        assert handle.awaitTermination(60)
+
+
+def follows(read, handle, times=3):
+    """What is committed now is seen soon, while the run goes on; again and again."""
+    for _ in range(times):
+        committed = handle.progress.committed
+        eventually(lambda: read() > committed)  # noqa: B023 - called here only
+        assert handle.isActive
+
+
+def test_a_reader_of_the_plain_table_sees_two_keys_of_a_busy_run(place):
+    with running(place / "data", **SOON) as handle:
+        follows(lambda: seen(place / "data"), handle)
+        properties = DeltaHandle.open(place / "data/state/counts").properties
+        assert properties["txstorm.stateMaxLag"] == "0.2"
+    assert seen(place / "data") == handle.progress.committed
+
+
+def test_polars_sees_them_too(place):
+    polars = pytest.importorskip("polars")
+    with running(place / "data", **SOON) as handle:
+        follows(lambda: as_of(polars.read_delta(str(place / "data/state/counts")).to_dicts()), handle)
+
+
+@pytest.mark.spark
+def test_spark_sees_them_too(place, spark):
+    def read():
+        return as_of(
+            [row.asDict() for row in spark.read.format("delta").load(str(place / "data/state/counts")).collect()]
+        )
+
+    with running(place / "data", **SOON) as handle:
+        follows(read, handle, times=1)
+        follows(lambda: as_of(exact(spark, place / "data")), handle, times=1)
+
+
+def exact(spark, data_dir):
+    """The rows of now, as the README's query reads them, which is one transaction's state also in the middle of a run."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    query = readme.partition("```sql\n")[2].partition("```")[0].replace("txstorm-data/word-count", str(data_dir))
+    query = query.replace("SELECT word, n FROM ranked", "SELECT * FROM ranked")
+    return [row.asDict() for row in spark.sql(query.replace("word", "kind")).collect()]
+
+
+def test_a_killed_run_leaves_it_and_the_next_one_brings_it_up_to_date(place):
+    data_dir = place / "data"
+    child = start(JOB, data_dir, "state_max_lag=0.2")
+    try:
+        eventually(lambda: (data_dir / "state/counts/_delta_log").exists() and seen(data_dir) > 5)
+    finally:
+        child.kill()
+    assert child.wait() == KILLED
+    before, last = seen(data_dir), as_of_state(data_dir)
+    assert last >= before > 5
+    with running(data_dir) as handle:  # at its first commit, although the bound is ten seconds
+        eventually(lambda: seen(data_dir) > last)
+        assert handle.isActive
+
+
+def as_of_state(data_dir):
+    return max(row["n"] for row in read_state(data_dir, "counts").to_pylist())
+
+
+def test_what_is_available_now_leaves_it_exact(place):
+    handle = run(topology(), engine="local", data_dir=place / "data", until_txid=30)
+    assert handle.awaitTermination(60)
+    assert seen(place / "data") == 30
+
+
+def test_without_a_bound_it_is_left_until_the_end(place):
+    with running(place / "data", state_max_lag=None) as handle:
+        eventually(lambda: handle.progress.committed > 50)
+        assert seen(place / "data") == 0
+    assert DeltaHandle.open(place / "data/state/counts").properties["txstorm.stateMaxLag"] == "none"
+
+
+def test_the_disk_does_not_grow_with_the_versions_and_every_txid_is_answered(place, monkeypatch):
+    monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 200)
+    data_dir = place / "data"
+    with running(data_dir, state_max_lag=0.01) as handle:
+        eventually(lambda: len(made(data_dir)) > 12 and len(files(data_dir)) < len(made(data_dir)) / 2)
+        saved = handle.savepoint("one")
+        eventually(lambda: len(made(data_dir)) > 30 and len(files(data_dir)) < 12)
+    committed = handle.progress.committed
+    for txid in range(1, committed + 1, max(1, committed // 20)):
+        assert {row["n"] for row in read_state(data_dir, "counts", txid).to_pylist()} == {txid}
+    txstorm.restore_savepoint(data_dir, "one", place / "copy")
+    assert {row["n"] for row in read_state(place / "copy", "counts").to_pylist()} == {saved.txid}
+    txstorm.rewind(data_dir, committed // 2)
+    assert {row["n"] for row in read_state(data_dir, "counts").to_pylist()} == {committed // 2}
+    with running(data_dir, **SOON) as handle:
+        follows(lambda: seen(data_dir), handle, times=1)
+
+
+def made(data_dir):
+    return [one for one in DeltaHandle.open(data_dir / "state/counts").history() if one.info.get("kind") == "compact"]
+
+
+def files(data_dir):
+    return [*(data_dir / "state/counts/_txstorm/staged").glob("*.parquet")]
+
+
+def test_a_version_that_was_thinned_is_a_missing_file_for_other_readers(place, monkeypatch):
+    """As after any vacuum of a Delta table."""
+    monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 0)
+    data_dir = place / "data"
+    with running(data_dir, **SOON) as handle:
+        first = eventually(lambda: next(iter(made(data_dir)), None))
+        follows(lambda: seen(data_dir), handle)
+    table = deltalake.DeltaTable(data_dir / "state/counts", version=first.version)
+    with pytest.raises(FileNotFoundError):
+        table.to_pyarrow_table()

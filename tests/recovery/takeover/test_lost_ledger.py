@@ -1,0 +1,272 @@
+"""The ledger is lost after a crash: `txstorm recover` rebuilds it from the tables, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from crash_job import SPOUTS, TXIDS, lines
+from map_cases import counted, of_spout
+from recovery_cases import KILLED, Forks, check, content, lose, one_published, open_books
+from servers.kafka_reading import committed_records
+
+from txstorm.errors import DataDirectoryError, InputError, TableCorrupt
+from txstorm.operations.rebuild_ledger import recover
+from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
+from txstorm.storage.tables.intent import STAGED
+
+pytestmark = pytest.mark.integration
+
+FAULTS = (
+    *("p0.2.created:1", "p4.after:2", "p5.staged.after:5", "p6.after:2", "p7.1.written:2", "p7.2.before:3"),
+    *("p7.3.written:3", "p8.after:3", "history.written:1", "sweep.before:1"),
+)
+
+
+def killed(forks: Forks, data_dir: Path, spout: str, fault: str, *options: object) -> None:
+    status, output = forks.run([data_dir, "--spout", spout, *options], fault)
+    assert status == KILLED, f"{fault} was not reached: {output}"
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip(FAULTS, cycle(SPOUTS))))
+def test_killed_and_its_ledger_is_lost(forks, undisturbed, place, fault, spout):
+    data_dir = place / "data"
+    killed(forks, data_dir, spout, fault.replace(":", ":kill:"))
+    lose(data_dir)
+    status, output = forks.run([data_dir, "--spout", spout])
+    assert status == 1, output
+    assert "has no ledger (ledger.db)" in output
+    assert f"txstorm recover {data_dir}" in output
+
+    recover(data_dir)
+
+    status, output = forks.run([data_dir, "--spout", spout])
+    assert status == 0, output
+    assert content(data_dir) == undisturbed(spout)
+    check(data_dir, TXIDS)
+
+
+def test_lost_again_after_it_was_rebuilt(forks, undisturbed, place):
+    """A group that not all three tables hold, lost before the next start has published it in the third."""
+    data_dir = place / "data"
+    killed(forks, data_dir, "memory", "p7.3.before:hang:2,p7.2.after:kill:2")
+    for fault in ("p0.before:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
+        lose(data_dir)
+        found = recover(data_dir)
+        killed(forks, data_dir, "memory", fault)
+    assert found["rolled_forward"] is not None
+    lose(data_dir)
+    recover(data_dir)
+    status, output = forks.run([data_dir])
+    assert status == 0, output
+    assert content(data_dir) == undisturbed("memory")
+    check(data_dir, TXIDS)
+
+
+def test_a_dry_run_writes_nothing_and_shows_what_it_would(forks, place):
+    data_dir = place / "data"
+    killed(forks, data_dir, "file", one_published(2))
+    lose(data_dir)
+    before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
+
+    shown = recover(data_dir, dry_run=True)
+
+    assert {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")} == before
+    written = recover(data_dir)
+    assert {**written, "written": False} == shown
+    first, last = written["rolled_forward"]
+    assert written["currtx"] == first
+    with open_books(data_dir) as books:
+        (intent,) = books.live_intents()
+        assert (intent.first, intent.last) == (first, last)
+        assert books.currtx() == first
+        assert list(books.metas()) == [last]
+    json.dumps(shown)
+
+
+def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(forks, undisturbed, place):
+    data_dir = place / "data"
+    assert forks.run([data_dir, "--spout", "file"])[0] == 0
+    lose(data_dir)
+    found = recover(data_dir)
+    assert (found["committed_txid"], found["rolled_forward"], found["history"]) == (TXIDS, None, 0)
+    status, output = forks.run([data_dir, "--spout", "file"])
+    assert status == 0, output
+    assert content(data_dir) == undisturbed("file")
+    check(data_dir, TXIDS)
+
+
+# -- maps and outlets -------------------------------------------------------------------------------------------
+
+# Table 1 is ``changes/counts``, 2 and 3 are the maps.
+MAP_FAULTS = (
+    *("p5.staged.after:5", "p6.after:2", "p7.1.written:2", "p7.2.before:2", "p7.2.written:2", "p7.3.before:2"),
+    *("p7.3.written:2", "p8.before:2", "p8.after:3"),
+)
+
+
+@pytest.fixture
+def maps(place: Path) -> str:
+    return f"sqlite:///{place / 'own.db'}"
+
+
+def ends_with_maps(forks: Forks, data_dir: Path, spout: str, maps: str) -> None:
+    status, output = forks.run([data_dir, "--spout", spout, "--tables", 1, "--maps", maps])
+    assert status == 0, output
+    assert counted(maps) == of_spout(spout)
+    check(data_dir, TXIDS)
+
+
+@pytest.mark.parametrize(("fault", "spout"), list(zip(MAP_FAULTS, cycle(SPOUTS))))
+def test_killed_around_the_puts_into_maps_and_its_ledger_is_lost(forks, place, maps, fault, spout):
+    data_dir = place / "data"
+    killed(forks, data_dir, spout, fault.replace(":", ":kill:"), "--tables", 1, "--maps", maps)
+    lose(data_dir)
+    recover(data_dir)
+    ends_with_maps(forks, data_dir, spout, maps)
+
+
+def test_lost_again_while_the_rebuilt_intent_is_put_into_maps(forks, place, maps):
+    data_dir = place / "data"
+    options = ["--tables", 1, "--maps", maps]
+    killed(forks, data_dir, "opaque", "p7.2.before:kill:2", *options)
+    for fault in ("p0.before:kill:1", "p7.2.written:kill:1", "p7.3.before:kill:1", "p8.before:kill:1"):
+        lose(data_dir)
+        assert recover(data_dir)["rolled_forward"] is not None
+        killed(forks, data_dir, "opaque", fault, *options)
+    lose(data_dir)
+    recover(data_dir)
+    ends_with_maps(forks, data_dir, "opaque", maps)
+
+
+@pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.3.before:kill:2"])
+def test_where_a_map_was_is_asked_of_its_mark_when_no_file_tells_it(forks, place, maps, fault):
+    """The staged rows of groups that were put long ago are removed, and perhaps none has come since."""
+    data_dir = place / "data"
+    killed(forks, data_dir, "memory", fault, "--tables", 1, "--maps", maps)
+    lose(data_dir)
+    last = recover(data_dir, dry_run=True)["rolled_forward"][1]
+    old = [file for file in data_dir.glob(f"maps/*/{STAGED}/*") if int(file.name.split("-")[1]) < last]
+    assert old
+    for file in old:
+        file.unlink()
+    recover(data_dir)
+    ends_with_maps(forks, data_dir, "memory", maps)
+
+
+@pytest.mark.parametrize("fault", ["p7.2.before:kill:2", "p7.2.written:kill:2"])
+def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lost(forks, place, kafka_broker, fault):
+    data_dir, topic = place / "data", kafka_broker.make_topic(partitions=2)
+    options = ["--tables", 1, "--kafka", kafka_broker.bootstrap, topic]
+    killed(forks, data_dir, "memory", fault, *options)
+    lose(data_dir)
+    recover(data_dir)
+    status, output = forks.run([data_dir, "--spout", "memory", *options])
+    assert status == 0, output
+    sent = Counter(record.key for record in committed_records(kafka_broker.bootstrap, topic))
+    assert sent == Counter(word for line in lines(TXIDS) for word in line.split())
+
+
+# -- what is refused --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended(forks: Forks, place: Path) -> Path:
+    """A directory whose run was killed after a few groups, with its ledger."""
+    killed(forks, place / "data", "memory", "p8.after:kill:3")
+    return place / "data"
+
+
+def test_a_ledger_that_is_there_is_not_rebuilt(ended):
+    with pytest.raises(InputError, match=r"its ledger sqlite:.*ledger\.db is there"):
+        recover(ended)
+    with pytest.raises(InputError, match=r"its ledger sqlite:.*ledger\.db is there"):
+        recover(ended, f"delta:{ended}/control")
+
+
+def test_without_tables_there_is_nothing_to_rebuild_from(place):
+    (place / "empty").mkdir()
+    with pytest.raises(DataDirectoryError, match="expected tables to rebuild its ledger from, found none"):
+        recover(place / "empty")
+
+
+def restore_older(data_dir: Path, uri: str, version: int) -> None:
+    """As if a table came from an older copy than the others."""
+    log = data_dir / uri / "_delta_log"
+    for entry in log.glob("*.json"):
+        if int(entry.stem) > version:
+            entry.unlink()
+
+
+def test_tables_of_two_topologies(forks, ended, place):
+    assert forks.run([place / "other", "--tables", 1])[0] == 0
+    lose(ended)
+    for folder in ("changes", "state"):
+        shutil.rmtree(ended / folder / "counts")
+        shutil.copytree(place / "other" / folder / "counts", ended / folder / "counts")
+    with pytest.raises(DataDirectoryError, match=r"table .*: belongs to topology .*expected tables of one topology"):
+        recover(ended)
+
+
+def test_tables_of_which_one_lacks_its_other_half(ended):
+    lose(ended)
+    shutil.rmtree(ended / "state/counts")
+    with pytest.raises(TableCorrupt, match="there is a table changes/counts, but none state/counts"):
+        recover(ended)
+
+
+def test_tables_that_disagree_on_what_a_txid_was(forks, ended, place):
+    """Two runs of a copy from before: the same txids, other attempts; then one table of the one beside those of the other."""
+    shutil.copytree(ended, place / "twin")
+    for data_dir, fault in ((ended, one_published(1)), (place / "twin", "p5.after:kill:1")):
+        killed(forks, data_dir, "memory", fault)
+    killed(forks, place / "twin", "memory", "p8.after:kill:1")
+    lose(ended)
+    shutil.rmtree(ended / "sinks/words")
+    shutil.copytree(place / "twin/sinks/words", ended / "sinks/words")
+    with pytest.raises(TableCorrupt, match="disagree on the group that ends with txid"):
+        recover(ended)
+
+
+def test_a_table_from_an_older_copy(forks, place):
+    data_dir = place / "data"
+    assert forks.run([data_dir])[0] == 0
+    lose(data_dir)
+    restore_older(data_dir, "sinks/words", 3)
+    with pytest.raises(TableCorrupt, match=r"table sinks/words: the history knows it at version \d+, found it at"):
+        recover(data_dir)
+
+
+def test_a_damaged_staged_file_of_the_last_group(forks, place):
+    data_dir = place / "data"
+    killed(forks, data_dir, "memory", one_published(2))
+    lose(data_dir)
+    found = recover(data_dir, dry_run=True)
+    last = found["rolled_forward"][1]
+    damaged = 0
+    for file in data_dir.glob(f"*/*/{STAGED}/*-{last}-*.parquet"):
+        file.write_bytes(file.read_bytes()[:-9])
+        damaged += 1
+    assert damaged
+    with pytest.raises(TableCorrupt, match=r"staged file .*cannot be read"):
+        recover(data_dir)
+
+
+def test_lost_savepoints_are_named(ended):
+    for name, txid in (("noon", 2), ("evening", 3), ("dropped", 1)):
+        create_savepoint(ended, name, txid)
+    delete_savepoint(ended, "dropped")
+    lose(ended)
+    dry = recover(ended, dry_run=True)["lost_savepoints"]
+    assert [one.partition(", made")[0] for one in dry] == ["evening (after txid 3", "noon (after txid 2"]
+    (ended / "savepoints" / "noon.json").write_bytes(b"{")
+    assert recover(ended)["lost_savepoints"] == [dry[0], "noon (its note cannot be read)"]
+    assert list_savepoints(ended) == []
+    create_savepoint(ended, "night", 3)
+    lose(ended)
+    [found] = recover(ended)["lost_savepoints"]
+    assert found.startswith("night (after txid 3, made 20")

@@ -1,0 +1,191 @@
+"""Two drivers whose ledger is not a file of one machine: sessions end, and so does who sleeps longer than they last."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drivers import Drive, assert_as_undisturbed, committed, published
+from frozen_sweep import LONG, lead
+from kazoo.client import KazooClient
+from life_job import life
+from recovery_cases import eventually, finish, is_frozen, open_books, start
+from servers.proxy import LossyProxy
+from servers.running import ZooKeeper
+from watched import Diary
+
+from txstorm import run
+from txstorm.books.books import Books
+from txstorm.errors import FencedError
+from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
+from txstorm.operations.lifecycle import kill
+from txstorm.runtime.handle import RunHandle
+from txstorm.storage.tables.history import read_history
+
+pytestmark = pytest.mark.integration
+
+SESSION = 2.0
+
+
+def leaders(data_dir: Path) -> list[int]:
+    """The epoch that each txid was committed in, in the order of the txids."""
+    return [attempt >> 32 for attempt in read_history(data_dir)["attempt"].to_pylist()]
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["zookeeper", pytest.param("delta", marks=pytest.mark.long)])
+def driving(drive: Drive, place: Path, request: pytest.FixtureRequest) -> Drive:
+    """Starts drivers whose ledger is in ZooKeeper or in a Delta table."""
+    if request.param == "delta":
+        drive.options = ["--ledger", f"delta:{place / 'ledger'}"]
+        return drive
+    server: ZooKeeper = request.getfixturevalue("zookeeper_server")
+    ledger = f"zookeeper:{server.new_chroot()}"
+    drive.options = ["--ledger", ledger, "--set", f"zookeeper_session_timeout={SESSION}"]
+    return drive
+
+
+def test_one_that_stands_by_takes_over_when_the_lease_of_the_killed_one_has_ended(driving, place, capsys):
+    first = driving()
+    first.leads()
+    second = driving("--standby")
+    second.says(f"life: standing by for 'life' (pid {first.pid} on ")
+    assert driving().ends()[0] == 3
+
+    first.kill()
+    killed, before = time.monotonic(), committed(place / "data")
+    eventually(lambda: committed(place / "data") > before)
+    with capsys.disabled():
+        taken = time.monotonic() - killed
+        print(f"\nfirst commit {taken:.1f} s after the kill, {driving.options[1].partition(':')[0]}, {SESSION=} s")
+    told = kill(place / "data")
+    assert second.ends()[0] == 0
+    assert_as_undisturbed(place / "data", told["committed_txid"])
+
+
+def test_a_driver_that_was_frozen_never_commits_again_and_says_so(driving, place):
+    first = driving()
+    first.leads()
+    second = driving("--standby")
+    second.says("standing by for")
+    first.signal(signal.SIGSTOP)
+    second.leads()
+
+    first.signal(signal.SIGCONT)
+    code, told = first.ends()
+    assert (code, told["error"]["type"]) == (3, "FencedError")
+    assert "another run may lead by now" in first.said
+    second.leads()
+    told = kill(place / "data")
+    assert second.ends()[0] == 0
+    epochs = leaders(place / "data")
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {1, 2}
+    assert_as_undisturbed(place / "data", told["committed_txid"])
+
+
+def test_one_that_is_frozen_while_it_sweeps_takes_nothing_away_from_the_next(place, zookeeper_server):
+    ledger = f"zookeeper:{zookeeper_server.new_chroot()}"
+    child = start(Path(__file__).parent / "frozen_sweep.py", place / "data", ledger)
+    try:
+        eventually(lambda: child.poll() is not None or is_frozen(child.pid))
+        assert child.poll() is None, child.printed
+        left = {path.name for path in (place / "data/intents").iterdir()}
+        books = lead(place / "data", ledger)  # once the other one's session is over
+        books.write_metas({1: LONG})  # the very value whose file the other one is about to remove
+        child.send_signal(signal.SIGCONT)
+        finish(child)
+        assert not left & {path.name for path in (place / "data/intents").iterdir()}
+        assert books.metas() == {1: LONG}
+        books.ledger.close()
+    finally:
+        child.kill()
+
+
+# --- sessions, in this process ----------------------------------------------------------------------------------------
+
+
+Go = Callable[..., RunHandle]
+
+
+@pytest.fixture
+def go(place: Path) -> Iterator[Go]:
+    """Starts the topology in this process, one txid a group, with the ledger named first."""
+    started: list[RunHandle] = []
+
+    def go(ledger: str, trouble: Callable[[int], object] | None = None, **options: Any) -> RunHandle:
+        settings = {"max_group_txids": 1, "zookeeper_session_timeout": SESSION}
+        topology = life(Diary(place / "diary"), 0.002, trouble=trouble, **settings)
+        started.append(run(topology, engine="local", data_dir=place / "data", ledger=ledger, **options))
+        return started[-1]
+
+    yield go
+    for handle in started:
+        handle.stop()
+
+
+def expire(books: Books) -> None:
+    """End the session of a ledger, as a second client can that knows its id and password; wait until that is known."""
+    ledger = books.ledger
+    assert isinstance(ledger, ZooKeeperLedger)
+    session = ledger._session.session
+    second = KazooClient(ledger._session.hosts, client_id=ledger._session._kazoo.client_id)
+    second.start()
+    second.stop()
+    second.close()
+    eventually(lambda: ledger._session.session != session)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_session_that_expires_ends_the_run_with_nothing_decided_or_published(
+    go: Go, place, zookeeper_server, monkeypatch, moment
+):
+    real = Books.decide
+
+    def decide(books: Books, intent: Any) -> None:
+        due = intent.last == 6
+        if due and moment == "before":
+            expire(books)
+        real(books, intent)
+        if due:
+            expire(books)
+
+    ledger = f"zookeeper:{zookeeper_server.new_chroot()}"
+    with monkeypatch.context() as patch:
+        patch.setattr(Books, "decide", decide)
+        handle = go(ledger)
+        with pytest.raises(FencedError, match=r"the session 0x[0-9a-f]* has ended"):
+            handle.awaitTermination(60)
+    assert handle.committed == 5
+    assert published(place / "data") == {5}
+    with open_books(place / "data") as books:
+        assert books.currtx() == 6
+        assert [intent.last for intent in books.live_intents()] == ([] if moment == "before" else [6])
+
+    go(ledger, until_txid=12).awaitTermination()
+    assert_as_undisturbed(place / "data", 12)
+
+
+def test_a_connection_that_comes_back_within_the_session_costs_a_pause(go: Go, place, zookeeper_server):
+    host, port = zookeeper_server.address(0).split(":")
+    chroot = zookeeper_server.new_chroot().partition("/")[2]
+    with LossyProxy(host, int(port)) as proxy:
+        handle = go(f"zookeeper:{proxy.address}/{chroot}")
+        eventually(lambda: handle.committed > 2)
+        for _ in range(3):
+            proxy.cut()
+            before = handle.committed
+            time.sleep(SESSION / 4)
+            assert handle.committed <= before + 1  # the one whose write was answered just before
+            proxy.heal()
+            eventually(lambda before=before: handle.committed > before + 3)
+        handle.stop(drain=True)
+        assert handle.exception() is None
+        assert set(leaders(place / "data")) == {1}
+        assert_as_undisturbed(place / "data", handle.committed)

@@ -1,0 +1,137 @@
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from txstorm.cli.commands import doctor as checks
+from txstorm.cli.commands.doctor import PACKAGES, Check, Package, engines, fits, java, package, verdict
+
+SPARK = next(one for one in PACKAGES if one.name == "pyspark")
+PANDAS = next(one for one in PACKAGES if one.name == "pandas")
+
+
+@pytest.mark.parametrize(
+    ("version", "fit"),
+    [("4.0.0", False), ("4.0.1", True), ("4.1.0.dev1", True), ("4.2.0", True), ("4.2.1", False), ("5.0", False)],
+)
+def test_versions_of_spark(version, fit):
+    assert fits(version, SPARK) is fit
+
+
+def test_pandas_3_is_too_new():
+    assert fits("2.10.0", PANDAS)
+    assert not fits("3.0.0", PANDAS)
+
+
+def test_bounds_are_those_of_the_installation():
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).parents[4] / "setup.cfg", encoding="utf-8")
+    texts = [config["options"]["install_requires"], config["options.extras_require"]["spark"]]
+    bounds = {}
+    for line in "\n".join(texts).split():
+        name, low, high = re.fullmatch(r"([a-z0-9_-]+)>=([0-9.]+)(?:,(<=?[0-9.]+))?", line).groups()
+        bounds[name] = (low, high)
+    for one in PACKAGES:
+        low, high = bounds[one.name]
+        assert low == one.low
+        if high is not None:
+            assert fits(high.removeprefix("<="), one) if high.startswith("<=") else high == f"<{one.high}"
+        assert (high is None) == (one.high is None)
+
+
+def test_a_missing_package_names_its_extra():
+    found = package(Package("no-such-package-anywhere", "1", None, "spark", "spark"))
+    assert not found.ok
+    assert found.remedy == "pip install 'txstorm[spark]'"
+
+
+def test_a_package_of_another_version():
+    found = package(Package("pytest", "1", "2", "", "runs"))
+    assert not found.ok
+    assert "expected >=1,<2" in found.found
+    assert found.remedy == "pip install 'pytest>=1,<2'"
+
+
+def fake_java(directory: Path, says: str) -> None:
+    (directory / "bin").mkdir()
+    script = directory / "bin" / "java"
+    script.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    script.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("says", "ok"),
+    [
+        ('openjdk version "17.0.9" 2023-10-17', True),
+        ('openjdk version "21" 2023-09-19', True),
+        ('java version "1.8.0_391"', False),
+        ('openjdk version "11.0.2" 2019-01-15', False),
+        ("what?", False),
+    ],
+)
+def test_versions_of_java(says, ok, tmp_path, monkeypatch):
+    fake_java(tmp_path, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = java()
+    assert found.ok is ok
+    assert bool(found.remedy) is not ok
+
+
+def test_no_java(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (java().ok, java().found) == (False, "none on PATH")
+    assert "install" in java().remedy
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "unset JAVA_HOME" in java().remedy
+
+
+def test_disk(in_tmp, monkeypatch):
+    assert checks.disk().name == "disk"
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert "cannot be written to" in checks.disk().found
+
+
+def test_the_local_engine_is_tried():
+    assert checks.engine("local") == Check("engine local", True, "a small topology ran")
+
+
+def test_an_engine_that_does_not_work_says_why(monkeypatch):
+    monkeypatch.setattr("txstorm.cli.commands.doctor.WORDS", [[1]])
+    found = checks.engine("local")
+    assert not found.ok
+    assert "word" in found.found
+
+
+def test_spark_is_not_tried_where_it_cannot_work(monkeypatch):
+    monkeypatch.setattr(checks, "java", lambda: Check("Java", False, "none", "install it", "spark"))
+    found = list(checks.all_checks(lambda what: None))
+    assert found[-1] == Check("engine spark", False, "not tried: needs Java", "see above", "spark")
+    assert engines(found) == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("working", "text"),
+    [
+        (["local", "spark"], "Everything works."),
+        (["local"], "Topologies run with --engine local; spark needs what is marked above."),
+        ([], "Topologies cannot run here yet."),
+    ],
+)
+def test_the_verdict(working, text):
+    assert verdict(working) == text
+
+
+def test_exit_code_and_json(txstorm, txstorm_json, monkeypatch):
+    monkeypatch.setattr(checks, "all_checks", lambda started: iter([Check("engine local", False, "no", "mend")]))
+    code, out, _ = txstorm("doctor")
+    assert code == 1
+    assert out.splitlines() == ["✗ engine local: no", "    → mend", "Topologies cannot run here yet."]
+    code, result = txstorm_json("doctor")
+    assert (code, result["ok"], result["engines"]) == (1, False, [])
+    monkeypatch.setattr(checks, "all_checks", lambda started: iter([Check("engine local", True, "ran")]))
+    assert txstorm("doctor")[:2] == (
+        0,
+        "✓ engine local: ran\nTopologies run with --engine local; spark needs what is marked above.\n",
+    )

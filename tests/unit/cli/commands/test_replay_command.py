@@ -1,0 +1,415 @@
+"""``txstorm replay``: a committed transaction again, with its difference, under a debugger; and journals."""
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import loaded
+
+from txstorm import run
+from txstorm.books.origin import NOTEBOOK, CodeOrigin, origin_of
+from txstorm.ledger.open import open_ledger
+from txstorm.results.views import origin_recorded
+
+ROOT = Path(__file__).resolve().parents[4]
+RUN = ("run", "words", "--engine", "local", "--available-now")
+DATA = "txstorm-data/words"
+REPLAY = ("replay", DATA, "--topology", "words")
+
+
+def tree(directory: Path) -> dict[str, str]:
+    """Every file and its content; SQLite's own shared memory, which readers may make, left out."""
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if not path.name.endswith(("-shm", "-wal"))
+    }
+
+
+def change(words: Path, old: str, new: str) -> None:
+    """Edit the user's module, also for this process."""
+    text = (words / "words.py").read_text(encoding="utf-8")
+    assert old in text
+    (words / "words.py").write_text(text.replace(old, new), encoding="utf-8")
+    sys.modules.pop("words", None)
+    shutil.rmtree(words / "__pycache__", ignore_errors=True)
+
+
+def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    return loaded().run("-m", "txstorm", *arguments, cwd=words, env=environment, stdin=stdin)
+
+
+# --- one transaction --------------------------------------------------------------------------------------------------
+
+
+def test_every_committed_txid_gives_what_was_committed_and_nothing_changes(txstorm, words: Path):
+    txstorm(*RUN)
+    before = tree(words / DATA)
+    for txid in ("1", "2", "3"):
+        code, out, _ = txstorm(*REPLAY, "--txid", txid)
+        assert (code, f"txid {txid} (attempt" in out, "the result is the one committed" in out) == (0, True, True), out
+    assert tree(words / DATA) == before
+
+
+def test_changed_code_is_a_difference_with_key_and_both_values(txstorm, txstorm_json, words: Path):
+    txstorm(*RUN)
+    before = tree(words / DATA)
+    change(words, "(old or 0) + n)", "(old or 0) + 10 * n)")
+    code, out, _ = txstorm(*REPLAY, "--txid", "2")
+    assert code == 1
+    assert "the result is not the one committed" in out
+    assert "changes/counts: 2 rows differ (2 committed, 2 replayed)" in out
+    assert 'word="cat"' in out and "n=2" in out and "n=11" in out
+    code, found = txstorm_json(*REPLAY, "--txid", "2")
+    assert (code, found["equal"], found["digest"]["committed"] == found["digest"]["replayed"]) == (1, False, True)
+    assert found["tables"]["sinks/log"]["different"] == 0
+    cat = next(one for one in found["tables"]["changes/counts"]["differences"] if one["key"] == {"word": "cat"})
+    assert (cat["committed"]["n"], cat["replayed"]["n"]) == (2, 11)
+    assert tree(words / DATA) == before
+
+
+def test_rows_of_a_sink_that_are_missing_added_or_moved(txstorm, txstorm_json, words: Path):
+    # Three words for two tasks: one of them appends two rows.
+    target = "words:made(['cat', 'dog', '<b>'], take=3)"
+    txstorm("run", target, "--engine", "local", "--available-now")
+    change(words, "for word in self.batch:", "for word in reversed(self.batch):")
+    code, out, _ = txstorm("replay", DATA, "--topology", target, "--txid", "1")
+    assert (code, "sinks/log: the same 3 rows in another order" in out) == (1, True), out
+    change(words, "self.rows.append(word)", "self.rows.append(word + '!')")
+    code, found = txstorm_json("replay", DATA, "--topology", target, "--txid", "1")
+    log = found["tables"]["sinks/log"]
+    assert (code, log["committed"], log["different"], log["reordered"]) == (1, 3, 6, False)
+    assert {"key": None, "committed": None, "replayed": {"word": "dog!"}} in log["differences"]
+    assert {"key": None, "committed": {"word": "dog"}, "replayed": None} in log["differences"]
+
+
+def test_beside_a_live_run(txstorm, txstorm_json, words: Path):
+    sys.path.insert(0, str(words))
+    import words as module
+
+    handle = run(module.topology, engine="local")  # this spout never ends
+    try:
+        handle.processAllAvailable()
+        code, found = txstorm_json(*REPLAY, "--txid", "2")
+        assert (code, found["equal"]) == (0, True)
+        assert handle.isActive
+    finally:
+        handle.stop()
+
+
+def test_code_that_raises_now_is_told_with_the_users_frame(txstorm, txstorm_json, words: Path):
+    txstorm(*RUN)
+    change(words, '== "boom"', '== "cat"')
+    code, out, _ = txstorm(*REPLAY, "--txid", "1")
+    assert code == 1
+    assert "keep[0] raised ValueError" in out or "keep[1] raised ValueError" in out
+    assert "words.py" in out and "txstorm/engine" not in out
+    assert txstorm_json(*REPLAY, "--txid", "1")[1]["failure"]["type"] == "ValueError"
+
+
+def test_a_txid_that_is_older_than_the_kept_history(txstorm, words: Path):
+    txstorm("run", "words", "--engine", "local", "--until-txid", "2")
+    shutil.rmtree(words / DATA / "history")
+    txstorm(*RUN)
+    code, _, err = txstorm(*REPLAY, "--txid", "1")
+    assert code == 2
+    assert "txid 1 is older than the kept history, which begins with txid 3" in err
+    assert txstorm(*REPLAY, "--txid", "3")[0] == 0
+
+
+REFUSED = [
+    (("replay",), "expected DATA_DIR and --txid N"),
+    (("replay", DATA), "expected DATA_DIR and --txid N"),
+    ((*REPLAY, "--txid", "1", "--journal", "j"), "give --journal FILE, or DATA_DIR"),
+    ((*REPLAY, "--txid", "4"), "txid 4 is not committed; the last one is 3: ask for 1 to 3"),
+    ((*REPLAY, "--txid", "0"), "txid 0 is not committed"),
+    ((*REPLAY, "--txid", "-1"), "txid -1 is not committed"),
+    (("replay", "nowhere", "--txid", "1"), "does not exist"),
+    (("replay", DATA, "--txid", "1", "--topology", "nothing_here"), "no module 'nothing_here'"),
+    (("replay", DATA, "--txid", "1", "--topology", "words:made('ab', 'other')"), "the code is that of 'other'"),
+    ((*REPLAY, "--txid", "1", "--break", "source"), "is the spout; name a bolt"),
+    ((*REPLAY, "--txid", "1", "--break", "keeep"), "no component 'keeep' (did you mean"),
+    ((*REPLAY, "--txid", "1", "--break", "keep.finish"), "has no method 'finish' of its own"),
+]
+
+
+def test_what_cannot_be_replayed(txstorm):
+    txstorm(*RUN)
+    for arguments, said in REFUSED:
+        code, _, err = txstorm(*arguments)
+        assert (code, said in " ".join(err.replace("│", " ").split())) == (2, True), (arguments, err)
+
+
+def test_stores_of_the_users_own_are_refused_and_not_touched(txstorm, words: Path):
+    txstorm(*RUN)
+    change(words, "class Keep(BatchBolt, Committer):\n", "class Keep(BatchBolt, Committer):\n    external = True\n")
+    code, _, err = txstorm(*REPLAY, "--txid", "2")
+    assert (code, "cannot be replayed: keep is external" in err) == (2, True)
+    change(words, "    external = True\n", "    mine = MapState('mine', MemoryBackend())\n")
+    change(
+        words,
+        "from txstorm.spouts",
+        "from txstorm import MapState\nfrom txstorm.state.external.memory import MemoryBackend\nfrom txstorm.spouts",
+    )
+    code, _, err = txstorm(*REPLAY, "--txid", "2")
+    assert (code, "map 'mine' of keep is in a store of its own" in err) == (2, True)
+
+
+def test_a_state_that_is_declared_differently_now(txstorm, words: Path):
+    txstorm(*RUN)
+    change(words, 'value={"n": int}', 'value={"n": str}')
+    code, _, err = txstorm(*REPLAY, "--txid", "2")
+    assert code == 2
+    assert "column 'n' is declared as string, the table has int64" in err
+
+
+# --- the code ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_records_the_target_with_its_arguments(txstorm, words: Path):
+    target = "words:made(['a', 'b'], name='words', take=1)"
+    assert txstorm("run", target, "--engine", "local", "--available-now")[0] == 0
+    recorded = origin_recorded(words / DATA)
+    assert recorded is not None
+    assert (recorded.target, recorded.directory) == (target, str(words))
+    assert txstorm("replay", DATA, "--txid", "2", "--topology", target)[0] == 0
+    assert txstorm("replay", DATA, "--txid", "2", "--topology", "words:made(['a', 'x'], take=1)")[0] == 1
+
+
+PLANTED = "import pathlib\npathlib.Path(__file__).with_name('was-run').touch()\n"
+
+
+def planted(words: Path, target: str) -> None:
+    """Somebody else has written what the ledger says of the code; what it names would leave a trace."""
+    text = PLANTED + (words / "words.py").read_text(encoding="utf-8") + "def call(text):\n    raise SystemExit(text)\n"
+    (words / "planted.py").write_text(text, encoding="utf-8")
+    with_ledger(words / DATA, {"version": 1, "target": target, "place": "script job.py", "directory": "/tmp/\x1b[2J"})
+
+
+@pytest.mark.parametrize("target", ["planted", "planted:call('id')", "planted:made(['a'])", "os:system('id')"])
+def test_a_recorded_target_is_not_imported(txstorm, txstorm_json, words: Path, target: str):
+    txstorm(*RUN)
+    planted(words, target)
+    code, _, err = txstorm("replay", DATA, "--txid", "1", "--break", "keep")
+    assert code == 2
+    said = " ".join(err.split())
+    named = target if ":" in target else f"{target}:topology"
+    exact = shlex.join(["txstorm", "replay", DATA, "--txid", "1", "--break", "keep", "--topology", named])
+    assert f"last run recorded that its code is {named}" in said and said.endswith(exact), err
+    assert "\x1b" not in err
+    code, found = txstorm_json("replay", DATA, "--txid", "1")
+    assert (code, found["error"]["exit_code"], "planted" in sys.modules) == (2, 2, False)
+    assert not (words / "was-run").exists()
+
+
+def test_control_characters_of_a_recorded_target_are_shown_escaped(txstorm, words: Path):
+    txstorm(*RUN)
+    for target, said in {
+        "words:made('\x1b]0;x\x07\n')": r"words:made('\x1b]0;x\x07\n')",
+        "words:\x1b[2J": "cannot be used",
+        "words\n": "cannot be used",
+    }.items():
+        planted(words, target)
+        code, _, err = txstorm("replay", DATA, "--txid", "1")
+        assert (code, "\x1b" in err, "\x07" in err) == (2, False, False), (target, err)
+        assert said in err, err
+
+
+def at_a_terminal(words: Path, answer: str, *arguments: str) -> tuple[int, str]:
+    """The command in a process of its own, on a terminal; returns exit code and all that it shows there."""
+    terminal, side = os.openpty()
+    with open(terminal, "r+b", buffering=0) as screen:
+        command = [sys.executable, "-m", "txstorm", *arguments]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "500"}
+        process = subprocess.Popen(command, cwd=words, env=env, stdin=side, stdout=side, stderr=side)
+        os.close(side)
+        screen.write(f"{answer}\n".encode())
+        shown = b""
+        try:
+            while found := screen.read(4096):
+                shown += found
+        except OSError:
+            pass  # the other side is closed: the process has ended
+        return process.wait(60), shown.decode()
+
+
+@pytest.mark.slow
+def test_a_recorded_target_is_imported_after_a_yes_at_a_terminal(txstorm, words: Path):
+    txstorm(*RUN)
+    planted(words, "planted:topology")
+    code, shown = at_a_terminal(words, "no", "replay", DATA, "--txid", "1")
+    assert (code, (words / "was-run").exists()) == (2, False), shown
+    assert "Import and run planted:topology? [y/N]" in shown and "--topology planted:topology" in shown
+    code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
+    assert (code, (words / "was-run").exists()) == (0, True), shown
+    assert "the result is the one committed" in shown
+    planted(words, "planted:call('id')")  # no question: a call is not run on the word of a directory
+    code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
+    assert (code, "[y/N]" in shown, "--topology" in shown) == (2, False, True), shown
+    planted(words, "planted:made")  # a function, which is seen only after the import
+    code, shown = at_a_terminal(words, "y", "replay", DATA, "--txid", "1")
+    assert (code, "--topology planted:made" in shown) == (2, True), shown
+
+
+def test_run_records_the_attribute_of_the_module_that_holds_the_topology(words: Path):
+    sys.path.insert(0, str(words))
+    import words as module
+
+    run(module.topology, engine="local", until_txid=1, settings={"max_group_txids": 1}).awaitTermination()
+    recorded = origin_recorded(words / DATA)
+    assert recorded is not None and recorded.target == "words:topology"
+    assert origin_of(module.made(["a"])).target is None
+    assert origin_of(module.made(["a"]), "words:made(['a'])").target == "words:made(['a'])"
+
+
+def test_code_that_lived_in_a_notebook_is_asked_for(txstorm, words: Path):
+    # Standard input is what a notebook is like: a main program without a file.
+    text = "import words; from txstorm import run; mine = words.made('ab')\n"
+    text += "run(mine, engine='local', until_txid=2, data_dir='data').awaitTermination()\n"
+    subprocess.run([sys.executable, "-"], input=text, cwd=words, env=environment(words), check=True, text=True)
+    code, _, err = txstorm("replay", "data", "--txid", "1")
+    assert code == 2
+    assert NOTEBOOK in err and "--topology MODULE:ATTRIBUTE" in err
+    assert txstorm("replay", "data", "--txid", "1", "--topology", "words:made('ab')")[0] == 0
+
+
+def test_a_script_is_recorded_as_the_module_it_can_be_imported_as(txstorm, words: Path):
+    script = "import words\nfrom txstorm import run\nmine = words.made('ab')\n"
+    script += (
+        "if __name__ == '__main__':\n    run(mine, engine='local', until_txid=2, data_dir='data').awaitTermination()\n"
+    )
+    (words / "deep").mkdir()
+    (words / "deep" / "script.py").write_text(script, encoding="utf-8")
+    subprocess.run([sys.executable, "deep/script.py"], cwd=words, env=environment(words), check=True)
+    recorded = origin_recorded(words / "data")
+    assert recorded == CodeOrigin("script:mine", f"script {words / 'deep' / 'script.py'}", str(words / "deep"))
+
+
+def test_an_older_directory_that_does_not_say_where_its_code_is(txstorm, words: Path):
+    txstorm(*RUN)
+    with_ledger(words / DATA, None)
+    code, _, err = txstorm("replay", DATA, "--txid", "1")
+    assert code == 2
+    assert "does not say where the code of its topology is; name it with --topology" in err
+
+
+def test_an_origin_of_a_newer_format_is_refused(txstorm, words: Path):
+    txstorm(*RUN)
+    with_ledger(words / DATA, {"version": 2, "where": "words"})
+    code, _, err = txstorm("replay", DATA, "--txid", "1")
+    assert code == 2
+    assert "ledger entry origin: expected version 1" in err
+
+
+def with_ledger(data_dir: Path, origin: object) -> None:
+    """Rewrite the ledger's origin; None removes it."""
+    from txstorm.ledger.paths import ORIGIN
+    from txstorm.ledger.port import Delete, Put
+    from txstorm.ledger.values import encode_value
+
+    ledger = open_ledger(data_dir, create=False)
+    try:
+        value = encode_value(None, origin, ORIGIN)
+        ledger.commit([Delete(ORIGIN) if origin is None else Put(ORIGIN, value)])
+    finally:
+        ledger.close()
+
+
+def environment(words: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{words}"}
+
+
+# --- the debugger -----------------------------------------------------------------------------------------------------
+
+
+def test_the_debugger_begins_at_the_users_frame(txstorm, words: Path):
+    txstorm(*RUN)
+    before = tree(words / DATA)
+    change(words, '== "boom"', '== "cat"')
+    done = shell(words, *REPLAY, "--txid", "2", "--pdb", "--json", stdin="p tuple\np self.batch\nq\n")
+    assert done.returncode == 1, done.stderr
+    assert "words.py" in done.stdout and "-> raise ValueError" in done.stdout
+    assert "word='cat'" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1].removeprefix("(Pdb) "))["failure"]["type"] == "ValueError"
+    assert tree(words / DATA) == before
+
+
+def test_the_debugger_looks_past_frames_of_txstorm(txstorm, words: Path):
+    txstorm(*RUN)
+    change(words, "self.rows.append(word)", "self.rows.append(word, 'too', 'many')")
+    done = shell(words, *REPLAY, "--txid", "1", "--pdb", stdin="p word\nq\n")
+    assert done.returncode == 1, done.stderr
+    assert "-> self.rows.append(word, 'too', 'many')" in done.stdout
+
+
+def test_a_break_stops_where_a_method_begins(txstorm, words: Path):
+    txstorm(*RUN)
+    script = "p sorted(self.batch.items())\nb\ncl 1\nc\n"
+    done = shell(words, *REPLAY, "--txid", "1", "--break", "keep.finish_batch", stdin=script)
+    assert "-> self.counts.update_many" in done.stdout
+    assert "1)]" in done.stdout
+    assert (done.returncode, "the result is the one committed" in done.stdout) == (0, True), done.stderr
+
+
+def test_leaving_the_debugger_ends_the_replay_without_a_verdict(txstorm, words: Path):
+    txstorm(*RUN)
+    done = shell(words, *REPLAY, "--txid", "1", "--break", "keep", stdin="q\n")
+    assert done.returncode == 1
+    assert "-> if tuple" in done.stdout
+    assert "left the debugger before the replay had ended" in done.stderr
+    assert "internal" not in done.stderr and "txstorm itself failed" not in done.stderr
+
+
+# --- journals ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_of_a_run_is_decided_the_same_way_again(txstorm, txstorm_json):
+    txstorm(*RUN, "--journal", "journal.jsonl")
+    code, out, _ = txstorm("replay", "--journal", "journal.jsonl")
+    assert (code, "every command is the one recorded" in out) == (0, True)
+    code, found = txstorm_json("replay", "--journal", "journal.jsonl")
+    assert (code, found["equal"], found["steps"] > 5, found["difference"]) == (0, True, True, None)
+
+
+def test_the_first_difference_of_a_journal_is_shown(txstorm, txstorm_json, words: Path):
+    txstorm(*RUN, "--journal", "journal.jsonl")
+    lines = (words / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    at = next(number for number, line in enumerate(lines) if '"Process"' in line)
+    (words / "other.jsonl").write_text("\n".join([*lines[:at], lines[at].replace('"txid": 1', '"txid": 7')]))
+    code, found = txstorm_json("replay", "--journal", "other.jsonl")
+    assert (code, found["equal"]) == (1, False)
+    assert found["difference"]["line"] == at + 1
+    code, out, _ = txstorm("replay", "--journal", "other.jsonl")
+    assert code == 1
+    assert f"journal line {at + 1}" in out and "expected" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "got nothing"),
+        (b"hello\n{}\n", "damaged"),
+        (b"{}\n{}\n", "no journal of txstorm"),
+        (b"\xff\xfe\n", "UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_journal(txstorm, words: Path, content: bytes, said: str):
+    (words / "file").write_bytes(content)
+    code, _, err = txstorm("replay", "--journal", "file")
+    assert code == 2
+    assert said in err and "file" in err
+
+
+def test_a_journal_that_is_not_there(txstorm):
+    code, _, err = txstorm("replay", "--journal", "nowhere.jsonl")
+    assert code == 2
+    assert "nowhere.jsonl" in err and "No such file" in err

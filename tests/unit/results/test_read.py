@@ -1,0 +1,197 @@
+"""Reading a state: any kept txid, one order, one spelling, beside a run and without the topology's code."""
+
+import json
+import random
+from decimal import Decimal
+
+import pytest
+from every_type import KINDS, ROW, WIDE, put, wide
+from store_cases import commit, open_store, record
+from table_ranges import TableRange, check_tiling, table_ranges
+
+from txstorm.api.state import KeyedState
+from txstorm.errors import StateError, TableCorrupt
+from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
+
+
+def test_every_type_in_key_and_value_comes_back(tmp_path):
+    key = tuple(ROW[name] for name in KINDS)
+    nothing = (None,) * len(KINDS)
+    store = put(tmp_path, WIDE, {key: wide(), nothing: dict.fromkeys(wide())})
+    expected = [{**dict.fromkeys(KINDS), **dict.fromkeys(wide())}, {**{n: ROW[n] for n in KINDS}, **wide()}]
+    assert read_state(tmp_path, "wide").to_pylist() == expected
+    store.compact()
+    assert read_state(tmp_path, "wide").to_pylist() == expected
+
+
+def test_json_spells_every_type_in_one_way(tmp_path):
+    put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): {**wide(), "f": float("nan")}})
+    line = rows_json(read_state(tmp_path, "wide"))
+    assert "\n" not in line
+    found = json.loads(line)
+    assert list(found) == ["state", "txid", "rows"]
+    assert (found["state"], found["txid"]) == ("wide", 1)
+    assert found["rows"] == [
+        {
+            **{"s": "ä\n", "i": -(2**63), "b": True, "y": "AP8=", "t": "2026-01-02T03:04:05.000006Z"},
+            **{"d": "2026-01-02", "m": "1.500000000000000000"},
+            **{"vs": "ä\n", "vi": -(2**63), "vb": True, "vy": "AP8=", "vt": "2026-01-02T03:04:05.000006Z"},
+            **{"vd": "2026-01-02", "vm": "1.500000000000000000", "f": "NaN", "l": [1, None]},
+        }
+    ]
+    assert list(found["rows"][0]) == [*KINDS, *[f"v{name}" for name in KINDS], "f", "l"]
+
+
+def test_zero_decimals_are_plain(tmp_path):
+    put(tmp_path, KeyedState("z", {"k": int}, {"m": Decimal, "f": float}), {1: {"m": Decimal(0), "f": -float("inf")}})
+    assert '"m": "0.000000000000000000", "f": "-Infinity"' in rows_json(read_state(tmp_path, "z"))
+
+
+def test_none_comes_first_in_every_key_column(tmp_path):
+    state = KeyedState("n", {"a": str, "b": int}, {"n": int})
+    keys = [("x", 2), (None, 1), ("x", None), ("", 0), (None, None), ("x", -1)]
+    put(tmp_path, state, dict.fromkeys(keys, 1))
+    rows = read_state(tmp_path, "n").to_pylist()
+    assert [(row["a"], row["b"]) for row in rows] == [
+        (None, None),
+        (None, 1),
+        ("", 0),
+        ("x", None),
+        ("x", -1),
+        ("x", 2),
+    ]
+
+
+def test_a_state_without_key_is_one_row(tmp_path):
+    state = KeyedState("one", {}, {"n": int})
+    store = put(tmp_path, state, {(): 1})
+    put(tmp_path, state, {(): 2}, 2, store)
+    assert read_state(tmp_path, "one").to_pylist() == [{"n": 2}]
+    assert read_state(tmp_path, "one", 1).to_pylist() == [{"n": 1}]
+    put(tmp_path, state, {}, 3, store, drop=[()])
+    assert read_state(tmp_path, "one").to_pylist() == []
+    store.compact()
+    assert read_state(tmp_path, "one", 0).to_pylist() == []
+    assert read_state(tmp_path, "one", 2).to_pylist() == [{"n": 2}]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_txid_reads_as_it_was_whatever_was_compacted(tmp_path, seed):
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    state = KeyedState("n", {"k": int}, {"n": int})
+    store, now, was = None, {}, {0: {}}
+    for txid in range(1, 13):
+        values = {choose.randrange(6): choose.randrange(100) for _ in range(choose.randrange(4))}
+        drop = [key for key in range(6) if key not in values and choose.random() < 0.2]
+        if not (values or set(drop) & set(now)):
+            values = {0: txid}
+        store = put(tmp_path, state, values, txid, store, drop)
+        now = {key: value for key, value in {**now, **values}.items() if key not in drop}
+        was[txid] = now
+        if choose.random() < 0.4:
+            store.compact()
+    for txid, expected in was.items():
+        table = read_state(tmp_path, "n", txid)
+        assert dict(zip(*table.to_pydict().values(), strict=True)) == expected, f"seed {seed}, txid {txid}"
+        assert txid_of(table) == txid
+    store.compact()
+    assert dict(read_by_a_plain_reader(tmp_path)) == was[12], f"seed {seed}"
+
+
+def read_by_a_plain_reader(data_dir):
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(str(data_dir / "state/n")).to_pyarrow_table(columns=["k", "n"]).to_pylist()
+    return [(row["k"], row["n"]) for row in rows]
+
+
+def test_grouping_does_not_show(tmp_path):
+    plan = [{"a": 1}, {"b": 2}, {"a": None}, {"c": 1}]
+    one, other = tmp_path / "one", tmp_path / "other"
+    store = open_store(one, create=True)
+    commit(store, 1, *plan)
+    store = open_store(other, create=True)
+    for txid, counts in enumerate(plan, start=1):
+        commit(store, txid, counts)
+    store.compact()
+    for txid in range(5):
+        assert rows_json(read_state(one, "counts", txid)) == rows_json(read_state(other, "counts", txid))
+
+
+def test_the_topologys_last_txid_may_be_later_than_the_tables(tmp_path):
+    commit(open_store(tmp_path, create=True), 1, {"a": 1})
+    assert txid_of(read_state(tmp_path, "counts")) == 1
+    assert txid_of(read_state(tmp_path, "counts", committed=9)) == 9
+    assert txid_of(read_state(tmp_path, "counts", 5, committed=9)) == 5
+    with pytest.raises(StateError, match="txid 10 is not committed; the last one is 9"):
+        read_state(tmp_path, "counts", 10, committed=9)
+    with pytest.raises(StateError, match="ask for 0 to 1"):
+        read_state(tmp_path, "counts", -1)
+
+
+def test_a_txid_before_the_state_began(tmp_path):
+    commit(open_store(tmp_path, create=True, committed=5), 6, {"a": 1})
+    open_store(tmp_path, epoch=2).compact()
+    assert read_state(tmp_path, "counts", 5).num_rows == 0
+    with pytest.raises(StateError, match="as of txid 4: it begins after txid 5; ask for txid 5 or later"):
+        read_state(tmp_path, "counts", 4)
+
+
+def test_names(tmp_path):
+    open_store(tmp_path, create=True)
+    assert (list_states(tmp_path), list_sinks(tmp_path)) == (["counts", "totals"], ["out"])
+    with pytest.raises(StateError, match=r"no state 'count' \(did you mean 'counts'\?\); it has counts, totals"):
+        read_state(tmp_path, "count")
+    with pytest.raises(StateError, match="no sink 'counts'"):
+        read_sink(tmp_path, "counts")
+    assert list_states(tmp_path / "nowhere") == []
+
+
+def test_half_a_state_is_damaged_not_unknown(tmp_path):
+    import shutil
+
+    open_store(tmp_path, create=True)
+    shutil.rmtree(tmp_path / "state/counts")
+    with pytest.raises(TableCorrupt, match="state/counts"):
+        read_state(tmp_path, "counts")
+
+
+def test_a_part_of_changes_and_sinks(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"b": 1, "a": 1}, {"a": 2})
+    commit(store, 3, {"a": 3})
+    assert [row["n"] for row in read_sink(tmp_path, "out", 2, 2).to_pylist()] == [2]
+    assert [row["n"] for row in read_sink(tmp_path, "out", 2).to_pylist()] == [2, 3]
+    rows = read_changes(tmp_path, "counts", 2, 3).to_pylist()
+    assert [(row["_txid"], row["word"], row["n"], row["_prev"]) for row in rows] == [
+        (2, "a", 3, {"n": 1}),
+        (3, "a", 6, {"n": 3}),
+    ]
+
+
+def test_reading_while_a_run_writes(tmp_path):
+    store = open_store(tmp_path, create=True)
+    for txid in range(1, 6):
+        commit(store, txid, {"a": 1})
+        assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": txid}]
+        store.compact()
+        assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": txid}]
+
+
+def test_ranges_tile(tmp_path):
+    store = open_store(tmp_path, create=True)
+    commit(store, 1, {"a": 1}, {"a": 1})
+    commit(store, 3, {})
+    commit(store, 4, {"a": 1})
+    ranges = table_ranges(tmp_path)
+    assert [(one.first, one.last) for one in ranges["changes/counts"]] == [(1, 2), (3, 4)]
+    assert [(one.first, one.last) for one in ranges["changes/totals"]] == [(1, 2), (3, 3), (4, 4)]
+    assert ranges["changes/counts"][0].txids == (record(1), record(2))
+    assert ranges["sinks/out"][-1].version == store.versions()["sinks/out"]
+
+
+@pytest.mark.parametrize("second", [(4, 5), (2, 3), (3, 2)])
+def test_what_does_not_tile_is_named(second):
+    with pytest.raises(TableCorrupt, match=r"table changes/x: version 1 ends with txid 2, but version 2 holds"):
+        check_tiling("changes/x", [TableRange(1, 2, 1, ()), TableRange(*second, 2, ())])

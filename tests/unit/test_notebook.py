@@ -1,0 +1,131 @@
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from txstorm import notebook
+from txstorm.errors import MissingDependency
+from txstorm.monitor.progress import Snapshot
+
+
+class Handle:
+    """A run that ends after a few looks."""
+
+    name, engine, ends = "words", "local", False
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    @property
+    def recentProgress(self):
+        return []
+
+    @property
+    def isActive(self):
+        self.looks -= 1
+        return self.looks >= 0
+
+    @property
+    def progress(self):
+        return Snapshot(committed=10 - self.looks)
+
+    @property
+    def status(self):
+        return {"phase": "running"}
+
+
+class Display:
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, text, display_id):
+        assert display_id
+        self.shown.append(text)
+        return self
+
+    def update(self, text):
+        self.shown.append(text)
+
+
+@pytest.fixture
+def display(monkeypatch):
+    made = Display()
+    monkeypatch.setattr(notebook, "_ipython", lambda: (str, made))
+    monkeypatch.setattr(notebook, "_shell", lambda: SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=True)))
+    return made
+
+
+def test_it_is_kept_up_to_date_until_the_end(display):
+    slept = []
+    notebook.watch(Handle(3), every=0.25, sleep=slept.append)
+    assert slept == [0.25] * 3
+    assert len(display.shown) == 5
+    assert "words on local, running: committed txid 7" in display.shown[0]
+    assert "committed txid 10" in display.shown[-2]
+    assert "Interrupt the cell to stop watching: the run goes on. handle.stop() ends the run." in display.shown[1]
+    assert "Interrupt" not in display.shown[-1]
+
+
+def test_it_ends_after_some_seconds(display):
+    times = iter(range(100))
+    notebook.watch(Handle(1000), seconds=5, monotonic=lambda: next(times), sleep=lambda seconds: None)
+    assert 1 < len(display.shown) <= 7
+
+
+def test_an_interrupt_ends_the_watching_only(display):
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    notebook.watch(Handle(1000), sleep=interrupted)
+    assert len(display.shown) == 1
+
+
+def test_ipython_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'txstorm\[notebook\]'"):
+        notebook.watch(Handle(1))
+
+
+SCRIPT = """
+from txstorm import TransactionalTopologyBuilder, run
+from txstorm.notebook import watch
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
+
+builder = TransactionalTopologyBuilder("watched", "n", MemoryTransactionalSpout([[1, 2, 3]], "n"))
+builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("n")
+"""
+ENDLESS = "handle = run(builder.build_topology(), engine='local')\nwatch(handle)\nprint('went on')\nhandle.stop()"
+ENDS = (
+    "handle = run(builder.build_topology(), engine='local', available_now=True)\nwatch(handle)\nprint(handle.isActive)"
+)
+
+
+def test_a_script_is_not_held_up_by_a_run_without_end(tmp_path):
+    for end in (ENDLESS, ENDS):
+        command = [sys.executable, "-c", SCRIPT + end]
+        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "", "HOME": str(tmp_path)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120
+        )
+        shown, last = done.stdout.splitlines()
+        assert shown.startswith("watched: committed txid ")
+        assert shown.endswith("; a notebook keeps this up to date")
+        assert last == {ENDLESS: "went on", ENDS: "False"}[end]
+
+
+@pytest.mark.notebook
+def test_a_notebook_that_a_program_executes_is_not_held_up_either(tmp_path, monkeypatch):
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    cells = [nbformat.v4.new_code_cell(SCRIPT + ENDLESS)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    found = str(notebook.cells[0].outputs)
+    assert "<caption>watched on local" in found
+    assert "went on" in found
+    assert "Interrupt the cell" not in found
