@@ -272,7 +272,7 @@ def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broke
             ends(topology(kafka_broker.bootstrap, topic, timeout=0.5), tmp_path / "data")
     finally:
         kafka_broker.restart()
-    assert "cannot lead yet, tried again for a while: topic" in caplog.text
+    assert "cannot lead yet, retrying for a while: topic" in caplog.text
     ends(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
 

@@ -1,4 +1,4 @@
-"""What listeners receive, totals, the live view. It observes and decides nothing.
+"""Observation of a run: progress for listeners, totals, the live view. It makes no decisions.
 
 May import: coordinator.
 Start: progress.py.

@@ -1,4 +1,4 @@
-"""A run at one moment, drawn: as a table for terminals, as one line for logs, as HTML for notebooks."""
+"""Live display of a run: a table for terminals, one line for logs, HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FAILURE_LENGTH = 300
 
 @dataclass(frozen=True)
 class Moment:
-    """What is drawn.
+    """State of a run at one moment, as it is displayed.
 
     Attributes:
-        phase: of the run: starting, running, stopping, stopped or failed.
+        phase: of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
         seconds: since the run began.
-        rate: input rows per second, lately.
+        rate: input rows per second over the last seconds.
     """
 
     topology: str
@@ -49,7 +49,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def after(self, seconds: float, rows: int) -> float:
-        """The rate when `rows` were committed in all, `seconds` after the beginning; called with growing values."""
+        """Return the rate, given the total of committed `rows` at `seconds` after the start; both only ever grow."""
         if not self._seen:
             self._seen.append((0.0, 0))
         self._seen.append((seconds, rows))
@@ -60,7 +60,7 @@ class Rate:
 
 
 def line(moment: Moment) -> str:
-    """The run in one line."""
+    """Format the run as one line."""
     now = moment.snapshot
     text = f"{moment.topology}: {_totals(moment)}"
     if now.blocked:
@@ -69,7 +69,7 @@ def line(moment: Moment) -> str:
 
 
 def table(moment: Moment) -> RenderableType:
-    """The run as a table: the last committed transactions, then the first of those in flight."""
+    """Format the run as a table: the last committed transactions, then the first of those in flight."""
     now = moment.snapshot
     grid = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in COLUMNS:
@@ -86,8 +86,8 @@ def table(moment: Moment) -> RenderableType:
 
 
 def rows(moment: Moment) -> list[tuple[str, ...]]:
-    """One row of `COLUMNS` per transaction that is shown; times are milliseconds."""
-    done = [_committed(one) for one in list(moment.recent)[-COMMITTED_ROWS:]]
+    """Return one row of `COLUMNS` per displayed transaction; times are milliseconds."""
+    done = [_committed(progress) for progress in list(moment.recent)[-COMMITTED_ROWS:]]
     active = moment.snapshot.in_flight
     empty = ("",) * (len(COLUMNS) - 2)
     shown = [(str(txid), phase, *empty) for txid, _, phase in active[:ACTIVE_ROWS]]
@@ -96,7 +96,7 @@ def rows(moment: Moment) -> list[tuple[str, ...]]:
 
 
 def as_html(moment: Moment, hint: str = "") -> str:
-    """The run as HTML for notebooks, with `hint` below it."""
+    """Format the run as HTML for notebooks, with `hint` below it."""
     now = moment.snapshot
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(moment))

@@ -23,16 +23,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, repr=False)
 class TransactionProgress:
-    """What one committed transaction did.
+    """Progress of one committed transaction.
 
     Attributes:
         stamp: its processing time, UTC microseconds.
-        tuples: component → tuples emitted.
-        spout: the spout's id, whose tuples are the input.
-        pack: how many txids its job processed; `group`: how many were committed with it.
-        job_ms: milliseconds its job took; `commit_ms`: step of the commit → milliseconds for its group.
-        dead_letters: records that were left out and kept in the dead-letter table.
-        failures: how often it had failed before, over all runs; `cause`: the last error.
+        tuples: component → number of emitted tuples.
+        spout: the spout's id; its tuples are the input.
+        pack: number of txids in its job.
+        group: number of txids in its commit group.
+        job_ms: duration of its job in milliseconds.
+        commit_ms: step of the commit → its duration for the group in milliseconds.
+        reported: errors that were reported without failing the batch, and messages of the spout.
+        dead_letters: number of records that were left out and kept in the dead-letter table.
+        failures: number of earlier failures, over all runs.
+        cause: the last error.
     """
 
     txid: int
@@ -56,12 +60,12 @@ class TransactionProgress:
 
     @property
     def numInputRows(self) -> int:  # noqa: N802 - StreamingQuery's name
-        """Tuples the spout emitted."""
+        """Number of tuples the spout emitted."""
         return self.tuples.get(self.spout, 0)
 
     @property
     def durationMs(self) -> dict[str, float]:  # noqa: N802 - StreamingQuery's name
-        """Milliseconds per step: process, and those of the commit."""
+        """Duration in milliseconds of each step: process, and the steps of the commit."""
         return {"process": round(self.job_ms, 3), **{step: round(ms, 3) for step, ms in self.commit_ms.items()}}
 
     @property
@@ -76,7 +80,7 @@ class TransactionProgress:
 
     def __repr__(self) -> str:
         times = ", ".join(f"{step} {ms:,.1f}" for step, ms in self.durationMs.items())
-        found = {
+        fields = {
             "time": time_of(self.stamp),
             "input": counted(self.numInputRows, "row"),
             "tuples": self.tuples,
@@ -86,24 +90,26 @@ class TransactionProgress:
             "failed before": f"{counted(self.failures, 'time')}: {self.cause}" if self.failures else None,
             "reported": "; ".join(self.reported) or None,
         }
-        return facts(f"txid {self.txid} (attempt {self.attempt})", found)
+        return facts(f"txid {self.txid} (attempt {self.attempt})", fields)
 
     def _document(self) -> dict[str, Any]:
-        own = {"timestamp": self.timestamp, "numInputRows": self.numInputRows, "durationMs": self.durationMs}
-        return {**asdict(self), **own}
+        derived = {"timestamp": self.timestamp, "numInputRows": self.numInputRows, "durationMs": self.durationMs}
+        return {**asdict(self), **derived}
 
 
 @dataclass(frozen=True, repr=False)
 class Snapshot:
-    """A run at one moment.
+    """Progress of a run at one moment.
 
     Attributes:
         in_flight: (txid, attempt id, phase) of active transactions, in txid order.
-        committed: the topology's last committed txid, 0 before the first.
-        txids, tuples, rows, replays, dead_letters: of this process; rows are those that the spout emitted, tuples
-            also those of the bolts. emitted: component → tuples.
-        blocked: why a decided group cannot be published, or None.
-        failures: (txid, how often it failed, the last cause) of txids that are not committed yet, over all runs.
+        committed: the topology's last committed txid; 0 before the first.
+        txids, tuples, rows, replays, dead_letters: totals of this run; rows counts the tuples of the spout, tuples
+            those of spout and bolts.
+        blocked: the reason why a decided group cannot be published; None if none is blocked.
+        last_failure: the last failure, with its attempt.
+        failures: (txid, number of failures, last cause) of txids not yet committed, over all runs.
+        emitted: component → number of emitted tuples.
     """
 
     in_flight: tuple[tuple[int, int, str], ...] = ()
@@ -119,7 +125,7 @@ class Snapshot:
     emitted: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        found = {
+        fields = {
             "committed txid": self.committed,
             "in flight": counted(len(self.in_flight), "txid"),
             "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
@@ -128,7 +134,7 @@ class Snapshot:
             "blocked": self.blocked,
             "last failure": self.last_failure and self.last_failure.partition("\n")[0],
         }
-        return facts("progress", found)
+        return facts("progress", fields)
 
 
 @dataclass
@@ -146,11 +152,11 @@ Listener = Callable[[TransactionProgress], None]
 
 
 class Monitor:
-    """Collects what the driver reports; may be read from any thread.
+    """Collects the reports of the driver, and calls the listeners. `recent` and `snapshot` are thread-safe.
 
     Args:
-        listeners: called on the driver thread after a transaction is committed; they must be quick. What one raises
-            is logged: it has nothing to do with the transaction, which is committed.
+        listeners: called on the driver thread after a transaction is committed; they must be quick. An exception of a
+            listener is logged and has no effect on the transaction, which is committed.
     """
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
@@ -163,44 +169,44 @@ class Monitor:
         self._last_failure: str | None = None
         self._failures: dict[int, tuple[int, str]] = {}
 
-    # -- told by the driver -------------------------------------------------------------------------------------
+    # -- reports of the driver ----------------------------------------------------------------------------------
 
     def watch(self, state: State) -> None:
-        """The coordinator's state after an event."""
+        """Note the coordinator's state after an event."""
         self._state = state
 
     def processed(self, txid: int, held: int) -> None:
-        """`txid` is processed and holds `held` bytes until it is committed."""
+        """Note that `txid` is processed and holds `held` bytes until it is committed."""
         self._totals.held[txid] = held
 
     def discarded(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """These attempts are dead."""
+        """Note that these attempts were discarded."""
         for attempt in attempts:
             self._totals.held.pop(attempt.txid, None)
 
     def known_failures(self, failures: Mapping[int, tuple[int, str]]) -> None:
-        """Txid → count and last cause of txids that failed in earlier runs; called before the first event."""
+        """Take over the failures of earlier runs, txid → (count, last cause). Call before the first event."""
         self._failures = dict(failures)
         if failures:
             txid = min(failures)
             self._last_failure = f"txid {txid}: {failures[txid][1]}"
 
     def failed(self, attempt: TransactionAttempt, cause: str, count: int = 1) -> None:
-        """An attempt failed, for the `count`-th time."""
+        """Note that an attempt failed; `count` is the number of failures of its txid."""
         self._last_failure = f"{attempt}: {cause}"
         with self._lock:
             self._failures[attempt.txid] = (count, cause)
 
     def replayed(self) -> None:
-        """A batch is emitted again."""
+        """Count a replay."""
         self._totals.replays += 1
 
     def blocked(self, cause: str | None) -> None:
-        """A decided group cannot be published because of `cause`, or can again."""
+        """Note the reason why a decided group cannot be published; None: it can again."""
         self._blocked = cause
 
     def committed(self, done: Sequence[TransactionProgress]) -> None:
-        """These transactions are committed."""
+        """Add committed transactions to the totals, and call the listeners."""
         with self._lock:
             self._recent.extend(done)
             self._totals.txids += len(done)
@@ -223,7 +229,7 @@ class Monitor:
         except (Exception, SystemExit):
             log.exception("txid %s: a listener raised; the transaction is committed, the run goes on", progress.txid)
 
-    # -- asked by anybody ---------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     @property
     def bytes_held(self) -> int:
@@ -232,20 +238,20 @@ class Monitor:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a decided group cannot be published; nothing is planned meanwhile (design.md, R13)."""
+        """Whether a decided group cannot be published; nothing is planned meanwhile (R13, blocked)."""
         return self._blocked is not None
 
     def failures_of(self, txid: int) -> tuple[int, str | None]:
-        """How often `txid`, which is not committed yet, has failed, and the last cause."""
+        """Return the number of failures of the uncommitted `txid`, and the last cause."""
         return self._failures.get(txid, (0, None))
 
     def recent(self) -> list[TransactionProgress]:
-        """The last `RECENT` committed transactions, oldest first."""
+        """Return the last `RECENT` committed transactions, oldest first."""
         with self._lock:
             return list(map(_copy, self._recent))
 
     def snapshot(self) -> Snapshot:
-        """The run now."""
+        """Return the current progress of the run."""
         state, totals = self._state, self._totals
         active = {} if state is None else state.active
         with self._lock:
@@ -266,5 +272,5 @@ class Monitor:
 
 
 def _copy(progress: TransactionProgress) -> TransactionProgress:
-    """What a user gets, and may change; of a group's transactions each has its own."""
+    """Copy of a progress record that a user may change, without affecting other transactions of its group."""
     return replace(progress, tuples=dict(progress.tuples), commit_ms=dict(progress.commit_ms))

@@ -1,4 +1,4 @@
-"""The life cycle of a run as its own process sees it: requests of others are carried out, and its status is told."""
+"""Life-cycle control of a run: carries out the requests that other processes put into the ledger, writes its status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from txstorm.books.requests import (
     ACTIVATE,
@@ -38,21 +38,14 @@ POLL = 0.2
 TELL = 0.5
 
 
-class Stop(Protocol):
-    """Ends the run; see `Driver.stop`."""
-
-    def __call__(self, *, drain: bool = False) -> None:
-        """Ask the loop to end."""
-
-
 @dataclass(frozen=True)
 class Decision:
-    """What follows from a request.
+    """Outcome of a request.
 
     Attributes:
-        result: what the asker is told.
+        result: the answer to the requesting process.
+        act: called after the answer is stored; carries the request out.
         values: ledger path → value, stored in one write with the answer.
-        act: what is done then.
     """
 
     result: Mapping[str, Any]
@@ -61,19 +54,21 @@ class Decision:
 
 
 class Control:
-    """Used on the driver thread, which calls `poll` in every round of its loop.
+    """Answers life-cycle requests and writes the status; the driver thread calls `poll` in every round of its loop.
 
-    Looking for a request is one read of the ledger every `POLL` seconds; the status is written at most every `TELL`
-    seconds, and only where it has changed.
+    It reads the ledger for a request every `POLL` seconds, and writes the status at most every `TELL` seconds, only if
+    it has changed.
 
     Args:
-        state: the coordinator's.
-        feed: gives it an event.
-        stop: ends the run.
+        session: the opened topology.
+        monitor: gives the numbers of the status.
+        state: returns the coordinator's state.
+        feed: gives an event to the coordinator.
+        stop: ends the run; with True, after what is in flight is committed.
         clock: the wall clock.
 
     Attributes:
-        killer: who ended the run with `kill`, in words; None while nobody did.
+        killer: description of the process that ended the run with `kill`; None if the run was not killed.
     """
 
     def __init__(
@@ -82,7 +77,7 @@ class Control:
         monitor: Monitor,
         state: Callable[[], State],
         feed: Callable[[ev.Event], None],
-        stop: Stop,
+        stop: Callable[[bool], None],
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._session = session
@@ -110,7 +105,7 @@ class Control:
         return "active" if self._active else "inactive"
 
     def open(self) -> None:
-        """Begin as the last run was left: called once, after the coordinator was opened."""
+        """Restore the mode, active or inactive, of the last run. Call once, after opening the coordinator."""
         self._active = self._books.active()
         if not self._active:
             self._feed(ev.Deactivated())
@@ -121,13 +116,13 @@ class Control:
             )
 
     def poll(self) -> None:
-        """Do what is due."""
+        """Carry out whatever is due: a rebalance, the end of a killed run, a request, the status."""
         now = self._session.monotonic()
         if self._next is not None and self._state().drained:
             self._rebalance(self._next)
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
-            self._stop()
+            self._stop(False)
         if now >= self._look_at:
             self._look_at = now + POLL
             self._look()
@@ -147,7 +142,7 @@ class Control:
         if request is None:
             return
         if request.stale(self._clock()):
-            log.info("%s was left by its asker and is removed", request)
+            log.info("%s was abandoned by the process that made it, and is removed", request)
             self._books.put_if([no_request(version)], {})
             return
         self._carry_out(request, no_request(version))
@@ -168,7 +163,7 @@ class Control:
     def _answer(
         self, request: Request, taken: Op, decision: Decision | None = None, *, error: str | None = None
     ) -> bool:
-        """Answer in one write with what was decided; False when the asker has withdrawn: then nothing happens."""
+        """Store answer and decision in one write; False, without effect, if the request was withdrawn."""
         now = self._clock()
         answer = Answer(now.isoformat(), decision.result if decision else {}, error)
         ops = [taken, *answer_ops(self._books.ledger, request.id, answer, now)]
@@ -199,9 +194,9 @@ class Control:
         return Decision(self._result(active=active), act, {names.MODE: {"active": active}})
 
     def _rebalancing(self, arguments: Mapping[str, Any]) -> Decision:
-        wanted = rebalanced(self._next or self._session.topology, arguments["parallelism"])
-        declared = {one.id: one.parallelism for one in self._session.coded.components}
-        tasks = {one.id: one.parallelism for one in wanted.components}
+        topology = rebalanced(self._next or self._session.topology, arguments["parallelism"])
+        declared = {component.id: component.parallelism for component in self._session.coded.components}
+        tasks = _parallelism(topology)
         chosen = {
             name: {"declared": number, "chosen": tasks[name]}
             for name, number in declared.items()
@@ -209,7 +204,7 @@ class Control:
         }
 
         def act() -> None:
-            self._next = wanted
+            self._next = topology
             self._feed(ev.Deactivated())
 
         state = self._state()
@@ -218,12 +213,12 @@ class Control:
         return Decision(result, act, {names.PARALLELISM: chosen})
 
     def _rebalance(self, topology: Topology) -> None:
-        """Nothing is in flight: from here on every task has its new number of siblings."""
+        """Switch to the new numbers of tasks; nothing is in flight now."""
         self._session.rebalance(topology)
         self._next = None
         if self._active:
             self._feed(ev.Activated())
-        tasks = ", ".join(f"{one.id}={one.parallelism}" for one in topology.components)
+        tasks = ", ".join(f"{name}={number}" for name, number in _parallelism(topology).items())
         log.warning("topology %s is rebalanced: %s", topology.id, tasks)
 
     def _killing(self, request: Request) -> Decision:
@@ -233,7 +228,7 @@ class Control:
             self.killer = f"{request.asker} at {request.asked_at}"
             if wait > 0:
                 self._deadline = self._session.monotonic() + wait
-            self._stop(drain=wait > 0)
+            self._stop(wait > 0)
 
         return Decision({**self._result(), "wait_seconds": wait}, act, {})
 
@@ -250,7 +245,7 @@ class Control:
     # -- the status ---------------------------------------------------------------------------------------------
 
     def tell(self, mode: str, error: BaseException | None = None) -> None:
-        """Write how the run is, if that has changed. A ledger that cannot be written now does not end the run here."""
+        """Write the status of the run if it has changed. A ledger that cannot be written does not end the run here."""
         status = self._status(mode, error)
         if status == self._told:
             return
@@ -263,13 +258,13 @@ class Control:
             log.debug("the status cannot be written: %s", failure)
 
     def starting(self) -> None:
-        """The run leads, and its engine is about to start."""
-        with suppress(FencedError):  # the run's own first write says so
+        """Write the status of a run that leads and is about to start its engine."""
+        with suppress(FencedError):  # the run's first write raises it again
             self.tell("starting")
 
     def ended(self, error: BaseException | None) -> None:
-        """The run is over: say how. The ledger can still be written, unless it is what ended the run."""
-        with suppress(FencedError):  # then the status is that of the coordinator that has taken over
+        """Write the final status; `error` is the one that ended the run."""
+        with suppress(FencedError):  # the status then belongs to the coordinator that has taken over
             self.tell("failed" if error is not None else "stopped" if self.killer is None else "killed", error)
 
     def _status(self, mode: str, error: BaseException | None) -> dict[str, Any]:
@@ -282,13 +277,18 @@ class Control:
             "host": socket.gethostname(),
             "started_at": self._started_at,
             "committed_txid": now.committed or session.currtx - 1,
-            "in_flight": [list(one) for one in now.in_flight],
+            "in_flight": [list(active) for active in now.in_flight],
             "txids": now.txids,
             "tuples": now.tuples,
             "replays": now.replays,
             "blocked": now.blocked,
             "last_failure": now.last_failure,
-            "parallelism": {one.id: one.parallelism for one in session.topology.components},
+            "parallelism": _parallelism(session.topology),
             "killed_by": self.killer,
             "error": None if error is None else f"{type(error).__name__}: {error}"[:4000],
         }
+
+
+def _parallelism(topology: Topology) -> dict[str, int]:
+    """Component → number of tasks."""
+    return {component.id: component.parallelism for component in topology.components}

@@ -1,6 +1,6 @@
-"""The driver loop: events in, commands out, and the effects of each command. One thread decides; others work.
+"""The driver loop: feeds events to the state machine and carries out its commands. One thread decides; others work.
 
-All of it is one module: what a command does, and which event follows from that, is read together.
+All of it is one module: the effect of a command, and the event that follows from it, are read together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,18 @@ log = logging.getLogger("txstorm.driver")
 
 
 class Driver:
-    """Runs one opened session until it is done, stopped or failed; `run` is the body of the driver thread."""
+    """Runs an opened session until it is done, stopped or failed; `run` is the body of the driver thread.
+
+    Args:
+        session: the opened topology.
+        monitor: observes the run.
+        stopping: set when the run is to stop; ends the pauses between attempts to publish.
+
+    Attributes:
+        state: the coordinator's state.
+        jobs: the queue of packs, and the running jobs.
+        control: answers life-cycle requests of other processes.
+    """
 
     def __init__(self, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
         self._session = session
@@ -49,7 +60,7 @@ class Driver:
         self._wake_set = False
         self._attempts = session.books.epoch << 32
         self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
-        self._asks_again = 0.0
+        self._plan_after = 0.0
         self._failure: BaseException | None = None
         self._doom: BaseException | None = None
         self._committing = 0
@@ -57,7 +68,7 @@ class Driver:
             session.store, self._commits.in_turn, self._inbox.put, self._fail, session.monotonic, session.retention
         )
         self._waiters = Waiters(session.planning)
-        self.control = Control(session, monitor, lambda: self.state, self._feed, self.stop)
+        self.control = Control(session, monitor, lambda: self.state, self._feed, lambda drain: self.stop(drain=drain))
         self.stopping = stopping
         config = session.machine_config()
         self.state: State = initial(config)
@@ -76,7 +87,7 @@ class Driver:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until nothing is left to do; raises what ended the topology."""
+        """Run until the work is done or the run is stopped; raises the error that ended the topology."""
         try:
             self._open()
             while not self._finished():
@@ -104,7 +115,7 @@ class Driver:
         self._look()
 
     def _look(self) -> None:
-        """Ask the source again, as long as we lead; what is planned is stored before it is processed."""
+        """Check the lease, plan new transactions, store the plans, and only then submit them for processing."""
         self._session.books.check_lease()
         self._feed(ev.Wake())
         self._planning.save()
@@ -119,7 +130,7 @@ class Driver:
         return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
 
     def _count_letters(self) -> None:
-        """The limit of dead letters also counts for a short input, when the run comes to its own end."""
+        """Check the limit of dead letters once more if the run ends by itself: it then holds for a short input too."""
         if self._failure is None and not self.stopping.is_set() and not self.state.stopped:
             excess = self._session.committer.letter_limit.at_end(self.state.currtx - 1)
             if excess is not None:
@@ -129,20 +140,23 @@ class Driver:
         self._inbox.timers.run_due()
         self._expire(self._session.monotonic())
 
-    # -- what other threads ask ---------------------------------------------------------------------------------
+    # -- calls of other threads ---------------------------------------------------------------------------------
 
     def stop(self, *, drain: bool = False) -> None:
-        """Ask the loop to end; safe from any thread."""
+        """Ask the loop to end; with `drain`, after what is in flight is committed. Thread-safe."""
         if not drain:
             self.stopping.set()
         self._inbox.put(lambda: self._feed(ev.Stopping(drain=drain)))
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Have `question` answered on the driver thread, which alone may touch spout and planning."""
+        """Call `question` on the driver thread, the only one that may use spout and planning. Thread-safe."""
         return self._inbox.ask(question)
 
     def wait_for_all(self) -> Future[None]:
-        """Done once everything the source holds now is committed; from then on no empty transaction is started."""
+        """Return a future that completes once everything the source holds now is committed. Thread-safe.
+
+        From the call on, transactions start only if the source has new data.
+        """
         done: Future[None] = Future()
         self._inbox.put(lambda: self._add_waiter(done))
         return done
@@ -177,42 +191,42 @@ class Driver:
             case cmd.Discard():
                 self._discard(command)
             case cmd.Forget():
-                pass  # the metadata goes with the ledger write of P8
+                pass  # the ledger write of P8 deletes the metadata
         return None
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
-        if self._doom is not None or self._session.monotonic() < self._asks_again:
+        if self._doom is not None or self._session.monotonic() < self._plan_after:
             return ev.NotReady(txid)
         if self._gate.past(txid) or not (command.replay or self._opens(txid)):
             return ev.NotReady(txid)
         try:
             planned = self._planning.plan(txid, replay=command.replay)
         except FailedException as error:
-            log.info("txid %s: the spout's coordinator raised %r; asked again later", txid, error)
+            log.info("txid %s: the spout's coordinator raised %r; retrying later", txid, error)
             return ev.NotReady(txid)
         except RAISED as error:
             self._plan_failed(txid, error)
             return ev.NotReady(txid)
         if not planned:
             self._waiters.dry = True
-            self._gate.saw(0)  # not ready counts like an empty batch where the source cannot tell what it holds
+            self._gate.saw(0)  # counts as an empty batch for a source that cannot tell what it holds
             return ev.NotReady(txid)
         self._attempts += 1
         return ev.Planned(txid, self._attempts)
 
     def _plan_failed(self, txid: int, error: BaseException) -> None:
-        """The coordinator raised: it is asked again where the policy says so, else what is in flight is the last."""
+        """Retry later if the policy allows it; else end the topology once everything in flight is committed."""
         spout = self._session.program.spout
         attempt, row = TransactionAttempt(txid, self._attempts + 1), spout_row(error, spout)
-        verdict = self._session.retry.judge(txid, row, divertible=False)
-        self._monitor.failed(attempt, str(row), verdict.count)
-        if verdict.delay is None:
+        decision = self._session.retry.judge(txid, row, divertible=False)
+        self._monitor.failed(attempt, str(row), decision.count)
+        if decision.delay is None:
             self._doom = spout_failure(error, spout, txid)
             return
-        log.warning("txid %s: %s; asked again (failure %s)", txid, row, verdict.count)
-        self._asks_again = self._session.monotonic() + verdict.delay
-        self._inbox.timers.later(verdict.delay, self._woken)
+        log.warning("txid %s: %s; retrying (failure %s)", txid, row, decision.count)
+        self._plan_after = self._session.monotonic() + decision.delay
+        self._inbox.timers.later(decision.delay, self._woken)
 
     def _opens(self, txid: int) -> bool:
         held = self._monitor.bytes_held
@@ -257,7 +271,7 @@ class Driver:
         except EngineError as error:
             self._job_failed(job, str(error))
             return
-        except BaseException as error:  # noqa: BLE001 - a fault of txstorm itself: stop, with its trace
+        except BaseException as error:  # noqa: BLE001 - a defect of txstorm: stop, with its traceback
             self._fail(error)
             return
         seconds = self._session.monotonic() - job.started
@@ -272,42 +286,42 @@ class Driver:
     def _take_processed(self, job: Job, good: list[Processed], seconds: float) -> None:
         try:
             self._planning.processed(good)
-        except Exception as error:  # noqa: BLE001 - a spout that replays another batch, or a ledger that is gone
+        except Exception as error:  # noqa: BLE001 - a spout that replays a different batch, or a lost ledger
             self._fail(error)
             return
         inputs = {one.attempt: one for one in job.pack.inputs}
         for outcome in good:
             txid = outcome.attempt.txid
             document = self._planning.document(txid)
-            given = inputs[outcome.attempt]
-            # A batch that is left out has been something, also where nothing of it was emitted.
-            self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(given.divert))
-            failure = self._session.retry.failure(txid).error if SOURCE in given.divert else None
-            digest = batch_digest(outcome.digests)
-            self._ready[txid] = ProcessedBatch(given, outcome, digest, document, seconds, len(job.attempts), failure)
+            txid_input = inputs[outcome.attempt]
+            # A dead-lettered batch had data, even if none of it was emitted.
+            self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(txid_input.divert))
+            failure = self._session.retry.failure(txid).error if SOURCE in txid_input.divert else None
+            digest, pack = batch_digest(outcome.digests), len(job.attempts)
+            self._ready[txid] = ProcessedBatch(txid_input, outcome, digest, document, seconds, pack, failure)
             self._monitor.processed(txid, input_bytes(outcome.cargo))
-        for outcome in reversed(good):  # the lowest txid last: its turn comes when all that can follow it are processed
+        for outcome in reversed(good):  # the lowest txid last: a larger group is then ready when its turn comes
             self._processed(outcome.attempt)
 
     def _processed(self, attempt: TransactionAttempt) -> None:
-        """P4 of `attempt` is done."""
+        """Report `attempt` as processed (P4) to the state machine."""
         self._feed(ev.Processed(*attempt))
 
     def _take_failed(self, attempt: TransactionAttempt, outcome: Processed, row: ErrorRow) -> None:
         try:
             self._planning.emitted(outcome)
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - as in `_take_processed`
             self._fail(error)
             return
         self._user_failed(attempt, row)
 
     def _job_failed(self, job: Job, cause: str) -> None:
-        """A worker died, or the batch timed out: again at half size, down to the txid that does it (R11, R12)."""
+        """Retry a pack whose worker died or timed out at half size, down to the txid that causes it (R11, R12)."""
         alive = [attempt for attempt in job.attempts if self._current(attempt)]
         if not alive:
             return
         if len(job.attempts) > 1:
-            log.warning("txids %s-%s: %s; again in smaller packs", alive[0].txid, alive[-1].txid, cause)
+            log.warning("txids %s-%s: %s; retrying in smaller packs", alive[0].txid, alive[-1].txid, cause)
             self.jobs.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
             self._monitor.replayed()
             self._feed(ev.Failed(*alive[0]))
@@ -327,19 +341,19 @@ class Driver:
         if row is None:  # the end of the run cut it short
             self._feed(ev.Failed(*attempt, resume=False))
             return
-        verdict = self._session.retry.judge(attempt.txid, row)
-        self._monitor.failed(attempt, str(row), verdict.count)
-        if verdict.delay is None:
-            # The topology ends with this, but what comes before the failed txid is committed first (R3).
-            self._doom = batch_failure(attempt, row, verdict.count)
+        decision = self._session.retry.judge(attempt.txid, row)
+        self._monitor.failed(attempt, str(row), decision.count)
+        if decision.delay is None:
+            # This ends the topology, but the txids before the failed one are committed first (R3, replay).
+            self._doom = batch_failure(attempt, row, decision.count)
             self._feed(ev.Failed(*attempt, resume=False))
             return
         if row.kind != "failed":
-            log.warning("txid %s: %s; replayed (failure %s)", attempt, row, verdict.count)
+            log.warning("txid %s: %s; replayed (failure %s)", attempt, row, decision.count)
         self._monitor.replayed()
-        self._feed(ev.Failed(*attempt, resume=verdict.delay == 0))
-        if verdict.delay > 0:
-            self._inbox.timers.later(verdict.delay, lambda: self._feed(ev.Resume(attempt.txid)))
+        self._feed(ev.Failed(*attempt, resume=decision.delay == 0))
+        if decision.delay > 0:
+            self._inbox.timers.later(decision.delay, lambda: self._feed(ev.Resume(attempt.txid)))
 
     # -- committing ---------------------------------------------------------------------------------------------
 
@@ -349,7 +363,7 @@ class Driver:
         self._commits.commit(group, self._session.housekeeping)
 
     def _ahead(self) -> None:
-        """What committers can do of their work before the turn of a txid comes."""
+        """Let committers do as much work as possible before the turn of a txid."""
         if self._committing:
             self._commits.finish_ahead(self._ready[txid] for txid in self.state.following)
         else:
@@ -362,7 +376,7 @@ class Driver:
         self._inbox.put(lambda: self._failed_ahead(attempt, error))
 
     def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """One of a group that is committing fails again in its turn, and is told then."""
+        """Handle a failure before its turn. Ignore it if its group is committing: it recurs, and is reported, there."""
         if not isinstance(error, CommitFailed):
             self._fail(error)
         elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
@@ -398,7 +412,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
-        """The topology ends with `error`; what is committing right now still finishes."""
+        """End the topology with `error`; the group that is committing still finishes."""
         if self._failure is None:
             self._failure = error
             self.stopping.set()

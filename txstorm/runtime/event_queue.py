@@ -1,9 +1,4 @@
-"""Those who wait until everything the source held when they asked is committed.
-
-What other threads and timers ask of the driver thread.
-
-Timers of the driver loop.
-"""
+"""The driver thread's event queue (`Inbox`), its timers, and the futures of callers that wait for the source's end."""
 
 from __future__ import annotations
 
@@ -27,10 +22,10 @@ class _Waiter:
 
 
 class Waiters:
-    """Marks of the source and the futures to complete once they are reached; used on the driver thread only.
+    """Futures that complete once everything the source held at the call is committed. Call from the driver thread only.
 
     Attributes:
-        dry: since the last one who began to wait, the source was asked and had nothing.
+        dry: the source was asked since the last `add`, and had no data.
     """
 
     def __init__(self, planning: Planning) -> None:
@@ -39,29 +34,33 @@ class Waiters:
         self.dry = False
 
     def add(self, done: Future[None], state: State) -> None:
-        """Complete `done` when all that the source holds now is committed."""
+        """Complete `done` once everything the source holds now is committed."""
         self.dry = False
         since = state.currtx + len(state.entries)
         self._waiting.append(_Waiter(self._planning.planner.latest(), since, done))
 
     def answer(self, state: State, *, empty: int = 0) -> None:
-        """Complete those whose mark is reached.
+        """Complete the futures whose mark is reached.
 
-        A source that cannot tell what it holds has given everything when it is asked and has nothing, or when a
-        batch planned after the call came out `empty`: the highest committed txid without a tuple, 0 for none.
+        A source that cannot tell what it holds counts as read completely once it is asked and has no data, or once a
+        batch that was planned after `add` turns out empty.
+
+        Args:
+            state: the coordinator's.
+            empty: the highest committed txid without a tuple; 0: none.
         """
         if not self._waiting:
             return
         document = self._planning.document(state.currtx - 1)
         reached = self._planning.planner.reached
         for waiter in list(self._waiting):
-            nothing = empty >= waiter.since or (state.idle and self.dry)
-            if nothing if waiter.mark is None else reached(document, waiter.mark):
+            exhausted = empty >= waiter.since or (state.idle and self.dry)
+            if exhausted if waiter.mark is None else reached(document, waiter.mark):
                 self._waiting.remove(waiter)
                 waiter.done.set_result(None)
 
     def end(self, error: BaseException | None) -> None:
-        """The run is over."""
+        """End the waiting, as the run is over: the futures raise `error`, or `StoppedError` if it was stopped."""
         cause = error or StoppedError("the run was stopped before everything available was committed")
         for waiter in self._waiting:
             waiter.done.set_exception(cause)
@@ -72,10 +71,10 @@ Call = Callable[[], None]
 
 
 class Timers:
-    """Calls to be made later, on the thread that asks for the due ones.
+    """Delayed calls, made by the thread that calls `run_due`. Not thread-safe.
 
     Args:
-        monotonic: seconds.
+        monotonic: a clock in seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -84,12 +83,12 @@ class Timers:
         self._number = 0
 
     def later(self, seconds: float, call: Call) -> None:
-        """Have `call` made after `seconds`."""
+        """Schedule `call` in `seconds`."""
         self._number += 1
         heapq.heappush(self._waiting, (self._monotonic() + seconds, self._number, call))
 
     def wait(self, longest: float) -> float:
-        """Seconds until the next call is due, at most `longest`."""
+        """Return the seconds until the next call is due, at most `longest`."""
         if not self._waiting:
             return longest
         return max(0.0, min(longest, self._waiting[0][0] - self._monotonic()))
@@ -103,14 +102,14 @@ class Timers:
 
 LONGEST = 0.5
 SHORTEST = 0.005
-"""Seconds between two looks at the source."""
+"""Bounds in seconds of the interval at which the source is polled."""
 
 
 class Inbox:
-    """Calls for one thread, in the order in which they came; any thread may put them there.
+    """Queue of calls for one thread, first in, first out. `put` and `ask` are thread-safe.
 
     Attributes:
-        timers: calls for later; for the thread that reads the inbox only.
+        timers: delayed calls; for the reading thread only.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -119,26 +118,26 @@ class Inbox:
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
 
     def put(self, call: Call) -> None:
-        """Have `call` made by the reader."""
+        """Queue `call` for the reading thread."""
         self._calls.put(call)
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
-        """Have `question` answered by the reader; what it raises is the future's exception."""
+        """Have the reading thread call `question`; the future gets its result or exception."""
         answer: Future[Any] = Future()
 
         def call() -> None:
             try:
                 answer.set_result(question())
-            except BaseException as error:  # noqa: BLE001 - handed to the asker
+            except BaseException as error:  # noqa: BLE001 - handed to the caller
                 answer.set_exception(error)
 
         self.put(call)
         return answer
 
     def next(self, *, idle: bool) -> Call | None:
-        """The next call; None when none came before a timer is due, or a while without.
+        """Wait for the next call; return None if a timer is due first, or after the polling interval.
 
-        Who has nothing to do looks again soon, and then less and less often.
+        While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`.
         """
         longest = self._patience if idle else LONGEST
         self._patience = min(LONGEST, self._patience * 2) if idle else SHORTEST
@@ -148,7 +147,7 @@ class Inbox:
             return None
 
     def drain(self) -> int:
-        """Make all calls that are there now; returns how many there were."""
+        """Make all queued calls; return how many there were."""
         made = 0
         while True:
             try:

@@ -1,6 +1,7 @@
-"""What happens after a batch failed: again at once, again later, without some records, or the end (design.md, R11).
+"""Retry policy, limit of dead letters, and the errors that end a topology.
 
-What ends a topology, as an error its user can act on.
+A failed batch is replayed at once, replayed after a back-off, replayed without the records that fail (dead letters), or
+it ends the topology (R11, failures).
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from txstorm.errors import InputError, TooManyDeadLetters, TopologyError, Topolo
 from txstorm.topology.settings import Settings
 
 LOST_RETRIES = 2
-"""A worker may die, or be slow, for reasons that have nothing to do with the batch it is at."""
+"""Replays after a lost worker or a timeout: these often have causes that have nothing to do with the batch."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What is remembered of the failures of one txid, until it is committed.
+    """Record of the failures of one txid, kept until the txid is committed.
 
     Attributes:
-        count: how often it has failed.
+        count: number of failures.
         cause: the last error.
-        divert: what the next attempt leaves out; see `TxidInput.divert`.
-        tries: kind of error → how often, since `divert` was last decided on.
-        row: the error that `divert` was decided for, without its traceback.
-        pin: for an opaque spout whose batch is a dead letter as a whole: its document, and the one before it.
+        divert: kinds of errors whose records the next attempt dead-letters; see `TxidInput.divert`.
+        tries: kind of error → number of failures since `divert` last changed.
+        row: the error that led to `divert`, without its traceback.
+        pin: for an opaque spout whose whole batch is a dead letter: its document, and the one before it.
     """
 
     count: int = 0
@@ -43,36 +44,44 @@ class Failure:
     pin: tuple[Any, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for the ledger."""
+        """Return the fields as JSON values for the ledger."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Failure:
-        """What `to_json` made, or a record of counts only."""
+        """Read the record from `to_json`; fields that an older version did not write get their defaults."""
         known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
         pin = known.get("pin")
         return cls(**{**known, "divert": tuple(known.get("divert", ())), "pin": pin and tuple(pin)})
 
     @property
     def error(self) -> ErrorRow:
-        """The error that `divert` was decided for."""
+        """The error that led to `divert`."""
         assert self.row is not None
         return ErrorRow(**self.row)
 
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """`delay` seconds until the txid is emitted again; None: the topology fails."""
+    """Decision on a failed txid.
+
+    Attributes:
+        delay: seconds until it is replayed; None: the topology fails.
+        count: number of its failures so far.
+    """
 
     delay: float | None
     count: int
 
 
 class LetterLimit:
-    """The setting `max_dead_letters` of one run; the commit thread alone counts.
+    """The limit `max_dead_letters` of one run. Call from the commit thread only, `at_end` after it has ended.
 
-    Letters and input rows are summed up in txid order; what an earlier attempt at a txid had is forgotten. A percentage
-    is taken of at least `SAMPLE` rows, until the run is at its end: the first few say little.
+    Dead letters and input rows are summed up in txid order; a new attempt at a txid replaces its earlier sums. Until
+    the run ends, a percentage is taken of at least `SAMPLE` rows, as the first few rows say little.
+
+    Args:
+        limit: a number of dead letters, a percentage of the input rows such as ``"1%"``, or None for no limit.
     """
 
     SAMPLE = 1000
@@ -82,17 +91,17 @@ class LetterLimit:
         self._sums: dict[int, tuple[int, int]] = {}
 
     def add(self, txid: int, letters: int, rows: int) -> str | None:
-        """Count the batch of `txid`, which follows those counted before; returns what is too much, if it is."""
+        """Count the batch of `txid`, the next in order; return a description of the excess if it exceeds the limit."""
         before = self._sums.get(txid - 1, (0, 0))
         self._sums[txid] = (before[0] + letters, before[1] + rows)
         return self._excess(txid, self.SAMPLE) if letters else None
 
     def settled(self, upto: int) -> None:
-        """Batches up to `upto` are not processed again."""
+        """Forget the sums before `upto`: these batches are not replayed any more."""
         self._sums = {txid: sums for txid, sums in self._sums.items() if txid >= upto}
 
     def at_end(self, committed: int) -> str | None:
-        """What is too much of all that is committed, of which `committed` is the last txid."""
+        """Return a description of the excess at the end of the run, if there is one; `committed` is its last txid."""
         return self._excess(committed, 0) if committed in self._sums else None
 
     def _excess(self, txid: int, sample: int) -> str | None:
@@ -107,13 +116,13 @@ class LetterLimit:
 
 
 class RetryPolicy:
-    """Counts failures per txid, durably, and judges the next one.
+    """Counts the failures of each txid durably, and decides what follows from the next one.
 
     Args:
-        settings: the topology's.
-        record: called with a txid and its failures before the verdict takes effect.
-        known: from before a restart.
-        pin: asked for `Failure.pin` of a txid whose batch becomes a dead letter as a whole.
+        settings: of the topology.
+        record: called with a txid and its record of failures before the decision takes effect.
+        known: records of txids that failed in earlier runs.
+        pin: returns `Failure.pin` for a txid whose whole batch becomes a dead letter.
     """
 
     def __init__(
@@ -129,65 +138,69 @@ class RetryPolicy:
         self._pin = pin
 
     def judge(self, txid: int, row: ErrorRow, *, divertible: bool = True) -> RetryDecision:
-        """What to do about a failed attempt at `txid`; `divertible`: whether there is a record to leave out."""
+        """Decide what follows from a failed attempt at `txid`.
+
+        Args:
+            txid: of the failed attempt.
+            row: the error.
+            divertible: whether the error belongs to records that can be dead-lettered.
+        """
         before = self._known.get(txid, Failure())
-        if row.kind == LIMIT:  # the batch did not fail: the next run may allow for it
+        if row.kind == LIMIT:  # not a failure of the batch: the next run may have a higher limit
             return RetryDecision(None, before.count)
         kind = "failed" if row.kind == "reported" else row.kind
         tries = {**before.tries, kind: before.tries.get(kind, 0) + 1}
         after = replace(before, count=before.count + 1, cause=str(row), tries=tries)
         limit = _limit(self._settings, kind)
         if kind in before.divert or (limit is not None and tries[kind] > limit):
-            more = self._more(before.divert, kind) if divertible else None
-            if more is None:
+            divert = self._more(before.divert, kind) if divertible else None
+            if divert is None:
                 self._put(txid, after)
                 return RetryDecision(None, after.count)
-            after = self._diverting(txid, after, more, row)
+            pin = self._pin(txid) if SOURCE in divert else None
+            after = replace(after, divert=divert, tries={}, row=asdict(replace(row, traceback="")), pin=pin)
         self._put(txid, after)
-        # The first replay is immediate, as Storm's; a batch that keeps failing backs off.
+        # The first replay is immediate, as in Storm; a batch that keeps failing backs off.
         times = sum(after.tries.values())
         delay = 0.0 if times <= 1 else self._settings.retry_backoff * 2.0 ** min(times - 2, 30)
         return RetryDecision(min(delay, self._settings.retry_backoff_max), after.count)
 
     def divert(self, txid: int) -> tuple[str, ...]:
-        """What the next attempt at `txid` leaves out."""
+        """Return the kinds of errors whose records the next attempt at `txid` dead-letters."""
         return self.failure(txid).divert if self._settings.dead_letters else ()
 
     def failure(self, txid: int) -> Failure:
-        """What is remembered of `txid`."""
+        """Return the record of failures of `txid`; an empty one if it has not failed."""
         return self._known.get(txid, Failure())
 
     def pinned(self, txid: int, previous: Any) -> Any:
-        """The document that `txid` must have after the document `previous`; None when the spout is to plan it.
+        """Return the pinned document of `txid`; None if the spout is to plan it.
 
-        A batch is a dead letter as a whole only as it was: when the one before it has changed, this is undone.
+        A batch stays a dead letter only while it is the same batch: if the document before it is no longer the one it
+        was pinned with, the pin is removed.
         """
-        found = self._known.get(txid)
-        if found is None or found.pin is None or not self._settings.dead_letters:
+        failure = self._known.get(txid)
+        if failure is None or failure.pin is None or not self._settings.dead_letters:
             return None
-        document, after = found.pin
-        if after == previous:
+        document, before = failure.pin
+        if before == previous:
             return document
-        rest = tuple(kind for kind in found.divert if kind != SOURCE)
-        self._known[txid] = replace(found, divert=rest, tries={}, pin=None)
+        divert = tuple(kind for kind in failure.divert if kind != SOURCE)
+        self._known[txid] = replace(failure, divert=divert, tries={}, pin=None)
         return None
 
     def forget(self, upto: int) -> list[int]:
-        """Txids up to `upto` are committed; returns those that had failures."""
+        """Forget the failures of the txids up to `upto`, which are committed; return those txids."""
         done = [txid for txid in list(self._known) if txid <= upto]
         for txid in done:
             del self._known[txid]
         return done
 
     def _more(self, divert: tuple[str, ...], kind: str) -> tuple[str, ...] | None:
-        """What is left out next, when `divert` was not enough for an error of `kind`; None when nothing is left."""
+        """Widen `divert` for an error of `kind` that it did not prevent; None if it is the whole batch already."""
         if not self._settings.dead_letters or SOURCE in divert:
             return None
         return (*divert, SOURCE if kind == "lost" or kind in divert else kind)
-
-    def _diverting(self, txid: int, failure: Failure, divert: tuple[str, ...], row: ErrorRow) -> Failure:
-        pin = self._pin(txid) if SOURCE in divert else None
-        return replace(failure, divert=divert, tries={}, row=asdict(replace(row, traceback="")), pin=pin)
 
     def _put(self, txid: int, failure: Failure) -> None:
         self._known[txid] = failure
@@ -195,16 +208,16 @@ class RetryPolicy:
 
 
 def _limit(settings: Settings, kind: str) -> int | None:
-    """How many failures are followed by a replay; None: all."""
+    """Maximum number of replays after errors of this kind; None: no limit."""
     if kind == "other":
         return settings.error_retries
     return max(LOST_RETRIES, settings.error_retries) if kind == "lost" else settings.max_retries
 
 
 def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> TxstormError:
-    """The error a topology ends with after `attempt` failed for the `count`-th time.
+    """Build the error that ends the topology after `attempt` failed for the `count`-th time.
 
-    An `InputError` raised in a worker (a file that changed, a wrong emit) stays what it was.
+    The class of an `InputError` raised in a worker (a file that changed, a wrong emit) is kept.
     """
     if row.kind == LIMIT:
         return TooManyDeadLetters(row.message)
@@ -221,25 +234,25 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
 
 
 def letters_command(data_dir: str | Path) -> str:
-    """How to see the dead letters of a data directory, in a shell."""
+    """Build the shell command that shows the dead letters of a data directory."""
     path, here = Path(data_dir), Path.cwd()
     return f"txstorm dead-letters {shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))}"
 
 
 def letters_failure(excess: str, data_dir: Path) -> TooManyDeadLetters:
-    """The error of a run that has committed all, and left out too much of it."""
+    """Build the error of a run that has committed everything, but with too many dead letters."""
     return TooManyDeadLetters(
-        f"all is committed, but the dead letters are {excess}; see them: {letters_command(data_dir)}"
+        f"everything is committed, but the dead letters are {excess}; see them: {letters_command(data_dir)}"
     )
 
 
 def spout_row(error: BaseException, spout: str) -> ErrorRow:
-    """The error row of an exception that the spout's coordinator raised while planning."""
+    """Build the error row of an exception that the spout's coordinator raised while planning."""
     return error_row(f"coordinator of {spout}", 0, 0, error)
 
 
 def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
-    """The error a topology ends with when the spout's coordinator raised while planning `txid`."""
+    """Build the error that ends the topology because the spout's coordinator raised while planning `txid`."""
     if isinstance(error, TxstormError):
         return error
     failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {type(error).__name__}: {error}")
@@ -248,7 +261,7 @@ def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
 
 
 def system_failure(error: BaseException, data_dir: Path) -> BaseException:
-    """What the operating system refused, as an error its user can act on; other errors as they are."""
+    """Turn an `OSError` into an error that tells the user what to do; return other errors unchanged."""
     if not isinstance(error, OSError):
         return error
     failure = TxstormError(

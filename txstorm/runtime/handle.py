@@ -1,4 +1,4 @@
-"""The handle of a run: StreamingQuery's names, and Storm's facts beside them."""
+"""The handle of a run: methods named as in StreamingQuery, and Storm's facts (txids, attempts, phases) beside them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.run")
 LOOK_UP = 0.5
-"""Seconds after which a thread that waits for the end looks up."""
+"""Interval in seconds at which a thread that waits for the end of a run wakes up."""
 
 
 def waited(event: threading.Event, timeout: float | None = None) -> bool:
-    """Wait for `event`, at most `timeout` seconds, and notice a Ctrl-C within `LOOK_UP`.
+    """Wait for `event` at most `timeout` seconds, and notice a Ctrl-C within `LOOK_UP`; return whether it is set.
 
-    A signal that comes just before the main thread falls asleep, or that the system gives to another thread, does not
-    wake it: without looking up it would sleep until the run ends by itself.
+    A signal that arrives just before the main thread falls asleep, or that the system delivers to another thread, does
+    not wake the main thread: without waking up at intervals it would sleep until the run ends by itself.
     """
     end = None if timeout is None else time.monotonic() + timeout
     while not event.wait(LOOK_UP if end is None else max(0.0, min(LOOK_UP, end - time.monotonic()))):
@@ -49,12 +49,12 @@ def waited(event: threading.Event, timeout: float | None = None) -> bool:
 
 
 class RunHandle:
-    """A running topology. Made by `txstorm.run`; all methods may be called from any thread.
+    """A running topology, returned by `txstorm.run`. Thread-safe.
 
     Attributes:
         name: the topology's id.
         runId: uuid of this run.
-        data_dir: where its tables and ledger are.
+        data_dir: directory of its tables and its ledger.
     """
 
     def __init__(self, topology: Topology, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
@@ -74,7 +74,7 @@ class RunHandle:
         self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
 
     def start(self) -> None:
-        """Begin; called once, by `txstorm.run`."""
+        """Start the driver thread. Called once, by `txstorm.run`."""
         self._driver.control.starting()
         self._thread.start()
 
@@ -107,32 +107,32 @@ class RunHandle:
         self._driver.control.ended(self._error or error)
 
     def on_end(self, call: Callable[[], None]) -> None:
-        """Have `call` called, on the driver thread, when the run has ended."""
+        """Register `call`, to be called on the driver thread once the run has ended."""
         self._ended.append(call)
 
     # -- StreamingQuery's names ---------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """The topology's incarnation: stays over restarts."""
+        """The topology's incarnation, a uuid that restarts do not change."""
         return self._session.identity.incarnation
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether the run has not ended."""
+        """Whether the run is still going on."""
         return not self._done.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the run does now."""
+        """Current status of the run, with StreamingQuery's keys and Storm's facts."""
         now = self.progress
         message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
-        found = {
+        facts = {
             "message": message,
             "isDataAvailable": bool(now.in_flight),
             "isTriggerActive": bool(now.in_flight),
             "phase": self.phase,
-            "parallelism": {one.id: one.parallelism for one in self.topology.components},
+            "parallelism": {component.id: component.parallelism for component in self.topology.components},
             "committed": now.committed,
             "inFlight": len(now.in_flight),
             "replays": now.replays,
@@ -140,11 +140,11 @@ class RunHandle:
             "failures": {txid: {"count": count, "cause": cause} for txid, count, cause in now.failures},
             "deadLetters": now.dead_letters,
         }
-        return Facts(f"status of {self.name}", found)
+        return Facts(f"status of {self.name}", facts)
 
     @property
     def phase(self) -> str:
-        """What the run is at.
+        """Current phase of the run.
 
         One of ``starting``, ``running``, ``inactive``, ``rebalancing``, ``killing``, ``stopping``, ``stopped`` and
         ``failed``.
@@ -154,22 +154,22 @@ class RunHandle:
 
     @property
     def killed(self) -> str | None:
-        """Who ended the run with ``txstorm kill``, in words; None when nobody did."""
+        """Description of the process that ended the run with ``txstorm kill``; None if the run was not killed."""
         return self._driver.control.killer
 
     @property
     def lastProgress(self) -> TransactionProgress | None:  # noqa: N802
-        """The transaction committed last, or None."""
+        """Progress of the transaction committed last; None before the first."""
         recent = self._monitor.recent()
         return recent[-1] if recent else None
 
     @property
     def recentProgress(self) -> list[TransactionProgress]:  # noqa: N802
-        """The last committed transactions, oldest first."""
+        """Progress of the last committed transactions, oldest first."""
         return self._monitor.recent()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait for the end, at most `timeout` seconds; True when it has ended. Raises what ended it."""
+        """Wait at most `timeout` seconds for the end of the run; return whether it has ended. Raises its error."""
         if not waited(self._done, timeout):
             return False
         self._raise()
@@ -177,9 +177,9 @@ class RunHandle:
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until everything the source held at the call is committed; raises what ended the run.
+        """Block until everything the source held at the call is committed; raises the error that ended the run.
 
-        After it no transaction is started unless the source has something new.
+        From the call on, transactions start only if the source has new data.
         """
         done = self._driver.wait_for_all()
         while True:
@@ -196,9 +196,9 @@ class RunHandle:
                 self._raise()
 
     def stop(self, *, drain: bool = False) -> None:
-        """End the run and wait for it: nothing more is begun; with `drain`, what is in flight is committed first.
+        """Stop the run and wait for its end; with `drain`, commit everything in flight first.
 
-        A listener, which the run itself calls, may call it too: then it does not wait.
+        A listener may call this too; the call then returns without waiting.
         """
         self._driver.stop(drain=drain)
         if threading.current_thread() is not self._thread:
@@ -206,11 +206,11 @@ class RunHandle:
             self._warn_of_letters()
 
     def exception(self) -> BaseException | None:
-        """What ended the run, or None."""
+        """Return the error that ended the run; None if there is none."""
         return self._error
 
     def _warn_of_letters(self) -> None:
-        """Warn of the records that were left out since the last warning; on the caller's line."""
+        """Warn of the dead letters since the last warning; the warning points to the caller's line."""
         left_out, self._warned = self.progress.dead_letters - self._warned, self.progress.dead_letters
         if left_out > 0:
             what = "1 record was" if left_out == 1 else f"{left_out:,} records were"
@@ -229,17 +229,17 @@ class RunHandle:
 
     @property
     def progress(self) -> Snapshot:
-        """The run at this moment."""
+        """Current progress of the run."""
         return self._monitor.snapshot()
 
     @property
     def txid(self) -> int:
-        """The transaction that commits next."""
+        """The txid that commits next."""
         return self.progress.committed + 1
 
     @property
     def committed(self) -> int:
-        """The last committed transaction of the topology, 0 before the first."""
+        """The last committed txid of the topology; 0 before the first."""
         return self.progress.committed
 
     @property
@@ -249,55 +249,55 @@ class RunHandle:
 
     @property
     def engine(self) -> str:
-        """The name of the engine it runs on."""
+        """Name of the engine."""
         return self._session.engine.name
 
     @property
     def topology(self) -> Topology:
-        """What runs, with the numbers of tasks it has now."""
+        """The running topology, with its current numbers of tasks."""
         return self._session.topology
 
     @property
     def ends(self) -> bool:
-        """Whether the run comes to its own end (`available_now`, `until_txid`)."""
+        """Whether the run comes to an end by itself (`available_now`, `until_txid`)."""
         return self._session.gate.ends
 
     def skip_compaction(self) -> None:
-        """End without bringing the state tables up to date (a second Ctrl-C)."""
+        """Skip the compaction of the state tables at the end (a second Ctrl-C)."""
         self._compact = False
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def state(self, name: str) -> StateView:
-        """The state `name`, as of the last committed transaction."""
+        """Return a view of the state `name`, as of the last committed transaction."""
         return StateView(self.data_dir, name)
 
     def sink(self, name: str) -> SinkView:
-        """The rows of the sink `name`."""
+        """Return a view of the rows of the sink `name`."""
         return SinkView(self.data_dir, name)
 
     def dead_letters(self) -> DeadLettersView:
-        """The records that were left out of their transactions, where `on_error` says so."""
+        """Return a view of the dead letters: records left out of their transactions, as `on_error` allows."""
         return DeadLettersView(self.data_dir)
 
     def snapshot(self, txid: int | None = None) -> TopologySnapshot:
-        """All tables right after transaction `txid`, the last committed one by default; see `txstorm.snapshot`."""
+        """Return all tables as of `txid`, by default the last committed one; see `txstorm.snapshot`."""
         return snapshot(self.data_dir, txid)
 
     def register_views(self, spark: Any, txid: int | None = None, name_prefix: str = "") -> list[str]:
-        """Make views of all tables in the session `spark`; see `txstorm.register_views`."""
+        """Register views of all tables in the session `spark`; see `txstorm.register_views`."""
         return register_views(spark, self.data_dir, txid, name_prefix)
 
     def savepoint(self, name: str, txid: int | None = None) -> Savepoint:
-        """Name what all tables hold right after `txid`, the last committed one by default; see `create_savepoint`."""
+        """Create a savepoint of all tables as of `txid`, by default the last committed one; see `create_savepoint`."""
         return create_savepoint(self.data_dir, name, txid)
 
     def history(self) -> Any:
-        """One row per committed txid, as a `pyarrow.Table`."""
+        """Return one row per committed txid, as a `pyarrow.Table`."""
         return read_directory_history(self.data_dir)
 
     def progress_df(self) -> Any:
-        """Recent progress as a pandas DataFrame."""
+        """Return recent progress as a pandas DataFrame."""
         import pandas as pd
 
         rows = [{"txid": one.txid, "rows": one.numInputRows, **one.durationMs} for one in self.recentProgress]

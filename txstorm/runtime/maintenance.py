@@ -1,6 +1,7 @@
-"""Upkeep beside the commits: state tables are brought up to date, small files gathered, by a thread of its own.
+"""Upkeep beside commits: compaction of state tables and small files, log checkpoints, thinning, history retention.
 
-The kept history moves on: what transactions before it needed is removed, beside commits and at a clean stop.
+Files are written on separate threads; log entries are made on the publishing thread, between two groups. Retention also
+runs at a clean stop.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from txstorm.storage.upkeep.small_files import SmallFileCompaction
 retention_log = logging.getLogger("txstorm.retention")
 
 LEAST_SECONDS = 60.0
-"""Between two times that this is done while a run lives."""
+"""Minimum interval between two runs of retention while the topology runs."""
 SHARE = 10
-"""So many times within `history_retention`."""
+"""Runs of retention within one `history_retention`."""
 
 
 class Retention:
-    """What `history_retention` asks for; all of it is called in the committer's turn, one step at a time.
+    """Removes history older than `history_retention`. Its steps run on the publishing thread, between two groups.
 
     Args:
         store, books: the tables and the ledger.
-        timeline: the present one.
-        seconds: how long a transaction is kept.
-        now: UTC microseconds since 1970.
-        monotonic: seconds.
+        timeline: the current one.
+        seconds: the setting `history_retention`.
+        now: returns the current time in UTC microseconds.
+        monotonic: a clock in seconds.
     """
 
     def __init__(
@@ -59,17 +60,17 @@ class Retention:
         self._begun = monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is time again; asked by the driver thread."""
+        """Return whether the next run of retention is due; called by the driver thread."""
         return self._monotonic() - self._begun >= max(LEAST_SECONDS, self._seconds / SHARE)
 
     def steps(self) -> Steps[None]:
-        """Move the beginning of the kept history, say so in the ledger, and remove what is before it.
+        """Move the beginning of the retained history, announce it in the ledger, and remove the data before it.
 
-        Savepoints are looked at after that is said: one that is made meanwhile sees it, or is seen here.
+        Savepoints are read after the announcement: one that is created meanwhile either sees it, or is seen here.
 
         Raises:
-            FencedError: a newer coordinator has taken over.
-            TableCorrupt: a log, or what a savepoint needs, is damaged.
+            FencedError: another coordinator has taken over.
+            TableCorrupt: a log, or data that a savepoint needs, is damaged.
         """
         self._begun = self._monotonic()
         data_dir = self._store.data_dir
@@ -86,7 +87,7 @@ class Retention:
         yield None
         yield from keep_only(data_dir, data_dir / HISTORY, version)
         faults.point("retain.after")
-        retention_log.info("the kept history begins with txid %s", horizon.txid)
+        retention_log.info("the retained history begins with txid %s", horizon.txid)
 
     def _tables(self, txid: int) -> Steps[None]:
         store, epoch = self._store, self._books.epoch
@@ -116,19 +117,19 @@ log = logging.getLogger("txstorm.upkeep")
 IDLE_SECONDS = 5.0
 THIN_SECONDS = 1.0
 PAUSE = 60.0
-"""Seconds until what has failed is tried again."""
+"""Back-off in seconds after a failure."""
 
 
 class Upkeep:
-    """What is done for the tables while a run lives; told and asked by the driver thread only.
+    """Maintains the tables while the topology runs. Call from the driver thread only.
 
     Args:
         store: the tables.
-        in_turn: has a call made in the committer's turn.
-        back: has a call made on the driver thread.
+        in_turn: queues a call for the publishing thread, where it runs between two groups.
+        back: queues a call for the driver thread.
         fail: ends the run with an error.
-        monotonic: seconds.
-        retention: what removes what is older than the kept history; None: it is kept for good.
+        monotonic: a clock in seconds.
+        retention: removes history older than the retained one; None: history is kept for ever.
     """
 
     def __init__(
@@ -152,15 +153,15 @@ class Upkeep:
         self._threads: list[threading.Thread] = []
 
     def committed(self) -> None:
-        """A group was committed; one log that has become long is shortened before the next one is published."""
+        """Note that a group was committed, and start to shorten one table log that has become long, if there is one."""
         self._committed_at = self._monotonic()
-        table = None if self._tidying else next((one for one in self._store.tables.values() if one.is_long), None)
+        table = None if self._tidying else next((table for table in self._store.tables.values() if table.is_long), None)
         if table is not None:
             self._tidying = True
             self._shorten(table)
 
     def _shorten(self, table: DeltaTableState) -> None:
-        """Shorten a log beside commits: what is written on a thread of its own is taken up in the committer's turn."""
+        """Shorten a log beside commits: write on a separate thread, then take the result up between two groups."""
 
         def begin(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
@@ -189,27 +190,27 @@ class Upkeep:
             self._fail(error)
 
     def look(self, *, idle: bool) -> None:
-        """Begin what is due; after some seconds without work, also what would not be yet."""
+        """Start the upkeep that is due; after some idle seconds, also compact tables before they are due."""
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return
-        uri, stays = self._store.due(now), False
+        uri, permanent = self._store.due(now), False
         if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
             uri = next(iter(self._store.behind()), None)
             self._committed_at = None if uri is None else self._committed_at
         if uri is None and self._retention is not None and self._retention.is_due():
-            uri, stays = self._retain(self._retention), True
+            uri, permanent = self._retain(self._retention), True
         if uri is not None:
             self._busy = True
-            self._ask(lambda: self._store.upkeep(uri, _millis(), stays=stays), self._begun)
+            self._ask(lambda: self._store.upkeep(uri, _millis(), stays=permanent), self._begun)
         elif not self._busy and now - self._thinned_at > THIN_SECONDS and self._store.has_superseded(_millis()):
             self._busy, self._thinned_at = True, now
             self._step(self._store.thin(_millis()))
 
     def _retain(self, retention: Retention) -> str | None:
-        """Begin what it asks for, once all states are at versions that stay: older changes then need not be kept.
+        """Start the steps of retention once every state has a version that is never thinned.
 
-        Returns the next state that is not.
+        The changes before such a version are then no longer needed. Returns the next state that has none.
         """
         if self._before is None:
             self._before = self._store.unsettled()
@@ -220,7 +221,7 @@ class Upkeep:
         return None
 
     def _step(self, steps: Steps[None], answer: Any = None) -> None:
-        """Advance `steps` in the committer's turn; what one of them asks for is found on a thread beside commits."""
+        """Advance `steps` by one on the publishing thread; a function that a step yields is called beside commits."""
 
         def then(asked: Callable[[], Any] | Upkeep | None) -> None:
             if asked is self or self._stopping.is_set():
@@ -251,24 +252,24 @@ class Upkeep:
         self._start(find, "txstorm-upkeep")
 
     def _start(self, work: Callable[[], None], name: str) -> bool:
-        """Do `work` on a thread of its own; False, and nothing, where the run ends. Called on any thread."""
+        """Start `work` on a new thread; return False, without starting it, if the run is ending. Thread-safe."""
         with self._starting:
             if self._stopping.is_set():
                 return False
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
-            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return True
 
     def end(self) -> None:
-        """Leave off what is under way, after the file at hand; what it has written is swept."""
+        """Stop the upkeep under way after the current file; the files it has written are swept."""
         with self._starting:
             self._stopping.set()
         for thread in self._threads:
             thread.join()
 
     def _ask(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Have `call` made in the committer's turn, and then `then` with its answer, here."""
+        """Make `call` on the publishing thread, then call `then` with its result on the driver thread."""
 
         def answer(done: Future[Any]) -> None:
             error = done.exception()
@@ -296,10 +297,10 @@ class Upkeep:
             self._back(lambda: self._ended(failed))
 
     def _ended(self, error: BaseException | None) -> None:
-        """The run goes on without: readers fold the changes over an older table."""
+        """Finish one piece of upkeep. After a failure the run goes on: readers fold the changes over an older table."""
         self._busy = False
         if isinstance(error, TxstormError | OSError) and not isinstance(error, FencedError):
-            log.warning("the upkeep of a table failed, and is tried again later: %s", error)
+            log.warning("the upkeep of a table failed, and is retried later: %s", error)
             self._not_before = self._monotonic() + PAUSE
         elif error is not None:
             self._fail(error)

@@ -1,6 +1,6 @@
-"""P0, lead: take the lease, check, raise the epoch, roll decided transactions forward, and open what a run needs.
+"""P0, lead: acquire the lease, check the tables, raise the epoch, roll decided groups forward, open the session.
 
-A start that waits for the systems it writes to, where these are away: as patiently as a run does.
+If an external system that the run writes to is unavailable, the start retries with the same back-off as a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from txstorm.recovery.roster import check_roster, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
 from txstorm.runtime.batches.admission import Admission, InFlightWindow
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.commit.finisher import GroupFinisher
+from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
 from txstorm.runtime.failures import Failure, LetterLimit, RetryPolicy
@@ -55,13 +55,14 @@ log = logging.getLogger("txstorm.open")
 
 
 class Patience:
-    """Calls a step of P0 again while the system that it needs does not answer.
+    """Retries a step of P0 while the system that it needs does not answer.
 
-    Tries and pauses are those of a decided group that cannot be published. The lease is looked at before each try.
+    Attempts and back-off are those of a decided group that cannot be published. The lease is checked before each
+    attempt.
 
     Args:
-        books: of the topology, led.
-        sleep: waits between tries; returns True when the run is to stop.
+        books: the ledger's content; the lease is held.
+        sleep: waits between attempts; returns True if the run is to stop.
     """
 
     def __init__(self, books: Books, sleep: Callable[[float], bool]) -> None:
@@ -69,13 +70,13 @@ class Patience:
         self._sleep = sleep
 
     def __call__(self, step: Callable[[], None]) -> None:
-        """Call `step` until it does not raise that something is away; it may be called again after any failure.
+        """Call `step`, which must be idempotent, until the system it needs answers.
 
         Raises:
             FencedError: another coordinator has taken over meanwhile.
-            BlockedError: the system was away for all tries.
+            BlockedError: the system was unavailable in all attempts.
         """
-        said = ""
+        logged = ""
         for attempt in range(Publisher.TRIES):
             self._books.check_lease()
             try:
@@ -83,30 +84,30 @@ class Patience:
             except (AwayError, BlockedError) as error:
                 cause = error
             else:
-                if said:
-                    log.warning("what this start had to wait for answers again; it goes on")
+                if logged:
+                    log.warning("the system that this start waited for answers again; the start goes on")
                 return
-            if (why := str(cause)) != said:
-                log.warning("cannot lead yet, tried again for a while: %s", why)
-                said = why
+            if (reason := str(cause)) != logged:
+                log.warning("cannot lead yet, retrying for a while: %s", reason)
+                logged = reason
             if self._sleep(pause_after(attempt)):
                 break
-        msg = f"{cause}. It answered in earlier runs, so it was waited for; start the topology again when it is back"
+        msg = f"{cause}. It answered in earlier runs, so this start waited for it; start again when it is available"
         raise BlockedError(msg) from cause
 
 
 def now_micros() -> int:
-    """The wall clock, UTC microseconds since 1970."""
+    """Return the time of the wall clock in UTC microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a run takes its times from.
+    """The clocks of a run.
 
     Attributes:
-        now: UTC microseconds since 1970, for the stamps of transactions.
-        monotonic: seconds, for timers and timeouts.
+        now: returns UTC microseconds since 1970, for the stamps of transactions.
+        monotonic: returns seconds, for timers and timeouts.
     """
 
     now: Callable[[], int] = now_micros
@@ -115,13 +116,14 @@ class Clock:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How one run goes on and ends; see `txstorm.run`.
+    """Options of one run; see `txstorm.run`.
 
     Attributes:
-        observe: told what every task of the commit phase emitted.
-        ledger: what names the ledger, over the setting ``ledger``.
-        standby: told who is waited for, where another run leads; None: that one is not waited for.
-        drop: recorded tables and sources that the code lacks, to be left behind.
+        observe: called with everything that a task of the commit phase emitted.
+        origin: where the topology's code is found, recorded for replays.
+        ledger: overrides the setting ``ledger``.
+        standby: called with messages while another run is waited for; None: no standby.
+        drop: recorded tables and sources that the code no longer has, to be dropped.
     """
 
     available_now: bool = False
@@ -135,6 +137,18 @@ class RunOptions:
     drop: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class _Start:
+    """The arguments of `open_session`."""
+
+    topology: Topology
+    engine: Engine
+    data_dir: Path
+    options: RunOptions
+    monitor: Monitor
+    sleep: Callable[[float], bool]
+
+
 def open_session(
     topology: Topology,
     engine: Engine,
@@ -145,17 +159,26 @@ def open_session(
 ) -> Session:
     """Lead `topology` in `data_dir` and open everything its driver needs.
 
-    The engine starts later, but for a run that stands by: that one starts it before it waits.
+    The caller starts the engine afterwards; only a run on standby starts it here, before it waits.
+
+    Args:
+        topology: the topology as its code declares it.
+        engine: runs the packs.
+        data_dir: directory of the tables and the ledger.
+        options: see `RunOptions`.
+        monitor: observes the run.
+        sleep: waits some seconds; returns True if the run is to stop.
 
     Raises:
-        InputError: of the spout, the directory, the ledger or the tables, before any side effect where possible.
-        HeldError: another run has the lease.
-        FencedError: another run has taken it over meanwhile, whatever came of that.
-        KilledError: the run that was waited for was killed.
+        InputError: spout, directory, ledger or tables are unusable; raised before any side effect where possible.
+        HeldError: another run holds the lease.
+        FencedError: another run has taken over meanwhile; also raised in place of the errors that this led to.
+        KilledError: the run that this one was on standby for was killed.
     """
+    start = _Start(topology, engine, data_dir, options, monitor, sleep)
     check_spout(topology.spout.object)
     if (journal := _journal(options.journal)) is not None:
-        journal.close()  # this was only to see that it can be written, before anything else is
+        journal.close()  # only checks that it is writable, before any side effect
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
     check_directory(data_dir)
     settings = topology.settings
@@ -169,21 +192,21 @@ def open_session(
 
     writer = spark_writer(topology)
     try:
-        books = _lease(topology, data_dir, chosen_ledger(data_dir, named), options.standby, make_ready)
+        books = _lease(start, chosen_ledger(data_dir, named), make_ready)
     except BaseException:
         let_go(writer)
         raise
     try:
-        store, identity = _lead(topology, books, data_dir, writer, Patience(books, sleep), options.drop)
+        store, identity = _lead(start, books, writer)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         make_directory(data_dir / "spill", empty=True)
-        chosen = rebalanced_before(topology, books.parallelism())
-        if chosen is not topology:
-            program = program.with_plan(compile_plan(chosen))
-        return _assemble(topology, chosen, program, engine, books, store, identity, options, monitor, sleep)
+        running = rebalanced_before(topology, books.parallelism())
+        if running is not topology:
+            program = program.with_plan(compile_plan(running))
+        return _assemble(start, running, program, books, store, identity)
     except BaseException as error:
-        end = real_end(error, books)  # one that was frozen finds tables that the next one has made
+        end = real_end(error, books)  # a process that was frozen may find tables made by its successor
         books.ledger.close()
         let_go(writer)
         if end is not error:
@@ -191,10 +214,9 @@ def open_session(
         raise
 
 
-def _lease(
-    topology: Topology, data_dir: Path, chosen: LedgerSpec, standby: Tell | None, make_ready: Callable[[], None]
-) -> Books:
-    """Open the ledger and take its lease; a ledger that is missing beside tables is refused."""
+def _lease(start: _Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> Books:
+    """Open the ledger and acquire its lease; a missing ledger beside existing tables is an error."""
+    topology, data_dir = start.topology, start.data_dir
     settings = topology.settings
     first = not ledger_is_there(chosen, data_dir, settings)
     if first and was_run(data_dir):
@@ -207,8 +229,8 @@ def _lease(
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
         books = Books(ledger, data_dir / "intents")
-        if take_lease(books, topology.id, standby, make_ready):
-            # Another version of txstorm may have led meanwhile, or the topology been moved to another ledger.
+        if take_lease(books, topology.id, start.options.standby, make_ready):
+            # Meanwhile another version of txstorm may have led, or the topology may have moved to another ledger.
             check_directory(data_dir)
             chosen_ledger(data_dir, str(chosen))
         record_ledger(data_dir, chosen, settings)
@@ -225,15 +247,9 @@ def _shown(ledger: LedgerSpec, data_dir: Path) -> str:
     return ledger.within(data_dir.absolute()).removeprefix("sqlite:./")
 
 
-def _lead(
-    topology: Topology,
-    books: Books,
-    data_dir: Path,
-    writer: SparkWriter | None,
-    patient: Patience,
-    drop: Sequence[str] = (),
-) -> tuple[StateStore, Identity]:
-    """P0 proper. Nothing is written before everything that stands there has been checked."""
+def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
+    """Take over the tables, with the lease held. Nothing is written before ledger and tables have been checked."""
+    topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     known = books.identity()
     identity = known or Identity(topology.id, uuid.uuid4().hex)
@@ -247,7 +263,7 @@ def _lead(
     if written != known:
         books.write_identity(written, known)
     waiting = take_over(data_dir, books, identity)
-    roster = check_roster(topology, books, drop)  # nothing fenced another start before that
+    roster = check_roster(topology, books, drop)  # again: another start was not fenced before `take_over`
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     store = StateStore.open(
         data_dir,
@@ -268,8 +284,8 @@ def _lead(
         max_lag=topology.settings.state_max_lag,
     )
     store.raise_epoch(books.epoch)
-    _lead_outside(store, books, committed, waiting, patient)
-    if roster.tables:  # a txstorm that does not know of dropped tables would go on writing to them
+    _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
+    if roster.tables:  # an older txstorm, which does not know of dropped tables, would go on writing to them
         write_format(data_dir, VERSION, first=False)
     record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
@@ -288,7 +304,7 @@ def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:
 def _lead_outside(
     store: StateStore, books: Books, committed: int, waiting: Sequence[Decided], patient: Patience
 ) -> None:
-    """Take over maps and outlets, and complete the groups that are `waiting` for them."""
+    """Take over maps and outlets, and complete the decided groups that were `waiting` for them."""
     live = [intent for intent, _ in waiting]
     first = len(store.tables) + 1
     store.outside.lead(books.epoch, committed, books.tables(), live, number=first, known=patient)
@@ -298,38 +314,25 @@ def _lead_outside(
 
 
 def _assemble(
-    coded: Topology,
-    topology: Topology,
-    program: Program,
-    engine: Engine,
-    books: Books,
-    store: StateStore,
-    identity: Identity,
-    options: RunOptions,
-    monitor: Monitor,
-    sleep: Callable[[float], bool],
+    start: _Start, topology: Topology, program: Program, books: Books, store: StateStore, identity: Identity
 ) -> Session:
-    # With effects elsewhere one txid is decided before those of the next one begin.
+    engine, options, monitor = start.engine, start.options, start.monitor
+    # With effects outside the tables, a txid is decided before the effects of the next one begin.
     settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
     source = planner(topology.spout.object, program.driver_context(program.spout))
     planning = Planning(books, source, options.clock.now, external=topology.external)
-    committer = GroupFinisher(
-        program,
-        store,
-        books,
-        identity,
-        keep_intents=settings.keep_intents,
-        blocked=monitor.blocked,
-        sleep=sleep,
-        observe=options.observe,
-        monotonic=options.clock.monotonic,
+    publisher = Publisher(store, books, keep_intents=settings.keep_intents, blocked=monitor.blocked, sleep=start.sleep)
+    jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None)
+    finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters),
-        large=CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None),
+        observe=options.observe,
+        monotonic=options.clock.monotonic,
     )
+    committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
     return Session(
         data_dir=Path(store.data_dir),
-        coded=coded,
+        coded=start.topology,
         topology=topology,
         identity=identity,
         settings=settings,
@@ -339,7 +342,9 @@ def _assemble(
         store=store,
         planning=planning,
         gate=_gate(planning.planner, settings, options),
-        window=_window(settings),
+        window=InFlightWindow(
+            None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
+        ),
         committer=committer,
         retry=_retry(settings, books, planning, monitor),
         currtx=books.currtx(),
@@ -347,11 +352,6 @@ def _assemble(
         journal=_journal(options.journal),
         retention=_retention(store, books, identity, settings, options.clock),
     )
-
-
-def _window(settings: Settings) -> InFlightWindow:
-    pending = None if settings.max_spout_pending == "auto" else settings.max_spout_pending
-    return InFlightWindow(pending, settings.max_pack_txids)
 
 
 def _retention(
@@ -363,9 +363,9 @@ def _retention(
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:
-    """The policy, with what is known of failures from before."""
-    known = {txid: Failure.from_json(one) for txid, one in books.failures().items()}
-    monitor.known_failures({txid: (one.count, one.cause) for txid, one in known.items()})
+    """Build the retry policy, with the failures recorded by earlier runs."""
+    known = {txid: Failure.from_json(recorded) for txid, recorded in books.failures().items()}
+    monitor.known_failures({txid: (failure.count, failure.cause) for txid, failure in known.items()})
     retry = RetryPolicy(
         settings, lambda txid, failure: books.write_failure(txid, failure.to_json()), known, planning.pin
     )

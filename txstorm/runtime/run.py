@@ -44,36 +44,36 @@ def run(
     standby: bool | Tell = False,
     drop: Sequence[str] = (),
 ) -> RunHandle:
-    """Start `topology` and return at once; started again in the same directory it continues.
+    """Start `topology` and return at once; a later start in the same directory continues where it stopped.
 
-    A run of the same directory in this process is stopped first, so that a notebook cell can be run again.
+    A live run of the same directory in this process is stopped first, so that a notebook cell can be run again.
 
     Args:
-        topology: what `build_topology` gave.
-        engine: ``spark``, ``local`` (threads, no JVM), or an engine.
-        data_dir: tables and ledger; by default ``./txstorm-data/<topology id>``.
-        spark: an existing session to use.
-        available_now: end when everything the source holds now is committed.
-        until_txid: end when this txid is committed.
-        settings: settings over those of the topology, by name or Storm's key.
+        topology: the result of `build_topology`.
+        engine: ``spark``, ``local`` (threads, no JVM), or an engine object.
+        data_dir: directory of the tables and the ledger; by default ``./txstorm-data/<topology id>``.
+        spark: an existing Spark session to use.
+        available_now: end once everything the source holds now is committed.
+        until_txid: end once this txid is committed.
+        settings: override settings of the topology, by name or by Storm's key.
         listeners: called with a `TransactionProgress` after every commit.
         journal: file to which the coordinator's events and commands are appended.
         target: MODULE:ATTRIBUTE under which a replay finds the topology; by default the attribute of a module that
             holds it, if there is one.
         ledger: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``; by default the one the
             directory was run with, or the setting ``ledger``, or ``ledger.db`` in the directory.
-        standby: when another process runs this directory, start the engine, wait for the end of that run, and take
-            over; `run` returns then. A function is told who is waited for; True: the log is.
-        drop: names of states, sinks, maps, outlets and sources that earlier runs had and the topology has no longer.
-            A start without them is refused otherwise. A dropped table stays as it is, right up to the last committed
-            transaction, and its name cannot be used again in this directory.
+        standby: if another process runs this directory, start the engine, wait until that run ends, and take over;
+            `run` returns then. A function is called with messages about the run waited for; True: they are logged.
+        drop: names of states, sinks, maps, outlets and sources that earlier runs had and the topology no longer has.
+            Without this, such a start is refused. A dropped table stays as of the last committed transaction, and its
+            name cannot be reused in this directory.
 
     Raises:
         InputError: something is wrong with the topology, the settings, the source or the directory.
         StateError: a declaration differs from its table, or the topology lacks a recorded table or source.
-        HeldError: another process runs this directory, and this one does not stand by.
-        FencedError: another process has taken this directory over before this one could begin.
-        KilledError: the topology was ended with ``txstorm kill`` while this one stood by.
+        HeldError: another process runs this directory, and `standby` is False.
+        FencedError: another process has taken over this directory before this run could begin.
+        KilledError: the topology was ended with ``txstorm kill`` while this run was on standby.
     """
     _check_topology(topology)
     warn_of_random_seed()
@@ -103,7 +103,7 @@ def run(
 
 
 def _check_topology(topology: Topology) -> None:
-    """Raise `InputError` where it is none; log what there is to warn of."""
+    """Raise `InputError` if this is not a built topology; log its warnings."""
     if not isinstance(topology, Topology):
         msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
         raise InputError(msg)
@@ -112,15 +112,15 @@ def _check_topology(topology: Topology) -> None:
 
 
 def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
-    """The engine that is named, or the one that is given.
+    """Create the named engine; return an engine object unchanged.
 
     Args:
-        engine: ``spark``, ``local``, or an engine.
-        spark: an existing session to use.
-        jobs: jobs at once.
+        engine: ``spark``, ``local``, or an engine object.
+        spark: an existing Spark session to use.
+        jobs: maximum number of concurrent jobs.
 
     Raises:
-        InputError: an unknown name.
+        InputError: the name is unknown.
         MissingDependency: pyspark is not installed.
     """
     if engine is not None and not isinstance(engine, str):
@@ -163,10 +163,10 @@ def _forget(directory: Path, handle: RunHandle) -> None:
 
 
 def _stop_all() -> None:
-    """A program that ends without `stop` ends its runs cleanly, while threads can still be used."""
+    """Stop all live runs when the program exits without `stop`, while threads can still be used."""
     for handle in list(_live.values()):
         handle.stop()
 
 
-# atexit comes after the interpreter has closed the thread pools; this hook of `threading` comes before.
+# `atexit` hooks run after the interpreter has closed the thread pools; this hook of `threading` runs before.
 getattr(threading, "_register_atexit", atexit.register)(_stop_all)

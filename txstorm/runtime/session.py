@@ -1,4 +1,4 @@
-"""An opened topology: everything a driver works with, and how it is closed again."""
+"""Session: the parts of an opened topology that the driver works with, and how they are closed."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ COMPACT_SECONDS = 60.0
 
 @dataclass
 class Session:
-    """What P0 opened.
+    """The parts of a topology that P0 (lead) has opened.
 
     Attributes:
-        coded: the topology as its code has it; `topology` is what runs, maybe with other numbers of tasks.
-        currtx: next txid to commit when the session was opened.
-        monotonic: seconds, for timers and timeouts.
-        journal: where events and commands are recorded, or None.
-        retention: removes what is older than the kept history; None where that is kept for good.
+        coded: the topology as its code declares it.
+        topology: the running topology; a rebalance may have changed its numbers of tasks.
+        gate: admission of new transactions.
+        window: limits on the txids in flight.
+        committer: finishes and concludes commit groups.
+        currtx: the next txid to commit when the session was opened.
+        monotonic: a clock in seconds, for timers and timeouts.
+        journal: file that records events and commands; None: no journal.
+        retention: removes data older than the retained history; None: history is kept for ever.
     """
 
     data_dir: Path
@@ -67,7 +71,7 @@ class Session:
     _groups: int = 0
 
     def machine_config(self) -> Config:
-        """What the state machine is told once."""
+        """Build the configuration of the state machine."""
         pending = self.settings.max_spout_pending
         return Config(
             max_pending=self.window.LIMIT if pending == "auto" else pending,
@@ -76,19 +80,19 @@ class Session:
         )
 
     def housekeeping(self, last: int) -> list[Op]:
-        """Ledger entries that go with P8 of a group up to `last`: metadata before it, failure counts up to it."""
+        """Ledger deletions for P8 (complete) of a group up to `last`: metadata before it, failure counts up to it."""
         failed = [Delete(names.failure_path(txid)) for txid in self.retry.forget(last)]
         return [*self.planning.outlived(last), *failed]
 
     def after_commit(self) -> None:
-        """Bookkeeping between commits: every `HISTORY_GROUPS` groups the ledger's rows move to the history table."""
+        """Count a committed group; every `HISTORY_GROUPS` groups, move history rows from the ledger to their table."""
         self._groups += 1
         if self._groups >= HISTORY_GROUPS:
             self._groups = 0
             self.flush_history()
 
     def flush_history(self) -> None:
-        """Move the history rows from the ledger to the history table; repeating it changes nothing."""
+        """Move the history rows from the ledger to the history table. Idempotent."""
         groups = self.books.history()
         if groups:
             faults.point("history.before")
@@ -98,7 +102,7 @@ class Session:
             faults.point("history.after")
 
     def rebalance(self, topology: Topology) -> None:
-        """Go on with `topology`, which differs in the numbers of tasks only. Nothing may be in flight."""
+        """Continue with `topology`, which differs only in its numbers of tasks. Nothing may be in flight."""
         program = self.program.with_plan(compile_plan(topology))
         if topology.spout.parallelism != self.topology.spout.parallelism:
             self.planning.reopen(topology.spout, program)
@@ -110,13 +114,14 @@ class Session:
     def close(
         self, *, compact: Callable[[], bool], ended: Callable[[BaseException | None], None] | None = None
     ) -> None:
-        """A clean end: history and state tables are brought up to date, then everything is let go.
+        """End the run cleanly: write the history table, compact the state tables, then close everything.
 
-        `compact` is asked before every table, so that a second Ctrl-C ends it between two; `ended` is told of the error
-        that this raises, or None, while the ledger can still be written.
+        Args:
+            compact: asked before each step of this; returns False to skip the rest, for example after a second Ctrl-C.
+            ended: called with the error that this raises, or None, while the ledger can still be written.
 
         Raises:
-            FencedError: another run has taken over, whatever came of that.
+            FencedError: another run has taken over; also raised in place of the errors that this led to.
         """
         failure: BaseException | None = None
         try:
@@ -142,7 +147,7 @@ class Session:
             self.release()
 
     def release(self) -> None:
-        """Let go of spout, engine, tables, ledger; the ledger last, as its lease protects the rest."""
+        """Close spout, engine, tables and ledger; the ledger last, as its lease protects the others."""
         for close in (self.planning.planner.close, self.engine.close, self.store.close, self._close_journal):
             try:
                 close()

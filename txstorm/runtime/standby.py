@@ -1,4 +1,4 @@
-"""Standing by: a second run of a topology waits for the lease of the first one, and takes over when that ends."""
+"""Standby: a second run of a topology waits for the lease of the first one, and takes over when that one ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from txstorm.errors import FencedError, HeldError, InputError, KilledError, Txst
 log = logging.getLogger("txstorm.standby")
 Tell = Callable[[str], None]
 LOOK = 2.0
-"""Seconds after which a run that stands by looks who has the lease now."""
+"""Interval in seconds at which a run on standby checks who holds the lease."""
 PAUSE = 0.1
-"""Seconds before the next try of one who lost the race for a free lease, or could not reach the ledger."""
+"""Back-off in seconds after losing the race for a free lease, or if the ledger cannot be reached."""
 
 
 def teller(standby: bool | Tell) -> Tell | None:
-    """Who is told what is waited for: the function that is given, else the log; None where nothing is waited for."""
+    """Return the function that reports the progress of the standby: the user's, or the log; None without standby."""
     if not standby:
         return None
     return standby if callable(standby) else log.warning
@@ -28,7 +28,7 @@ def teller(standby: bool | Tell) -> Tell | None:
 
 @contextmanager
 def closed_on_error(engine: Engine, standby: bool | Tell) -> Iterator[None]:
-    """Close the engine of a run that stands by when it is not to lead: it may have been started meanwhile."""
+    """Close the engine of a run on standby if an error keeps it from leading: it may have been started meanwhile."""
     try:
         yield
     except BaseException:
@@ -44,19 +44,19 @@ def take_lease(
     make_ready: Callable[[], None],
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Take the lease of the ledger for `owner`; returns whether it had to be waited for.
+    """Acquire the lease of the ledger for `owner`; return whether this had to wait for another run.
 
     Args:
-        books: of the topology; nothing in them is written here.
+        books: of the topology; not written to here.
         owner: the topology's id.
-        tell: told in words who is waited for, whenever that changes; None: nobody is waited for.
-        make_ready: called once before the waiting begins, for all that does not need the lease.
-        sleep: seconds.
+        tell: called with a message whenever the holder waited for changes; None: no standby.
+        make_ready: called once before waiting, to prepare everything that does not need the lease.
+        sleep: blocks for some seconds.
 
     Raises:
-        HeldError: another run has it, and `tell` is None.
-        KilledError: the run that was waited for was ended with ``txstorm kill``; so is this one.
-        InputError: of the ledger. One that is away for a while is waited for.
+        HeldError: another run holds the lease, and `tell` is None.
+        KilledError: the run waited for was ended with ``txstorm kill``, which ends this one too.
+        InputError: the ledger is unusable. A ledger that is only unavailable is retried.
     """
     try:
         books.ledger.acquire(owner)
@@ -82,7 +82,7 @@ class _Watch:
         self._said = ""
 
     def wait(self) -> None:
-        """Return when the lease is ours."""
+        """Block until the lease is acquired."""
         while not self._taken():
             pass
         self._check_killed()
@@ -95,12 +95,12 @@ class _Watch:
             if not ledger.wait_free(LOOK):
                 return False
             ledger.acquire(self._owner)
-        except HeldError:  # another one that stood by was quicker
+        except HeldError:  # another run on standby was quicker
             self._sleep(PAUSE)
         except (InputError, FencedError):
             raise
         except TxstormError as error:
-            self._say(f"{self._owner}: standing by, but the ledger cannot be asked; tried again: {error}")
+            self._say(f"{self._owner}: standing by, but the ledger cannot be read; retrying: {error}")
             self._sleep(PAUSE)
         else:
             return True
@@ -122,7 +122,7 @@ class _Watch:
             self._tell(message)
 
     def _check_killed(self) -> None:
-        """Whoever kills a topology means it, not the one process that happens to lead."""
+        """Raise `KilledError` if the run waited for was killed: a kill ends the topology, not only one process."""
         told = self._books.status() or {}
         if told.get("mode") != "killed":
             return
@@ -135,9 +135,9 @@ class _Watch:
 
 
 def real_end(error: BaseException, books: Books) -> BaseException:
-    """What ended a run with `error`: the loss of its lease, where that is behind it.
+    """Return the root cause of `error`: `FencedError` if the run has lost its lease, else `error` itself.
 
-    A run that was frozen while another one took over wakes up to anything: files that were swept, jobs that timed out.
+    A run that was frozen while another one took over may meet any error: files that were swept, jobs that timed out.
     """
     if isinstance(error, FencedError | KeyboardInterrupt):
         return error

@@ -1,4 +1,4 @@
-"""Moments of a run, one after the other, as they are drawn by the command line and in notebooks."""
+"""Watcher of a run: gives its current state to the live displays of the command line and of notebooks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from txstorm.runtime.handle import RunHandle
 
 
 class Watcher:
-    """Called now and then, it gives the run as it is at that moment.
+    """Returns the current `Moment` of a run at every call.
 
     Args:
         handle: the run.
-        since: when it began, by `monotonic`; now when None.
-        monotonic: seconds.
+        since: start of the run by the clock `monotonic`; None: now.
+        monotonic: a clock in seconds.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Watcher:
         self._rate = Rate()
 
     def __call__(self) -> Moment:
-        """The run now."""
+        """Return the current state of the run."""
         handle, now, seconds = self._handle, self._handle.progress, self._monotonic() - self._since
         rate = self._rate.after(seconds, now.rows)
         return Moment(handle.name, handle.engine, handle.status["phase"], now, handle.recentProgress, seconds, rate)

@@ -112,7 +112,7 @@ def test_one_that_takes_over_waits_for_brokers_that_are_away(kafka_broker, place
         says(second, "standing by for")
         kafka_broker.kill()
         first.kill()
-        says(second, "cannot lead yet, tried again for a while: topic")
+        says(second, "cannot lead yet, retrying for a while: topic")
         kafka_broker.restart()
         _, complained = second.communicate(120)
     finally:

@@ -89,7 +89,8 @@ def test_none_at_all(tmp_path):
 
 def test_a_percentage_of_a_short_input_counts_at_the_end(tmp_path):
     handle = started([1, 2, 3, -4], tmp_path / "data", max_dead_letters="20%")
-    with pytest.raises(TooManyDeadLetters, match=r"all is committed, but the dead letters are 1 of 4 .*=20%; see them"):
+    expected = r"everything is committed, but the dead letters are 1 of 4 .*=20%; see them"
+    with pytest.raises(TooManyDeadLetters, match=expected):
         handle.awaitTermination(60)
     assert (kept(tmp_path / "data"), left_out(tmp_path / "data")) == ([1, 2, 3], [-4])
     with warnings.catch_warnings(record=True):

@@ -207,7 +207,7 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
     monkeypatch.setattr(SqliteLedger, "wait_free", away)
     standby = Standby(place, until_txid=1)
     eventually(lambda: len(asked) > 3)
-    assert any("the ledger cannot be asked; tried again: no answer" in one for one in standby.told)
+    assert any("the ledger cannot be read; retrying: no answer" in one for one in standby.told)
     held.close()
     standby.returned().awaitTermination()
 

@@ -107,7 +107,7 @@ def test_what_fails_is_tried_again_later(error, caplog):
     bench.turn()
     assert first.given_up
     assert (bench.store.done, bench.failures) == ([], [])
-    assert "tried again later" in caplog.text
+    assert "retried later" in caplog.text
     bench.now = upkeep.PAUSE + 1
     bench.turn()
     assert bench.store.done == [second]

@@ -1,4 +1,4 @@
-"""Planning, admission and packing of transactions into jobs (P1, P2, P4).
+"""Planning and admission of transactions, and packing them into jobs (P1, plan; P2, emit; P4, processed).
 
 May import: runtime, engine, spouts, books, ledger, topology.
 Start: planning.py.

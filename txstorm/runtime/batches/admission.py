@@ -1,4 +1,4 @@
-"""The gate: whether another new transaction may be planned now. Replays never ask it."""
+"""Admission of new transactions, and the window of those in flight. Replays are always admitted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from txstorm.spouts.port import SpoutPlanner
 
 @dataclass
 class InFlightWindow:
-    """How many txids may be in flight, and how many one job takes: learnt, or as the settings say.
+    """Limits on the txids in flight and on the txids of one job: fixed by the settings, or learnt from finished jobs.
 
-    A job costs tens of milliseconds before it does anything, so packs grow while less than `SHARE` of a job's time
-    is work and twice the txids would not take longer than `LONG` seconds; jobs that do take longer hold half of
-    their txids next time. The window is wider than the packs and follows them downwards late: what waits for its
-    commit would otherwise fill it as soon as they shrink, and no job would run meanwhile.
+    A job costs tens of milliseconds before it does any work. Packs therefore grow while less than `SHARE` of a job's
+    time is work and a pack of twice the size would still finish within `LONG` seconds. A job that takes longer than
+    `LONG` halves the next packs. The window is wider than a pack, and shrinks more slowly: otherwise the batches that
+    wait for their commit would fill it as soon as packs shrink, and no job could run meanwhile.
+
+    Attributes:
+        pending: the setting `max_spout_pending`; None: learnt.
+        pack_limit: the setting `max_pack_txids`; None: no limit.
+        pack: the pack size learnt so far.
+        reached: the pack size that the width of the window follows.
     """
 
     SHARE = 0.7
@@ -30,14 +36,14 @@ class InFlightWindow:
 
     @property
     def width(self) -> int:
-        """Transactions in flight at most."""
+        """Maximum number of transactions in flight."""
         return self.pending if self.pending is not None else min(self.LIMIT, 8 * self.reached)
 
     @property
     def pack_size(self) -> int:
-        """Transactions one job takes at most.
+        """Maximum number of transactions in one job.
 
-        Of a window that is set half, so that jobs overlap; more where a job's own cost is most of its time.
+        Half of a fixed window, so that jobs overlap; more if the fixed cost of a job is most of its time.
         """
         if self.pending is None:
             most = self.pack
@@ -46,9 +52,9 @@ class InFlightWindow:
         return min(most, self.pack_limit or most)
 
     def job_took(self, seconds: float, work: float, txids: int) -> None:
-        """Learn from a finished job that took `seconds`, `work` of them spent in user code and its surroundings."""
+        """Learn from a finished job: it took `seconds`, of which `work` were spent on running user code."""
         if seconds > self.LONG:
-            # Of its own txids: of several long jobs that ran beside each other, each says the same.
+            # Half of the job's own txids, not of `pack`: overlapping slow jobs must not halve it repeatedly.
             self.pack = min(self.pack, max(1, txids // 2))
         elif work < self.SHARE * seconds and txids >= self.pack and 2 * seconds <= self.LONG:
             self.pack = min(self.LIMIT // 2, self.pack * 2)
@@ -56,10 +62,13 @@ class InFlightWindow:
 
 
 class Admission:
-    """Decides from limits only; the source itself is asked afterwards.
+    """Decides whether a new transaction may be planned, from limits only; the source itself is asked afterwards.
 
     Args:
-        monotonic: seconds, for `min_interval`.
+        monotonic: a clock in seconds, for `min_interval`.
+
+    Attributes:
+        closed: the run has reached its end: no new transaction will be admitted.
     """
 
     def __init__(
@@ -85,28 +94,28 @@ class Admission:
 
     @property
     def ends(self) -> bool:
-        """Whether the run was told where to end."""
+        """Whether the run comes to an end by itself (`available_now`, `until_txid`)."""
         return self._bounded or self._until is not None
 
     def ask(self, planner: SpoutPlanner) -> None:
-        """From now on the source is asked through `planner`."""
+        """Ask the source through `planner` from now on."""
         self._planner = planner
 
     def bound(self) -> None:
-        """Take what the source holds now as all there is (``--available-now``)."""
+        """End the run once everything the source holds now is read (``--available-now``)."""
         self._mark = self._planner.latest()
         self._bounded = True
 
     def data_only(self) -> None:
-        """Start no transaction from now on unless the source holds something new."""
+        """Admit transactions from now on only if the source holds something new."""
         self._data_only = True
 
     def saw(self, tuples: int) -> None:
-        """A processed batch had `tuples` tuples; for sources that cannot tell what they hold."""
+        """Note the number of tuples of a processed batch; 0 means the end of a source that cannot tell its end."""
         self._seen_empty = self._seen_empty or tuples == 0
 
     def opens(self, txid: int, previous: Any, *, in_flight: int, width: int, bytes_held: int) -> bool:
-        """Whether new transaction `txid`, after the one with document `previous`, may be planned now."""
+        """Return whether the new transaction `txid` may be planned now; `previous` is the document before it."""
         if self._ended(txid, previous):
             self.closed = True
             return False
@@ -118,11 +127,11 @@ class Admission:
         return True
 
     def past(self, txid: int) -> bool:
-        """Whether the run ends before `txid`, replays included."""
+        """Return whether `txid` is beyond `until_txid`; this also holds for replays."""
         return self._until is not None and txid > self._until
 
     def wait(self) -> float:
-        """Seconds until `min_interval` allows the next start."""
+        """Return the seconds until `min_interval` allows the next transaction to start."""
         return max(0.0, self._next_start - self._monotonic()) if self._min_interval else 0.0
 
     def _ended(self, txid: int, previous: Any) -> bool:

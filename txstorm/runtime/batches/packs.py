@@ -1,4 +1,4 @@
-"""Packs and jobs: which emitted attempts run together, and which jobs run now."""
+"""Packs and jobs: emitted attempts are put together into packs, and each pack runs as one job of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.runtime.batches.admission import InFlightWindow
 
 @dataclass(frozen=True)
 class Job:
-    """A submitted pack."""
+    """A pack that was submitted to the engine."""
 
     number: int
     pack: Pack
@@ -25,18 +25,21 @@ class Job:
     @property
     def attempts(self) -> list[TransactionAttempt]:
         """The attempts of the pack, in txid order."""
-        return [one.attempt for one in self.pack.inputs]
+        return [txid_input.attempt for txid_input in self.pack.inputs]
 
 
 class PackQueue:
-    """The queue of emitted attempts and the jobs that run.
+    """The queue of emitted attempts, and the running jobs. Call from the driver thread only.
 
     Args:
-        make_pack: turns attempts into a pack, at submission.
+        make_pack: turns attempts into a pack when it is submitted.
         done: called with a finished job, on a thread of the engine.
-        limit: jobs at once; 1 for task-planned spouts, whose txids chain.
-        full: whether what is processed and waits for its turn is too much already; then no job begins. What waits
-            comes before what is queued, so its commits end that.
+        limit: maximum number of concurrent jobs; 1 for task-planned spouts, where each job needs the extents of the
+            one before.
+        monotonic: a clock in seconds.
+        full: back-pressure: returns whether the processed batches that wait for their commit hold too many bytes; no
+            job starts then. This cannot block for ever: those batches precede the queued ones, and their commits make
+            room.
     """
 
     def __init__(
@@ -63,24 +66,24 @@ class PackQueue:
 
     @property
     def running(self) -> list[Job]:
-        """Jobs that are not finished, given up ones not counted."""
+        """Unfinished jobs, without those that were given up."""
         return list(self._running.values())
 
     @property
     def queued(self) -> int:
-        """Attempts that wait for a job."""
+        """Number of attempts that wait for a job."""
         return len(self._queue)
 
     def add(self, attempt: TransactionAttempt) -> None:
-        """Emit an attempt: it runs with the next job."""
+        """Queue an attempt for the next job."""
         self._queue.append(attempt)
 
     def cap(self, size: int, upto: int) -> None:
-        """Packs hold at most `size` txids until `upto` is processed: a job with them died."""
+        """Limit packs that begin at or before `upto` to `size` txids, as a job with these txids has failed."""
         self._cap = (size, upto)
 
     def submit(self) -> None:
-        """Start as many jobs as may run."""
+        """Submit packs until the queue is empty or no further job may start."""
         while self._queue and len(self._running) < self._limit and not self._full():
             self._submit_one()
 
@@ -98,31 +101,31 @@ class PackQueue:
         job.future.add_done_callback(lambda _: self._done(job))
 
     def finish(self, job: Job) -> bool:
-        """Take a finished job off the list; False when it had been given up."""
+        """Remove a finished job from the running ones; return False if it had been given up."""
         return self._running.pop(job.number, None) is not None
 
     def discard(self, dead: Iterable[TransactionAttempt]) -> None:
-        """Forget attempts: out of the queue, and jobs without a living attempt are given up."""
-        gone = set(dead)
-        self._queue = deque(attempt for attempt in self._queue if attempt not in gone)
+        """Remove discarded attempts from the queue, and give up the jobs that hold no other attempts."""
+        discarded = set(dead)
+        self._queue = deque(attempt for attempt in self._queue if attempt not in discarded)
         for job in self.running:
-            if gone.issuperset(job.attempts):
+            if discarded.issuperset(job.attempts):
                 self.give_up(job)
 
     def give_up(self, job: Job) -> None:
-        """Cancel a job and ignore what it still says."""
+        """Cancel a job and ignore its result."""
         self._running.pop(job.number, None)
         self._engine.cancel(job.future)
 
     def give_up_since(self, moment: float) -> list[Job]:
-        """Give up the jobs that began before `moment`; returns them."""
+        """Give up the jobs that started before `moment`; return them."""
         late = [job for job in self.running if job.started < moment]
         for job in late:
             self.give_up(job)
         return late
 
     def give_up_all(self) -> None:
-        """Cancel everything."""
+        """Empty the queue and cancel all jobs."""
         self._queue.clear()
         for job in self.running:
             self.give_up(job)

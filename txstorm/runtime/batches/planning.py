@@ -1,4 +1,7 @@
-"""P1 and P4: what every txid reads. Plans are made one by one and stored many at a time."""
+"""Planning of transactions (P1, plan) and the extents they really read (P4, processed), in memory and in the ledger.
+
+Plans are made one at a time and stored many at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,23 @@ from txstorm.spouts.executors import planner
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
-# What the framework digests itself is divided by tasks; with another number of tasks there is nothing to compare.
+# Partitions of digests that the framework takes per task: they cannot be compared once the number of tasks has changed.
 _TASK = re.compile(r"(.*/)?task \d+ of \d+", re.DOTALL)
 
 
 class Planning:
-    """The documents of undecided txids and of the last committed one, in memory and in the ledger.
+    """Metadata (spout document, stamp, digests) of undecided txids and of the last committed one.
 
     Args:
-        clock: now, in UTC microseconds.
+        source: the spout's planner.
+        clock: returns the current time in UTC microseconds.
         external: whether the commit phase has effects outside the tables.
 
     Attributes:
-        pinned: asked with (txid, the document before it) for a document that is settled, whatever the spout says.
+        planner: the spout's planner.
+        metas: txid → its metadata.
+        pinned: called with a txid and the document before it; returns the document this txid must have, or None if
+            the spout is to plan it. See `RetryPolicy.pinned`.
     """
 
     def __init__(self, books: Books, source: SpoutPlanner, clock: Callable[[], int], *, external: bool = False) -> None:
@@ -46,12 +53,15 @@ class Planning:
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
 
     def reopen(self, spout: Component, program: Program) -> None:
-        """Make the spout's coordinator anew, for another number of its tasks; called while nothing is in flight."""
+        """Recreate the spout's coordinator for a new number of tasks. Nothing may be in flight."""
         self.planner.close()
         self.planner = planner(spout.object, program.driver_context(spout.id))
 
     def open(self, currtx: int) -> tuple[int, ...]:
-        """Txids from `currtx` on to emit again with stored metadata. An opaque spout's are dropped (R3)."""
+        """Return the txids from `currtx` on that are replayed with their stored metadata.
+
+        The stored metadata of an opaque spout is deleted instead: it plans those txids afresh (R3, replay).
+        """
         stored = tuple(sorted(txid for txid in self.metas if txid >= currtx))
         if not self.planner.opaque:
             return stored
@@ -61,12 +71,12 @@ class Planning:
         return ()
 
     def document(self, txid: int) -> Any:
-        """The spout document of `txid`, or None before the first."""
+        """Return the spout document of `txid`; None before the first txid."""
         meta = self.metas.get(txid)
         return None if meta is None else meta.document
 
     def plan(self, txid: int, *, replay: bool) -> bool:
-        """Plan `txid`; False when the source has nothing. Not durable before `save`."""
+        """Plan `txid`; return False if the source has no data. The plan is durable only after `save`."""
         if replay and not self.planner.opaque and txid in self.metas:
             return True
         previous = self.metas.get(txid - 1)
@@ -81,7 +91,7 @@ class Planning:
         return True
 
     def save(self) -> None:
-        """Store the new plans in one write; must happen before any of them is processed."""
+        """Store the new plans in one write (P1, plan). Must be called before any of them is processed."""
         if self._unsaved:
             faults.point("p1.before")
             self._books.write_metas(self._unsaved)
@@ -89,29 +99,30 @@ class Planning:
             faults.point("p1.after")
 
     def txid_input(self, attempt: TransactionAttempt) -> TxidInput:
-        """What the engine gets of a planned txid."""
+        """Build the engine's input for a planned txid."""
         meta = self.metas[attempt.txid]
         return TxidInput(attempt, meta.document, meta.stamp, self.planner.payload(meta.document))
 
     def pack(
         self, attempts: Sequence[TransactionAttempt], committed: int, divert: Callable[[int], tuple[str, ...]]
     ) -> Pack:
-        """What the engine gets of `attempts`, which follow each other; `divert` tells what one leaves out."""
-        inputs = tuple(replace(self.txid_input(one), divert=divert(one.txid)) for one in attempts)
+        """Build the pack of consecutive `attempts`; `divert` gives, per txid, the kinds of errors to dead-letter."""
+        inputs = tuple(replace(self.txid_input(attempt), divert=divert(attempt.txid)) for attempt in attempts)
         return Pack(inputs, self.carried(attempts[0].txid), committed)
 
     def carried(self, txid: int) -> Mapping[str, Any]:
-        """Partition metadata of task-planned spouts before `txid`."""
+        """Return the partition metadata that a task-planned spout had before `txid`."""
         document = self.document(txid - 1)
         return {} if document is None else self.planner.carried(document)
 
     def processed(self, outcomes: Iterable[Processed]) -> None:
-        """Store the real extents and digests of processed txids, in one write (P4).
+        """Store the extents that were really read and their digests, in one write (P4, processed).
 
-        What only adds digests to a plan goes with the next write: it is stored when the txid is decided, and until
-        then nobody has seen anything of the batch that a replay would have to be held to.
+        If only digests are added, they are stored with the next write instead: at the latest when the txid is decided.
+        Until then no effect of the batch is visible that a replay would have to reproduce.
 
-        Raises `SpoutError` when a transactional spout emitted something else than the first time.
+        Raises:
+            SpoutError: a transactional spout emitted a different batch in a replay.
         """
         changed = {}
         for outcome in outcomes:
@@ -129,17 +140,18 @@ class Planning:
             faults.point("p4.after")
 
     def emitted(self, outcome: Processed) -> None:
-        """A txid failed after its spout had emitted: what it emitted is stored, so that a replay is held to it.
+        """Store what the spout emitted for a txid that then failed, so that the replay is checked against it.
 
-        Raises `SpoutError` when a transactional spout emitted something else than the first time.
+        Raises:
+            SpoutError: a transactional spout emitted a different batch in a replay.
         """
         txid = outcome.attempt.txid
         meta = self.metas[txid]
         if self.planner.opaque or not (outcome.parts or outcome.digests):
             return
         self._check(txid, meta, outcome)
-        known = outcome.parts and self.planner.task_planned
-        document = self.planner.finish(meta.document, outcome.parts) if known else meta.document
+        planned = outcome.parts and self.planner.task_planned
+        document = self.planner.finish(meta.document, outcome.parts) if planned else meta.document
         changed = with_digests(meta, document, {**meta.digests, **outcome.digests})
         if changed != meta:
             self._books.write_metas({txid: changed})
@@ -159,22 +171,25 @@ class Planning:
                 raise SpoutError(msg)
 
     def pin(self, txid: int) -> tuple[Any, Any] | None:
-        """The document of `txid` and the one before it, if a replay could have another one."""
+        """Return the document of `txid` and the one before it; None if a replay always has the same document."""
         if not self.planner.opaque or self.planner.task_planned:
             return None
         return self.document(txid), self.document(txid - 1)
 
     def committed(self, last: int) -> None:
-        """Everything up to `last` is committed: the spout is told, and documents before it are dropped."""
+        """Notify the spout that everything up to `last` is committed, and forget the documents before it."""
         self.planner.committed(self.document(last))
         self.forget(last)
 
     def outlived(self, last: int) -> list[Op]:
-        """What goes with P8 of a group up to `last`: metadata before it; its own is what the next is planned from."""
+        """Ledger deletions for P8 (complete) of a group up to `last`: the metadata of all txids before `last`.
+
+        The metadata of `last` stays, as the next txid is planned from it.
+        """
         return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
 
     def forget(self, before: int) -> list[int]:
-        """Drop documents of txids below `before`; returns them, to be removed from the ledger with P8."""
+        """Forget the metadata of txids below `before`; return those txids."""
         old = [txid for txid in self.metas if txid < before]
         for txid in old:
             del self.metas[txid]

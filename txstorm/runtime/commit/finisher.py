@@ -1,14 +1,14 @@
-"""P5 of one group: committers finish, rows are staged; what follows is in `txstorm.runtime.commit.publisher`.
+"""P5, a group's turn: committers finish its txids in order, and their rows are staged.
 
-P5 is one thread's work and the rest another's: while a group is published, committers finish the txids behind it.
-
-The group that is being finished before its turn, while the one before it is published.
+P6 to P8 are in `txstorm.runtime.commit.publisher`. Committers run on the commit thread, and groups are published on
+another one: while a group is published, the committers may already finish the txids behind it (`EarlyFinish`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -39,17 +39,17 @@ from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 
 class EarlyFinish:
-    """What has finished behind the group that is being published; used on the commit thread only.
+    """Txids whose committers finish before their turn, while the group before them is published. Commit thread only.
 
-    Order is kept by one number: a txid is finished ahead only if it follows the one that finished last. After a failure
-    none does, until the failed txid has its next attempt.
+    Order is kept by one number: a txid finishes early only if it directly follows the txid that finished last. After a
+    failure no txid finishes early until the failed one is attempted again.
 
     Args:
-        begin: makes the turn of a group that begins with a txid.
-        allowed: whether anything is to be finished ahead at all.
+        begin: creates the turn of a group, given its first txid.
+        allowed: whether txids may finish early at all.
 
     Attributes:
-        reached: the last txid that has finished, in its turn or ahead; None before the first.
+        reached: the last txid that has finished, in its turn or early; None before the first.
     """
 
     def __init__(self, begin: Callable[[int], CommitTurn], *, allowed: bool) -> None:
@@ -59,7 +59,7 @@ class EarlyFinish:
         self._turn: CommitTurn | None = None
 
     def turn_of(self, attempt: TransactionAttempt) -> CommitTurn | None:
-        """The turn that `attempt` is to be finished in; None when it is not to be, now."""
+        """Return the turn in which `attempt` may finish early; None if it may not."""
         turn = self._turn
         if not self._allowed or self.reached is None or attempt.txid != self.reached + 1:
             return None
@@ -68,7 +68,10 @@ class EarlyFinish:
         return turn if turn.outcome.failed is None else None
 
     def take(self, group: Sequence[ProcessedBatch]) -> CommitTurn | None:
-        """It is the turn of `group`: what of it has finished, from its first txid on; None when nothing has."""
+        """Begin the turn of `group`: return the turn in which its first txids finished early; None if none did.
+
+        If other attempts than those of `group` finished early, their rows are dropped.
+        """
         turn, self._turn = self._turn, None
         if turn is None:
             return None
@@ -80,7 +83,7 @@ class EarlyFinish:
         return None
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
-        """These attempts were discarded: what they and later ones finished is void."""
+        """Drop the rows that these discarded attempts, and all later ones, wrote early."""
         turn = self._turn
         dead = [one for one in turn.tried if one in attempts] if turn is not None else []
         if turn is None or not dead:
@@ -93,22 +96,40 @@ class EarlyFinish:
         self._turn = turn if turn.outcome.committed else None
 
 
+@dataclass(frozen=True)
+class FinishOptions:
+    """Options of the commit phase of one run.
+
+    Attributes:
+        ahead: whether committers may finish before the group before theirs is decided.
+        letter_limit: how many dead letters the run may have.
+        observe: called with everything that a task of the commit phase emitted.
+        monotonic: a clock in seconds.
+    """
+
+    ahead: bool = False
+    letter_limit: LetterLimit = field(default_factory=lambda: LetterLimit(None))
+    observe: Observe | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+
 class GroupFinisher:
     """Commits groups, one at a time.
 
-    What runs user code, `execute` to `leave`, is called on the commit thread only, `conclude` on that which publishes.
+    Call `execute` to `leave`, which run user code, on the commit thread only, and `conclude` on the publishing thread.
 
     Args:
-        ahead: whether committers may finish before the group ahead of theirs is decided.
-        large: lets jobs do what is too much for the driver.
-        letter_limit: how many records may be left out.
-        blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
-        sleep: waits between tries; returns True when the run is to stop.
-        observe: told what every task of the commit phase emitted.
-        monotonic: seconds.
+        program: the compiled topology.
+        store: the tables.
+        books: the ledger's content.
+        identity: of the topology in its data directory; written into every intent.
+        publisher: decides, publishes and completes groups.
+        large: runs large commits as jobs.
+        options: see `FinishOptions`.
 
     Attributes:
-        turn: the group that is, or was last, in P5.
+        letter_limit: the limit of dead letters.
+        turn: the group in P5, or the last one that was.
     """
 
     def __init__(
@@ -117,37 +138,34 @@ class GroupFinisher:
         store: StateStore,
         books: Books,
         identity: Identity,
-        *,
-        keep_intents: int,
-        blocked: Callable[[str | None], None],
-        sleep: Callable[[float], bool],
-        observe: Observe | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        ahead: bool = False,
+        publisher: Publisher,
         large: CommitJobs,
-        letter_limit: LetterLimit | None = None,
+        options: FinishOptions,
     ) -> None:
-        self.letter_limit = letter_limit or LetterLimit(None)
+        monotonic = options.monotonic
+        self.letter_limit = options.letter_limit
         self._large = large
         self.turn: CommitTurn | None = None
         self._ahead = EarlyFinish(
-            lambda txid: CommitTurn(store.group(txid), GroupOutcome(), monotonic, ahead=True), allowed=ahead
+            lambda txid: CommitTurn(store.group(txid), GroupOutcome(), monotonic, ahead=True), allowed=options.ahead
         )
         self._monotonic = monotonic
         self._program = program
-        self._observe = observe
+        self._observe = options.observe
         self._spout = _spout_committer(program)
         self._early: dict[TransactionAttempt, tuple[CommitRun, CommitHandles]] = {}
         self._store = store
         self._books = books
         self._identity = identity
-        self._concluder = Publisher(store, books, keep_intents=keep_intents, blocked=blocked, sleep=sleep)
+        self._publisher = publisher
 
     def execute(self, ready: ProcessedBatch) -> None:
-        """Let committers execute the input of `ready` before its turn, on the thread that commits.
+        """Let committers execute the input of `ready` before its turn.
 
-        Nothing of it lasts, as they write in `finish_batch` only. Raises `CommitFailed` when one of them raises.
-        A large commit is left for its turn.
+        This leaves no lasting effect, as committers write only in `finish_batch`. A large commit waits for its turn.
+
+        Raises:
+            CommitFailed: a committer raised.
         """
         if self._large.of(ready):
             return
@@ -162,10 +180,10 @@ class GroupFinisher:
         self._early[ready.attempt] = run, tables.resources
 
     def finish_ahead(self, ready: ProcessedBatch) -> None:
-        """Let committers finish `ready` before its turn, over what is finished but not published yet.
+        """Let committers finish `ready` before its turn; they read the unpublished rows of the txids before it.
 
-        Nothing is done unless it follows what has finished last; behind a large commit, whose rows are not in memory,
-        nothing does. When one of them raises, that is told in its turn.
+        Does nothing unless `ready` directly follows the txid that finished last. Nothing is finished early behind a
+        large commit, whose rows are not in memory. An exception of a committer is reported when the turn comes.
         """
         turn = None if self._large.of(ready) else self._ahead.turn_of(ready.attempt)
         if turn is not None:
@@ -174,31 +192,32 @@ class GroupFinisher:
                 self._finish([ready], turn)
 
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
-        """What these attempts did before their turn is not wanted any more."""
+        """Drop the work that committers did early for these discarded attempts."""
         for attempt in attempts:
             self._early.pop(attempt, None)
         self._ahead.forget(attempts)
 
     def use(self, program: Program) -> None:
-        """Finish later groups with `program`; called while none is under way."""
+        """Finish later groups with `program`. No group may be in P5."""
         self.close()
         self._program = program
         self._large.use(program)
         self._spout = _spout_committer(program)
 
     def close(self) -> None:
-        """Let go of the spout's emitters; called on the thread that commits, after all else."""
+        """Close the emitters of a committing spout; the last call on the commit thread."""
         if self._spout is not None:
             self._spout.close()
 
     def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> GroupOutcome:
-        """Commit as much of `group` as succeeds; `housekeeping(last)` gives ledger operations to go with P8."""
+        """Commit as much of `group` as succeeds; `housekeeping(last)` gives further ledger operations for P8."""
         return self.conclude(self.finish(group), housekeeping)
 
     def finish(self, group: Sequence[ProcessedBatch]) -> CommitTurn:
-        """P5, but for staging: committers finish in txid order; of what was finished ahead nothing is done again.
+        """P5 without the staging: let committers finish in txid order, except for the txids that finished early.
 
-        A large commit is a group of its own: the others of `group` are told to commit again.
+        A large commit is always a group by itself. If `group` is cut short for that, the coordinator commits the rest
+        as a later group.
         """
         group = self._large.together(group)
         if self.letter_limit.limit is not None:
@@ -213,9 +232,9 @@ class GroupFinisher:
         return turn
 
     def leave(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> CommitTurn:
-        """The thread of `turn` was left behind at `attempt`, which has failed: what it wrote is void.
+        """Fail `attempt`, at which the thread of `turn` was abandoned, and drop what it wrote.
 
-        So is all that was executed early: that would be finished on another thread than it was prepared on.
+        All that was executed early is dropped too: it would be finished on another thread than it was prepared on.
         """
         self._large.cancel()
         self._early.clear()
@@ -226,26 +245,18 @@ class GroupFinisher:
         return turn
 
     def conclude(self, turn: CommitTurn, housekeeping: Housekeeping) -> GroupOutcome:
-        """Stage what has finished, then P6 to P8: decide, publish, complete."""
-        with seldom_collected():
-            intent = self._staged(turn)
-            return turn.outcome if intent is None else self._concluded(intent, turn, housekeeping)
-
-    def _staged(self, turn: CommitTurn) -> Intent | None:
-        """The end of P5: what may be decided; None when no txid finished."""
+        """Stage the rows of the txids that finished, the end of P5; then decide, publish and complete (P6 to P8)."""
         outcome = turn.outcome
         if not outcome.committed:
-            return None
-        records = [_record(one) for one in outcome.committed]
-        with timed(outcome.milliseconds, "stage"):
-            return self._intent(records, turn.tables.stage(records, self._books.epoch))
-
-    def _concluded(self, intent: Intent, turn: CommitTurn, housekeeping: Housekeeping) -> GroupOutcome:
-        outcome = turn.outcome
-        tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
-        self._concluder.conclude(
-            intent, tuples, housekeeping, published=turn.tables.apply, milliseconds=outcome.milliseconds
-        )
+            return outcome
+        with seldom_collected():
+            records = [_record(one) for one in outcome.committed]
+            with timed(outcome.milliseconds, "stage"):
+                intent = self._intent(records, turn.tables.stage(records, self._books.epoch))
+            tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
+            self._publisher.conclude(
+                intent, tuples, housekeeping, published=turn.tables.apply, milliseconds=outcome.milliseconds
+            )
         return outcome
 
     def _finish(self, group: Sequence[ProcessedBatch], turn: CommitTurn) -> None:
@@ -260,7 +271,7 @@ class GroupFinisher:
                 self._failed(turn, ready.attempt, failure.row)
 
     def _failed(self, turn: CommitTurn, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
-        """The failed txid ends the group; what it and later ones wrote vanishes from the overlays."""
+        """End the group before the failed `attempt`, and drop the rows that it and later txids wrote."""
         turn.tables.drop_from(attempt.txid)
         turn.outcome.failed = (attempt, row)
         self._ahead.reached = attempt.txid - 1
@@ -272,35 +283,37 @@ class GroupFinisher:
         turn.enter(ready.attempt)
         try:
             self._commit_spout(ready, turn)
-            spread = self._large.run(ready, turn)
-            run = run or self._run(ready, resources, turn, spread.sent)
+            job = self._large.run(ready, turn)
+            run = run or self._run(ready, resources, turn, job.sent)
             run.begins = turn.begins
             run.run()
         finally:
             turn.leave()
         letters = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
-        counts = {**ready.processed.counts, **run.counts, **spread.counts}
+        counts = {**ready.processed.counts, **run.counts, **job.counts}
         if self.letter_limit.limit is not None:
             self._limit_letters(ready.attempt, letters, counts.get(self._program.spout, 0))
         try:
-            for component, files in spread.staged.items():
+            for component, files in job.staged.items():
                 tables.take_over(component, txid, files)
             if letters:
                 tables.divert(txid, letters)
             tables.end_txid(txid)
         except TxstormError as error:
-            raise CommitFailed(_rule_row(error)) from error
-        reported = (*ready.processed.reported, *spread.reported, *run.reported)
+            # A committer broke a rule of its state.
+            row = ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
+            raise CommitFailed(row) from error
+        reported = (*ready.processed.reported, *job.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0)
 
     def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
-        """Raises `CommitFailed` when the run has too many dead letters with those of `attempt`."""
-        found = [] if letters is None else letters.select(["what", "component", "type", "message"]).to_pylist()
-        unread = sum(one["what"] != TUPLE for one in found)  # input that the spout has not emitted
-        excess = self.letter_limit.add(attempt.txid, len(found), emitted + unread)
+        """Raise `CommitFailed` if the dead letters of the run, with those of `attempt`, exceed the limit."""
+        rows = [] if letters is None else letters.select(["what", "component", "type", "message"]).to_pylist()
+        unread = sum(row["what"] != TUPLE for row in rows)  # input that the spout has not emitted
+        excess = self.letter_limit.add(attempt.txid, len(rows), emitted + unread)
         if excess is not None:
-            first = f"{found[0]['component']}: {found[0]['type']}: {found[0]['message']}"
-            more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
+            first = f"{rows[0]['component']}: {rows[0]['type']}: {rows[0]['message']}"
+            more = f", and {len(rows) - 1:,} more" if len(rows) > 1 else ""
             message = (
                 f"txid {attempt.txid} is not committed: with it the dead letters are {excess}; what is before it is "
                 f"committed. Left out of it would be: {first}{more}. Mend the source or the code, or raise the limit, "
@@ -313,10 +326,10 @@ class GroupFinisher:
         ready: ProcessedBatch,
         resources: CommitHandles,
         turn: CommitTurn,
-        elsewhere: Mapping[str, Sequence[Cargo]] | None = None,
+        sent_by_job: Mapping[str, Sequence[Cargo]] | None = None,
     ) -> CommitRun:
         cargo = ready.processed.cargo
-        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, elsewhere)
+        return CommitRun(self._program, ready.txid_input, cargo, resources, self._observe, turn.begins, sent_by_job)
 
     def _commit_spout(self, ready: ProcessedBatch, turn: CommitTurn) -> None:
         if self._spout is None:
@@ -345,7 +358,7 @@ def _spout_committer(program: Program) -> SpoutCommitter | None:
 
 
 def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
-    """The dead letters of both phases; of a batch that is one as a whole also its extents."""
+    """Dead letters of both phases; if the whole batch is one dead letter, also its extents."""
     whole = Letters()
     if SOURCE in ready.txid_input.divert and ready.failure is not None:
         whole.add_metadata(ready.failure, spout, None, ready.extents)
@@ -362,8 +375,3 @@ def _record(one: CommittedTxid) -> TxidRecord:
         extents=ready.extents,
         stamp=ready.txid_input.stamp,
     )
-
-
-def _rule_row(error: TxstormError) -> ErrorRow:
-    """A rule of the state broken by a committer, as an error row."""
-    return ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")

@@ -1,7 +1,7 @@
-"""Large commits: what committers get of a txid beyond a bound is committed by a job, not by the driver alone.
+"""Commit jobs: if committers get more input from one txid than the bounds allow, tasks of a job finish it.
 
-The driver divides the work: per task of a committer its input, in files, and the present rows of the keys in it. The
-tasks let the committer finish and stage what it writes; the driver decides and publishes that like any other rows.
+The driver divides the work: each task of a committer gets its input, in files, and the current rows of the keys in
+that input. The tasks let the committer finish and stage its rows; the driver decides and publishes them as usual.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger("txstorm.commit")
 
 @dataclass
 class JobResult:
-    """What a job has done of the commit phase of a txid.
+    """Result of a commit job: the part of a txid's commit phase that ran in tasks.
 
     Attributes:
-        staged: the committers it has let finish → table → the files of its rows.
-        sent: the same committers → what they have emitted for bolts behind them.
-        counts: component → tuples they emitted.
-        reported: what they reported.
+        staged: committer → table → the staged files of its rows.
+        sent: committer → its emitted tuples for the bolts behind it.
+        counts: component → number of emitted tuples.
+        reported: errors that were reported without failing the batch.
     """
 
     staged: Mapping[str, Mapping[str, Sequence[Staged]]] = field(default_factory=dict)
@@ -51,14 +51,14 @@ class JobResult:
 
 
 class CommitJobs:
-    """The commits of one run that jobs make. `cancel` is called on any thread, all else on the one that commits.
+    """Runs the large commits of one run as jobs. `cancel` is thread-safe; call all else on the commit thread only.
 
     Args:
-        program: the topology.
+        program: the compiled topology.
         engine: runs the jobs.
         data_dir: where the tables are; workers must see it under the same path.
-        epoch: of the coordinator.
-        allowed: whether there are to be any.
+        epoch: the coordinator's epoch.
+        allowed: whether commits may run as jobs at all.
     """
 
     def __init__(self, program: Program, engine: Engine, data_dir: Path, epoch: int, *, allowed: bool) -> None:
@@ -74,7 +74,7 @@ class CommitJobs:
         self._program = program
 
     def of(self, ready: ProcessedBatch) -> tuple[str, ...]:
-        """The committers that get more of `ready` than the bounds allow in the driver, and that a job can do."""
+        """Return the committers whose input in `ready` is beyond the bounds, and whose commit can run as a job."""
         program = self._program
         if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
             return ()
@@ -92,16 +92,16 @@ class CommitJobs:
         )
 
     def together(self, group: Sequence[ProcessedBatch]) -> Sequence[ProcessedBatch]:
-        """As many of `group` as are one group: a large one is a group of its own."""
+        """Return the first batches of `group` that may be one group: a large commit is a group by itself."""
         for number, one in enumerate(group):
             if self.of(one):
                 return group[: max(1, number)]
         return group
 
     def run(self, ready: ProcessedBatch, turn: CommitTurn) -> JobResult:
-        """Let a job do its part of the commit phase of `ready`, in its turn; its rows are staged then.
+        """Run the large part of the commit phase of `ready` as a job, in its turn; the job stages its rows.
 
-        They are the turn's once it cannot be taken away any more.
+        The caller adds the staged files to the turn after `CommitTurn.leave`: from then on it cannot be taken away.
 
         Raises:
             CommitFailed: a committer raised, a worker died, or the job was cancelled.
@@ -113,22 +113,22 @@ class CommitJobs:
         attempt = ready.attempt
         for name in components:
             turn.tables.expect(name, StagedName(self._epoch, *attempt, name, ""))
-        given = replace(ready.txid_input, document=None, payload=None)
-        work = LargeCommit(given, str(self._data_dir.absolute()), self._epoch, tuple(shares))
+        txid_input = replace(ready.txid_input, document=None, payload=None)
+        work = LargeCommit(txid_input, str(self._data_dir.absolute()), self._epoch, tuple(shares))
         turn.begins(components[0], 0)
         log.info("txid %s: %s commit in %s tasks", attempt, ", ".join(components), len(shares))
         answers = self._answers(work)
-        spread = JobResult(
+        result = JobResult(
             {name: _files(answers, name) for name in components},
             {name: [sent for one in answers if one.component == name for sent in one.sent] for name in components},
         )
         for one in answers:
-            spread.counts.update(one.counts)
-            spread.reported += one.reported
-        return spread
+            result.counts.update(one.counts)
+            result.reported += one.reported
+        return result
 
     def cancel(self) -> None:
-        """Give up the job that runs, if there is one."""
+        """Cancel the running job, if there is one."""
         running = self._running
         if running is not None:
             self._engine.cancel(running)
@@ -140,7 +140,7 @@ class CommitJobs:
         except EngineError as error:
             raise CommitFailed(ErrorRow("the worker", 0, "lost", "EngineError", str(error), "", "")) from error
         finally:
-            if self._running is running:  # else this thread was left behind, and another one is at work
+            if self._running is running:  # else this thread was abandoned, and another one runs its own job
                 self._running = None
         for one in answers:
             if one.refused is not None:
@@ -150,13 +150,13 @@ class CommitJobs:
         return answers
 
     def _shares(self, ready: ProcessedBatch, turn: CommitTurn) -> tuple[tuple[str, ...], list[CommitShare]]:
-        """The shares of the committers that can be divided; the driver does the others."""
+        """Divide the large committers into shares, one per task; the driver commits those that cannot be divided."""
         components: list[str] = []
         shares: list[CommitShare] = []
         for name in self.of(ready):
             try:
                 shares += self._shares_of(name, ready, turn)
-            except StateError as error:  # the keys are not in the input as they are in the state
+            except StateError as error:  # the key fields of the input do not have the types of the state's key
                 log.warning("txid %s: %s commits in the driver, large as it is: %s", ready.attempt, name, error)
             else:
                 components.append(name)
@@ -168,11 +168,13 @@ class CommitJobs:
         for one in ready.processed.cargo:
             if edges[one.edge].target == name:
                 cargo[one.target].append(one if one.kind is Kind.SPILLED else spill(one, self._spill_dir))
-        given = [self._given(name, one, ready, turn) for one in cargo]
-        return [CommitShare(name, task, tuple(cargo[task]), given[task]) for task in tasks]
+        current = [self._current_rows(name, one, ready, turn) for one in cargo]
+        return [CommitShare(name, task, tuple(cargo[task]), current[task]) for task in tasks]
 
-    def _given(self, name: str, cargo: Sequence[Cargo], ready: ProcessedBatch, turn: CommitTurn) -> dict[str, str]:
-        """State → the file with the present rows of the keys in `cargo`."""
+    def _current_rows(
+        self, name: str, cargo: Sequence[Cargo], ready: ProcessedBatch, turn: CommitTurn
+    ) -> dict[str, str]:
+        """Write the current rows of the keys in `cargo` to files; return state → file name."""
         files = {}
         for state in self._program.spread[name]:
             if isinstance(state, KeyedState):

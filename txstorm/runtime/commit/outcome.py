@@ -1,4 +1,4 @@
-"""What goes into a commit and what comes out of it, and how that is reported and remembered."""
+"""Input and outcome of a commit: the processed batch, the committed txid, the outcome of a group, its progress."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from txstorm.monitor.progress import TransactionProgress
 
 @dataclass(frozen=True)
 class ProcessedBatch:
-    """A processed txid that waits for its turn.
+    """A processed txid that waits for its turn to commit.
 
     Attributes:
-        digests: of its input; `extents`: what it read, for the history.
-        failure: why the batch as a whole is a dead letter, when it is one.
+        digest: of its input.
+        extents: the ranges of the source it read, for the history.
+        job_seconds: duration of the job that processed it.
+        pack: number of txids in that job.
+        failure: the error because of which the whole batch is one dead letter; None if it is not.
     """
 
     txid_input: TxidInput
@@ -38,7 +41,14 @@ class ProcessedBatch:
 
 @dataclass(frozen=True)
 class CommittedTxid:
-    """What a committed txid did, for progress and history."""
+    """A committed txid, for progress and history.
+
+    Attributes:
+        ready: its processed batch.
+        counts: component → number of emitted tuples, of both phases.
+        reported: errors that were reported without failing the batch.
+        letters: number of dead letters.
+    """
 
     ready: ProcessedBatch
     counts: dict[str, int]
@@ -46,16 +56,19 @@ class CommittedTxid:
     letters: int = 0
 
     def empty(self, spout: str) -> bool:
-        """Whether the source gave nothing; a batch that is left out has been something."""
+        """Return whether the source had no data for this txid. A batch of which records were dead-lettered had some."""
         return self.counts.get(spout, 0) == 0 and not self.ready.txid_input.divert
 
 
 @dataclass
 class GroupOutcome:
-    """How a group ended: the txids that are committed, and the failure that ended it early.
+    """Outcome of a group: the txids that are committed, and the failure that ended it early.
 
     Attributes:
-        failed: the attempt, and its error; None when the end of the run cut it short.
+        committed: in txid order.
+        failed: the failed attempt and its error, or None as the error if the end of the run cut it short; None if no
+            txid failed.
+        milliseconds: step of the commit → its duration.
     """
 
     committed: list[CommittedTxid] = field(default_factory=list)
@@ -64,7 +77,7 @@ class GroupOutcome:
 
 
 def batch_digest(digests: Mapping[str, str]) -> str:
-    """One digest of a batch from those of its partitions."""
+    """Combine the digests of the partitions of a batch into one."""
     text = json.dumps(digests, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -72,10 +85,14 @@ def batch_digest(digests: Mapping[str, str]) -> str:
 def progress_list(
     outcome: GroupOutcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]], notices: Sequence[str] = ()
 ) -> list[TransactionProgress]:
-    """What is reported of the committed transactions; `failures_of` tells how often one had failed before, and why.
+    """Progress records of the committed transactions.
 
-    What the spout had to say since the last group, its `notices`, stands with the last transaction. It is no part of a
-    batch: what is processed may be discarded yet.
+    Args:
+        outcome: of the group.
+        spout: the spout's id.
+        failures_of: txid → how often it had failed before, and the last cause.
+        notices: messages of the spout since the last group. They go into the record of the last transaction, as they
+            belong to no batch: a processed batch may still be discarded.
     """
     made = [_progress(one, outcome, spout, *failures_of(one.ready.attempt.txid)) for one in outcome.committed]
     return [*made[:-1], *(replace(one, reported=(*one.reported, *notices)) for one in made[-1:])]

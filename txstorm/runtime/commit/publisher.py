@@ -1,4 +1,4 @@
-"""P6 to P8 of one group: the intent is decided, its tables are published, the ledger moves on."""
+"""P6 to P8 of a group: decide its intent (the commit point), publish to its tables, complete it in the ledger."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Housekeeping = Callable[[int], list[Op]]
 
 
 class PublishTarget(Protocol):
-    """The tables, maps and outlets that groups are published to; `txstorm.state.store.StateStore` is the real one."""
+    """Port: tables, maps and outlets that groups are published to. `StateStore` and the simulation implement it."""
 
     def last_txids(self) -> dict[str, int]:
-        """Table → the last txid published to it."""
+        """Return table → the last txid published to it."""
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to all it touches; returns table → version. May be called again."""
+        """Publish a decided group to everything it touches; return table → version. Idempotent."""
 
     def forget(self, before: int) -> None:
-        """Staged rows of groups before `before` are needed no more."""
+        """Release the staged rows of groups before `before`."""
 
 
 class timed:  # noqa: N801 - a context manager, used like a function
-    """Adds the milliseconds of a step to those of an outcome."""
+    """Context manager that adds the duration of a step to `milliseconds`."""
 
     def __init__(self, milliseconds: dict[str, float], step: str) -> None:
         self._milliseconds = milliseconds
@@ -45,21 +45,23 @@ class timed:  # noqa: N801 - a context manager, used like a function
 
 
 def pause_after(attempt: int) -> float:
-    """Seconds between a try to publish what is decided and the next one; the first try is number 0."""
+    """Return the back-off in seconds after publishing has failed; `attempt` counts from 0."""
     return float(min(5.0, 0.05 * 2**attempt))
 
 
 class Publisher:
-    """Decides groups, publishes and completes them, one at a time.
+    """Decides, publishes and completes groups, one at a time.
 
     Args:
-        keep_intents: how many of the last intents stay in the ledger.
-        blocked: told (table, cause) while a decided group cannot be published, and None when it can again.
-        sleep: waits between tries; returns True when the run is to stop.
+        store: the tables, maps and outlets.
+        books: the ledger's content.
+        keep_intents: number of completed intents that stay in the ledger.
+        blocked: called with the cause while a decided group cannot be published, and with None once it can again.
+        sleep: waits between attempts; returns True if the run is to stop.
     """
 
     TRIES = 8
-    """How often publishing is tried before the run ends with what keeps it."""
+    """Attempts to publish before the run ends with the error."""
 
     def __init__(
         self,
@@ -87,18 +89,18 @@ class Publisher:
         published: Callable[[int], None],
         milliseconds: dict[str, float],
     ) -> None:
-        """P6 to P8 of the group that `intent` says: decide, publish, complete.
+        """Decide, publish and complete the group of `intent` (P6 to P8).
 
         Args:
-            intent: all its rows are staged, durably.
-            tuples: txid → how many, for the history.
-            housekeeping: gives ledger operations to go with P8, for the group's last txid.
+            intent: names the staged rows of the group, all of which are durable.
+            tuples: txid → number of tuples, for the history.
+            housekeeping: gives further ledger operations for P8, for the group's last txid.
             published: called with the last txid between P7 and P8.
-            milliseconds: gets how long each step took.
+            milliseconds: the duration of each step is added here.
 
         Raises:
             FencedError: another coordinator has taken over.
-            BlockedError: the group is decided and cannot be published; the next start rolls it forward.
+            BlockedError: the group is decided but cannot be published; the next start rolls it forward.
         """
         versions = self._decide_and_publish(intent, milliseconds)
         last = intent.last
@@ -111,7 +113,7 @@ class Publisher:
             self._store.forget(before=self._kept[0] if self._kept else last)
 
     def _decide_and_publish(self, intent: Intent, milliseconds: dict[str, float]) -> dict[str, int]:
-        """P6 and P7. A group that changed no table has nothing to publish: P8 alone makes it committed."""
+        """Run P6 (decide) and P7 (publish). A group that changed no table skips both: P8 alone commits it."""
         if not intent.tables:
             return {}
         with timed(milliseconds, "decide"):
@@ -120,7 +122,7 @@ class Publisher:
             return self._publish(intent)
 
     def _publish(self, intent: Intent) -> dict[str, int]:
-        """Publish a decided intent. It cannot be given up: tried again until it works or the run stops."""
+        """Publish a decided intent; it can no longer be rolled back, so retry until it succeeds or the run stops."""
         for attempt in range(self.TRIES):
             self._books.check_lease()
             try:
@@ -136,8 +138,8 @@ class Publisher:
             if self._sleep(pause_after(attempt)):
                 break
         msg = (
-            f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; mend the cause and "
-            "start the topology again, they are rolled forward then"
+            f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; fix the cause and "
+            "start the topology again, which rolls them forward"
         )
         raise BlockedError(msg) from cause
 

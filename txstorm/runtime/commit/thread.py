@@ -1,6 +1,6 @@
-"""The commit thread: one group after the other, and another thread when a committer does not come to an end.
+"""The commit thread: runs the committers of one group after the other, and is replaced when a committer hangs.
 
-A second thread publishes what has finished, so that the commit thread can go on with what follows.
+A second thread publishes the groups that have finished, so that the commit thread can go on with the next ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from txstorm.runtime.commit.turn import Abandoned, CommitTurn
 
 log = logging.getLogger("txstorm.commit")
 STOP_SECONDS = 5.0
-"""How long a run that ends waits for a committer that does not come to an end."""
+"""Seconds that a stopping run waits for a committer that hangs."""
 
 
 class Worker:
-    """One daemon thread that makes calls one after the other; it may be left to itself in the middle of one."""
+    """A daemon thread that makes calls one after the other, and can be abandoned in the middle of one."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -35,22 +35,22 @@ class Worker:
         self._thread.start()
 
     def submit(self, call: Callable[[], Any], answer: Future[Any]) -> None:
-        """Have `call` made; `answer` gets what it gives or raises."""
+        """Queue `call`; its result or exception completes `answer`."""
 
         def make() -> None:
             try:
                 answer.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - handed to who waits for it
+            except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
                 answer.set_exception(error)
 
         self._calls.put(make)
 
     def end(self) -> None:
-        """The thread ends after the calls it has; nobody waits for it here."""
+        """End the thread after the calls already queued; does not wait for it."""
         self._calls.put(None)
 
     def leave(self) -> list[Callable[[], None] | None]:
-        """The calls it has not begun; it ends after the one it is at, if that ever comes to an end."""
+        """Abandon the thread; return the calls it has not started. It ends after the current one, if that returns."""
         calls: list[Callable[[], None] | None] = []
         while True:
             try:
@@ -60,12 +60,12 @@ class Worker:
                 return calls
 
     def take_over(self, calls: Iterable[Callable[[], None] | None]) -> None:
-        """Make the calls that another one had not begun."""
+        """Queue the calls that an abandoned worker had not started."""
         for call in calls:
             self._calls.put(call)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the thread's end; False when it did not come in time (seconds; None: wait for ever)."""
+        """Wait at most `timeout` seconds (None: for ever) for the thread to end; return whether it has."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -75,13 +75,13 @@ class Worker:
 
 
 class CommitThread:
-    """What is done in the committer's turn; told and asked by the driver thread only.
+    """Runs commit groups in order on the commit thread, publishes them on another. Call from the driver thread only.
 
     Args:
-        committer: does it.
-        done: called with a finished future, on the thread that finished it.
-        failed_ahead: called with an attempt that failed before its turn, and how; on any thread.
-        monotonic: seconds.
+        committer: finishes and concludes the groups.
+        done: called with the future of a group's outcome once it is completed, on the thread that completed it.
+        failed_ahead: called with an attempt that failed before its turn, and the error; on any thread.
+        monotonic: a clock in seconds.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class CommitThread:
         self._housekeeping: Housekeeping | None = None
 
     def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> None:
-        """Commit `group` when its turn comes."""
+        """Queue `group` to be committed in its turn."""
         self._housekeeping = housekeeping
         attempts = [one.attempt for one in group]
         self._tried.difference_update(attempts)
-        self._behind.difference_update(attempts)  # what of it is not begun yet, is finished in its turn
+        self._behind.difference_update(attempts)  # those that have not finished early do so in their turn
         self._submit(lambda: self._committer.finish(group), housekeeping)
 
     def execute(self, ready: Iterable[ProcessedBatch]) -> None:
-        """Let the committers of the lowest of `ready` execute ahead of its turn; called while no commit is due.
+        """Let the committers of the lowest txid in `ready` execute before its turn. Call while no commit is due.
 
-        One txid at a time, so that a commit that falls due waits for one at most, and on the commit thread, so that
-        what a committer opens in `prepare` is used on the thread it was opened on.
+        One txid at a time, so that a commit that becomes due waits for at most one; and on the commit thread, so that
+        a resource that a committer opens in `prepare` is used on the same thread.
         """
         if self._ahead is not None and not self._ahead.done():
             return
@@ -128,18 +128,19 @@ class CommitThread:
             self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))
 
     def finish_ahead(self, following: Iterable[ProcessedBatch]) -> None:
-        """Let the committers of `following` finish while the group before them is published; called while one commits.
+        """Let the committers of `following` finish while the group before them is published. Call while one commits.
 
-        They are the processed txids right behind the group that commits, in order. Each is told here again and again.
+        `following` are the processed txids directly behind the committing group, in order. Repeated calls with the
+        same txids have no further effect.
         """
-        for one in following:
-            if one.attempt not in self._behind:
-                self._behind.add(one.attempt)
-                self._finish_ahead(one)
+        for ready in following:
+            if ready.attempt not in self._behind:
+                self._behind.add(ready.attempt)
+                self._finish_ahead(ready)
 
     def _finish_ahead(self, ready: ProcessedBatch) -> None:
         def finish() -> None:
-            if ready.attempt in self._behind:  # else its turn has come, or it was discarded
+            if ready.attempt in self._behind:  # otherwise its turn has come, or it was discarded
                 self._committer.finish_ahead(ready)
 
         self.run(finish).add_done_callback(lambda done: self._executed(ready.attempt, done))
@@ -150,33 +151,33 @@ class CommitThread:
             self._failed_ahead(attempt, error)
 
     def forget(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """These attempts were discarded."""
+        """Drop the early work on these discarded attempts."""
         dead = set(attempts)
         self._tried.difference_update(dead)
         self._behind.difference_update(dead)
-        self.run(lambda: self._committer.forget(dead))  # after what may just be executing
+        self.run(lambda: self._committer.forget(dead))  # queued behind the one that may be executing now
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have something else done on the commit thread."""
+        """Queue any other call for the commit thread."""
         answer: Future[Any] = Future()
         self._worker.submit(call, answer)
         return answer
 
     def in_turn(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have something done in the committer's turn: while nothing is decided or published."""
+        """Queue a call for the publishing thread: it runs while no group is being decided or published."""
         answer: Future[Any] = Future()
         self._publisher.submit(call, answer)
         return answer
 
     def is_current(self, future: Future[GroupOutcome]) -> bool:
-        """Whether `future` is the answer that is waited for; that of an abandoned thread is not."""
+        """Return whether `future` is the outcome of the current group, not that of an abandoned thread."""
         return future is self._current
 
     def expire(self, timeout: float | None, *, stopping: bool) -> None:
-        """Take the group away whose committers have been at one txid for more than `timeout` seconds (None: never).
+        """Abandon the commit thread if its committers have been at one txid for more than `timeout` seconds.
 
-        The txids before it are decided, on a fresh thread; it and the later ones have failed. A run that is stopping
-        waits for `STOP_SECONDS` at most, and that is no failure of the txid's.
+        None: never. The txids before it are decided on a new thread; it and the later ones have failed. A stopping run
+        waits for at most `STOP_SECONDS`, and does not count this as a failure of the txid.
         """
         if stopping:
             self._stopped_at = self._stopped_at or self._monotonic()
@@ -196,7 +197,7 @@ class CommitThread:
         row = ErrorRow(component, task, "lost", "Timeout", cause, "", "") if counts else None
         if turn.ahead:
             self._ahead = self.run(lambda: self._committer.leave(turn, attempt, row))
-            if row is not None and turn.executes:  # else it is told in its turn
+            if row is not None and turn.executes:  # otherwise it is reported in its turn
                 self._failed_ahead(attempt, CommitFailed(row))
         else:
             housekeeping = self._housekeeping
@@ -205,7 +206,7 @@ class CommitThread:
         self._worker.take_over(waiting)
 
     def close(self) -> None:
-        """Wait for the end of what is under way, but not for user code that does not come to one."""
+        """Wait for the work under way to end, but not for user code that hangs."""
         self._behind.clear()
         self._worker.end()
         while not self._worker.join(STOP_SECONDS):
@@ -216,7 +217,7 @@ class CommitThread:
         self._publisher.join()
 
     def _submit(self, finish: Callable[[], CommitTurn], housekeeping: Housekeeping) -> None:
-        """Have a group finished here, and then published there."""
+        """Finish a group on the commit thread, then conclude it on the publishing thread."""
         answer: Future[GroupOutcome] = Future()
         self._current = answer
         answer.add_done_callback(self._done)

@@ -1,4 +1,4 @@
-"""A group's turn in P5: how far it has come, and whether it was taken away from the thread it hangs on."""
+"""A group's turn in P5: its progress, and whether it was taken away from a commit thread that hangs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from txstorm.state.commit_group import CommitGroup
 
 
 class Abandoned(BaseException):
-    """Ends a commit thread that comes back after its group was taken away from it; no code of a user's catches it."""
+    """Ends an abandoned commit thread; a BaseException, so that `except Exception` in user code does not catch it."""
 
 
 class CommitTurn:
-    """One group in P5, seen from the commit thread that runs it and the driver thread that may end it.
+    """One group in P5, shared by the commit thread that runs it and the driver thread that may take it away.
 
-    The commit thread calls `enter`, `begins` before each task's code and `leave`, per txid; only between `enter` and
-    `leave`, where user code runs, can the group be taken away.
+    For each txid, the commit thread calls `enter`, then `begins` before the code of each task, then `leave`. The group
+    can be taken away only between `enter` and `leave`, while user code runs.
 
     Args:
         tables: the group's rows.
-        outcome: what is done so far.
-        monotonic: seconds.
-        ahead: it is not the group's turn yet.
-        executes: its committers do not finish: they only execute.
+        outcome: the outcome so far.
+        monotonic: a clock in seconds.
+        ahead: whether this work is done before the group's turn.
+        executes: whether committers only execute, without finishing.
     """
 
     def __init__(
@@ -50,24 +50,28 @@ class CommitTurn:
 
     @property
     def tried(self) -> list[TransactionAttempt]:
-        """The attempts that have finished, and the one that failed to, in their order."""
+        """The attempts that have finished, followed by the failed one, if any."""
         failed = () if self.outcome.failed is None else (self.outcome.failed[0],)
         return [*(one.ready.attempt for one in self.outcome.committed), *failed]
 
     def enter(self, attempt: TransactionAttempt) -> None:
-        """The commit phase of `attempt` begins."""
+        """Note that the commit phase of `attempt` begins."""
         with self._lock:
             self._check()
             self._attempt, self._since = attempt, self._monotonic()
 
     def begins(self, component: str, task: int) -> None:
-        """The code of a task is about to run."""
+        """Note that the code of this task is about to run."""
         with self._lock:
             self._check()
             self._place = (component, task)
 
     def leave(self) -> None:
-        """User code of this txid has come to its end; raises `Abandoned` when that was too late."""
+        """Note that the user code of this txid has ended.
+
+        Raises:
+            Abandoned: the group was taken away meanwhile.
+        """
         with self._lock:
             self._check()
             self._since = None
@@ -75,7 +79,8 @@ class CommitTurn:
     def take(self, limit: float) -> tuple[TransactionAttempt, tuple[str, int]] | None:
         """Take the group away if its user code has been running for more than `limit` seconds.
 
-        From then on nothing that code does has an effect on any table. Returns the attempt it was at, and whose code.
+        From then on that code can no longer change any table. Returns the attempt and the (component, task) whose code
+        was running; None if the group was not taken away.
         """
         with self._lock:
             if self._since is None or self._attempt is None or self._monotonic() - self._since <= limit:
