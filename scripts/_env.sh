@@ -4,7 +4,7 @@
 #   need_java          Java 17 or newer
 #   stage NAME CMD...  runs a command, tells how it ended and how long it took, remembers failures
 #   simulated COUNT    runs simulated worlds
-#   finish             exit code 1 when a stage failed
+#   finish             lists the stages with the time of each; exit code 1 when one failed
 # Set-up messages go to standard error: standard output belongs to the caller (--json).
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -108,13 +108,15 @@ use_venv() {
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 failed=()
+stages=()
 
 stage() {
     local name=$1 start=$SECONDS outcome=ok
     shift
     echo "== $name"
     "$@" || { outcome=FAILED; failed+=("$name"); }
-    echo "== $name: $outcome ($((SECONDS - start)) s)"
+    stages+=("$name: $outcome ($((SECONDS - start)) s)")
+    echo "== ${stages[-1]}"
 }
 
 # simulated COUNT [OPTION...]: so many schedules of the simulated worlds, on all processors
@@ -126,5 +128,7 @@ simulated() {
 }
 
 finish() {
+    echo "== all stages: $SECONDS s"
+    printf '   %s\n' "${stages[@]}"
     if [[ ${#failed[@]} -gt 0 ]]; then echo "== failed: ${failed[*]}"; exit 1; fi
 }

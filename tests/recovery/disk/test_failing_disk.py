@@ -71,14 +71,17 @@ def lost_names(calls: Path) -> set[str]:
 
 def verified(home: Path, told: list[dict], expected) -> None:
     """Every run came to its end, with each record counted once, and said what failed if it ended before."""
-    faults = {one["call"]: fault for one in told if (fault := _fault(home / one["call"], one["said"], expected))}
+    faults = {one["call"]: fault for one in told if (fault := _fault(home / one["call"], one, expected))}
     assert not faults, json.dumps(faults, indent=1)
 
 
-def _fault(place: Path, said: list[str], expected) -> str:
+def _fault(place: Path, told: dict, expected) -> str:
     failed = [line for line in (place / "calls").read_text().splitlines() if line[0] in "FW"]
+    kind, number = told["call"].split(":")
+    made, said = told[f"{kind}s"], told["said"]
     try:
-        assert len(failed) == 1, "it has failed otherwise than once"
+        # Upkeep takes more or fewer steps from run to run, so that the last calls of one may be missing in another.
+        assert len(failed) == (made > int(number)), f"{len(failed)} calls have failed, of {made}"
         assert said[-1] == "", f"it does not come to its end: {said}"
         assert all(str(place / "disk") in one for one in said[:-1] if one), f"it does not say which file: {said}"
         check(place / "disk/data", TXIDS, intents=TXIDS)  # what rolls a group forward leaves old ones to the next group
