@@ -1,4 +1,4 @@
-"""Small versioned values with compare-and-set and a lease: the port, in memory, in SQLite.
+"""The ledger: small versioned values with compare-and-set, and a lease. The port, and ledgers in memory and in SQLite.
 
 May import: clients, topology.
 Start: port.py.

@@ -1,8 +1,8 @@
-"""Hosts that a secret may be sent to: those the operator has named, never those that a data directory names.
+"""Hosts that secrets may be sent to: hosts named by the operator, never those named only by a data directory.
 
-A data directory remembers its ledger, so that commands need the directory alone. Whoever can write that file would
-choose where the password of ZooKeeper goes. So it goes to hosts that this process was told by other means only: an
-option, an argument or a setting of the topology's code, the environment, or a yes at a terminal.
+A data directory records its ledger, so that commands need only the directory. Anyone who can write that record could
+choose where ZooKeeper's password is sent. It is therefore sent only to hosts that this process knows from elsewhere:
+an option, an argument or a setting in the topology's code, the environment, or a yes at a terminal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
 
 AUTH = "TXSTORM_ZOOKEEPER_AUTH"
-"""The environment variable with ``user:password`` of the digest scheme."""
+"""Environment variable with ``user:password`` for the digest scheme."""
 
 AUTH_HOSTS = "TXSTORM_ZOOKEEPER_AUTH_HOSTS"
-"""The environment variable with the hosts that `AUTH` is for: ``host:port,tls://host:port,…``; no port: any."""
+"""Environment variable with the hosts that `AUTH` is for: ``host:port,tls://host:port,…``; without a port: any."""
 
 CA = "TXSTORM_ZOOKEEPER_CA"
-"""The environment variable with the PEM file of the authorities to trust for ``tls://`` hosts; else the system's."""
+"""Environment variable with the PEM file of the authorities to trust for ``tls://`` hosts; default: the system's."""
 
 STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss")
-"""Schemes whose hosts are the provider's, or stand in the environment, wherever the bucket is."""
+"""Schemes whose hosts are the provider's or come from the environment, whatever the bucket."""
 
 _TLS = "tls://"
 _named: set[str] = set()
@@ -38,24 +38,24 @@ _ask: Callable[[str], bool] = lambda question: False  # noqa: E731 - replaced by
 
 
 class SecretRefused(InputError):
-    """A secret was not sent, as nobody but a file has named the host."""
+    """A secret was not sent, because only a file names the host."""
 
 
 def ask_with(ask: Callable[[str], bool]) -> None:
-    """Have `ask` put a question to the operator; it returns whether the answer is yes. By default it is no."""
+    """Set the function that asks the operator a question and returns whether the answer is yes. Default: always no."""
     global _ask
     _ask = ask
 
 
 def named_ledger(text: str) -> LedgerSpec:
-    """The ledger that the operator names; from now on this process may send it the secrets it needs."""
+    """Parse the ledger that the operator names; from now on this process may send secrets to its hosts."""
     spec = parse_ledger(text)
     _named.update(_hosts(spec))
     return spec
 
 
 def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | None) -> None:
-    """Raise `SecretRefused` if to open `spec` would send a secret where only `directory` says that it belongs."""
+    """Raise `SecretRefused` if opening `spec` would send a secret to a host that only `directory` names."""
     if spec.kind == DELTA and (scheme := spec.place.partition("://")[0]) != spec.place:
         if scheme.lower() not in STORES and spec.place not in _named:
             msg = (
@@ -82,7 +82,7 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
 
 
 def over_tls(recorded: Settings, spec: LedgerSpec) -> Settings:
-    """The settings that a directory has recorded, with TLS as the environment asks for it, if it does, for `spec`."""
+    """The `recorded` settings of a directory, with TLS if the environment asks for it for the hosts of `spec`."""
     guarded = {one.removeprefix(_TLS) for one in _bound() if one.startswith(_TLS)}
     if not any(_is_in(host, guarded) for host in _with_ports(spec, recorded)):
         return recorded
@@ -95,7 +95,7 @@ def _hosts(spec: LedgerSpec) -> list[str]:
 
 
 def _with_ports(spec: LedgerSpec, settings: Settings | None) -> list[str]:
-    from txstorm.ledger.zookeeper.location import checked_hosts  # loads what looking at other ledgers need not wait for
+    from txstorm.ledger.zookeeper.location import checked_hosts  # lazily: other kinds of ledgers do not need it
     from txstorm.topology.settings import Settings
 
     return checked_hosts(spec.hosts, (settings or Settings()).zookeeper_port).split(",")
@@ -106,7 +106,7 @@ def _bound() -> list[str]:
 
 
 def _is_in(host: str, known: set[str]) -> bool:
-    """Whether `host`, which has a port, is among `known`; without a port one is meant with any."""
+    """Whether `host`, which has a port, is among `known`; a known host without a port matches any port."""
     return host.lower() in known or re.sub(r":[0-9]+$", "", host.lower()) in known
 
 

@@ -1,16 +1,13 @@
-"""The lease of a ledger: who may lead.
+"""The lease of a ledger, whose holder alone may lead: leases on files, holders, and checks of a holder's process.
 
-On a file it is a lock that the operating system releases with the process, also after SIGKILL. On Linux the lock
-belongs to the open file description (``F_OFD_SETLK``): a classic POSIX record lock belongs to the process, and is
+On a file the lease is a lock that the operating system releases with the process, even after SIGKILL. On Linux the
+lock belongs to the open file description (``F_OFD_SETLK``). A classic POSIX record lock belongs to the process and is
 released as soon as *any* handle of the file is closed in it, so a notebook cell that reads or copies the lock file
-would release the lease of the run beside it. Both kinds exclude each other, so runs of older versions are kept out as
-before.
-A forked child inherits the description and would keep the lock alive, so it closes its copy at once.
+would release the lease of the run beside it. The two kinds exclude each other, so runs of older versions are still
+kept out. A forked child inherits the description and would keep the lock alive, so it closes its copy at once.
 
-Whether a process is gone for certain: known only of processes that this one can see.
-
-A lease in a store that many machines reach cannot end with its holder's process by itself. But a process of this
-machine that is gone writes nothing any more, so that its lease is free at once, as that of a file would be.
+A lease in a store that many machines can reach does not end by itself when the holder's process dies. But a process
+that is known to have died on this machine writes nothing more, so its lease is free at once, like a file's.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _DEAD = "ZXx"
 
 
 def machine_mark() -> str:
-    """The boot of this machine and the process namespace of this process; empty where the system does not say."""
+    """Identifier of this machine's boot and this process's PID namespace; empty where the system does not tell."""
     try:
         return f"{_BOOT.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -45,10 +42,10 @@ def machine_mark() -> str:
 
 
 def process_mark(pid: int | None = None) -> str:
-    """What tells this process (or `pid`) from every other one, on any machine; empty where the system does not say.
+    """Globally unique identifier of this process (or `pid`); empty where the system does not tell.
 
-    The machine's boot, the process namespace (containers see numbers of their own), the process, and when that was
-    started (numbers are used again).
+    It consists of the machine's boot, the PID namespace (containers number their own processes), the pid, and the
+    start time of the process (pids are reused).
     """
     number = os.getpid() if pid is None else pid
     place, started = machine_mark(), started_at(number)
@@ -56,7 +53,7 @@ def process_mark(pid: int | None = None) -> str:
 
 
 def is_gone(mark: str) -> bool:
-    """Whether the process with this `process_mark` is gone for certain; False where that cannot be known from here."""
+    """Whether the process with this `process_mark` has certainly ended; False where that cannot be known from here."""
     place, own = mark.rsplit("/", 2), machine_mark()
     if not own or len(place) != 3 or place[0] != own or not place[1].isdecimal():
         return False
@@ -64,9 +61,9 @@ def is_gone(mark: str) -> bool:
 
 
 def started_at(pid: int) -> str | None:
-    """When a live process was started, in ticks since the boot; None when there is none."""
+    """Start time of a live process, in ticks since the boot; None if there is no such process."""
     try:
-        # The name of the program stands in parentheses and may hold anything.
+        # The program's name is in parentheses and may contain any character.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -76,10 +73,10 @@ def started_at(pid: int) -> str | None:
 Clock = Callable[[], datetime]
 
 POLL = 0.2
-"""Seconds between two looks at a lease that nobody tells about."""
+"""Seconds between two polls of a lease whose store sends no notification."""
 
 LINUX = sys.platform.startswith("linux")
-# struct flock, as F_GETLK and F_OFD_SETLK want it. F_GETLK names the process of a POSIX lock, and -1 for the others.
+# struct flock for F_GETLK and F_OFD_SETLK. F_GETLK returns the pid of a POSIX lock's process, and -1 for other locks.
 _FLOCK = "@hhqqi0q" if LINUX else "@qqihh"
 
 
@@ -90,13 +87,13 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a lease.
+    """Holder of a lease.
 
     Attributes:
-        owner: what the holder calls itself.
-        pid: its process.
-        host: its machine.
-        since: when it took the lease, ISO 8601; all three are empty or 0 where unknown.
+        owner: the holder's name for itself.
+        pid: its process; 0 if unknown.
+        host: its machine; empty if unknown.
+        since: when it acquired the lease, ISO 8601; empty if unknown.
     """
 
     owner: str
@@ -109,23 +106,28 @@ class Holder:
 
 
 def this_process(owner: str, clock: Clock) -> Holder:
-    """The holder that `owner` in this process would be."""
+    """The holder for `owner` in this process, from now on."""
     return Holder(owner, os.getpid(), socket.gethostname(), clock().isoformat(timespec="seconds"))
 
 
 def held_error(what: str, holder: Holder) -> HeldError:
-    """The error of whoever came second."""
+    """The error of a process that tries to acquire a lease held by another one."""
     return HeldError(
-        f"{what} is held by {holder}; expected it to be free: one run at a time. Stop that run or wait for its end"
+        f"{what} is held by {holder}; only one run can use it at a time. Stop that run or wait for its end"
     )
 
 
 def lost_error(what: str, found: str) -> FencedError:
-    """The error of a handle whose lease is gone."""
+    """The error of a handle that has lost its lease."""
     return FencedError(
-        f"{what}: expected this run to have the lease still, got: {found}; another run may lead by now. "
-        "Nothing more is written by this one; start it again to stand by or to lead"
+        f"{what}: expected this run to still hold the lease, got: {found}; another run may lead by now. "
+        "This run writes nothing more; start it again to stand by or to lead"
     )
+
+
+def not_held_by_us(holder: Holder | None) -> str:
+    """The cause, for `lost_error`, of a lease that is now with another `holder`, or free."""
+    return "it is free" if holder is None else f"it is held by {holder}"
 
 
 def poll_free(
@@ -135,7 +137,7 @@ def poll_free(
     pause: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Ask `is_free` every `POLL` seconds until it is true or `seconds` are over; its last answer."""
+    """Call `is_free` every `POLL` seconds until it returns True or `seconds` have passed; return its last answer."""
     end = now() + seconds
     while not is_free():
         left = end - now()
@@ -155,7 +157,12 @@ class FileLease:
         self._file: int | None = None
 
     def acquire(self, owner: str) -> None:
-        """Take it; `HeldError` if it is taken, `DataDirectoryError` if the file cannot be made."""
+        """Acquire the lease.
+
+        Raises:
+            HeldError: it is held.
+            DataDirectoryError: the file cannot be created or locked.
+        """
         with _registry_lock:
             ours = _ours(self._key)
             if ours is not None:
@@ -172,7 +179,7 @@ class FileLease:
             _write(file, me)
 
     def release(self) -> None:
-        """Give it back if this object has it."""
+        """Release the lease if this object holds it."""
         with _registry_lock:
             # In a forked child the lease, and the content of the file, are the parent's.
             if self._file is not None and _ours(self._key) is not None:
@@ -182,18 +189,18 @@ class FileLease:
             self._file = None
 
     def check(self) -> None:
-        """`FencedError` if it was taken and is lost: in a forked child, or when its file was removed."""
+        """Raise `FencedError` if the lease was acquired and is lost: in a forked child, or with its file removed."""
         with _registry_lock:
             if self._file is None:
                 return
             if _ours(self._key) is None:
                 raise lost_error(self._key, "a copy of it in a forked process, whose parent has the lease")
-            # The lock lives on the removed file; whoever makes a new one gets a lock of his own.
+            # The lock is on the removed file; another process could create a new file and lock that.
             if os.fstat(self._file).st_nlink == 0:
                 raise lost_error(self._key, "its lock file was removed")
 
     def holder(self) -> Holder | None:
-        """Who has it; a look that disturbs nobody."""
+        """The holder of the lease, or None; reading it disturbs no other process."""
         with _registry_lock:
             ours = _ours(self._key)
             return ours if ours is not None else self._elsewhere()
@@ -218,9 +225,9 @@ _files: dict[str, int] = {}
 
 
 def _forked() -> None:
-    """Close the parent's lock files in a forked child: it would keep the leases held after the parent's death."""
+    """Close the parent's lock files in a forked child, which would keep the leases held after the parent's death."""
     global _registry_lock
-    _registry_lock = threading.Lock()  # another thread of the parent may have held it
+    _registry_lock = threading.Lock()  # another thread of the parent may have held the old one
     for file in _files.values():
         os.close(file)
     _files.clear()
@@ -243,7 +250,7 @@ def _open_lock_file(path: Path) -> int:
 
 
 def _opened(path: Path, mode: int) -> int:
-    """An open file; never a pipe, which would wait for somebody at its other end."""
+    """Open a regular file; never a pipe, where opening waits for a process at the other end."""
     file = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -265,25 +272,25 @@ def _write(file: int, holder: Holder) -> None:
 
 
 def _theirs(file: int) -> Holder | None:
-    """Who in another process has the lock on `file`: the system knows the process, the content knows the rest."""
+    """The other process that holds the lock on `file`: the system tells its pid, the file's content the rest."""
     pid = _locking_pid(file)
     if pid is None:
         return None
     written = _read(file)
-    # The pid is -1 of a lock that belongs to a file description, and 0 or negative across containers. The content is
-    # that of an earlier holder while the new one has not written yet.
+    # The pid is -1 for a lock of an open file description, and 0 or negative across containers. Until the holder has
+    # written the content, it is that of an earlier holder.
     if written is not None and (pid == written.pid or (pid <= 0 and not _has_ended(written))):
         return written
     return Holder("another run", max(pid, 0), "", "")
 
 
 def _has_ended(holder: Holder) -> bool:
-    """Whether the process of `holder` has certainly ended: it was one of this host, and none has its pid now."""
+    """Whether the process of `holder` has certainly ended: it was on this host, and no process has its pid now."""
     return holder.pid > 0 and holder.host == socket.gethostname() and started_at(holder.pid) is None
 
 
 def _lock(file: int) -> None:
-    """Lock the open file description, or, where the system has no such locks, the file for this process."""
+    """Lock the open file description or, on systems without such locks, the file for this process."""
     if LINUX:
         lock_bytes(file, fcntl.F_WRLCK, 0, 0)
     else:
@@ -291,10 +298,10 @@ def _lock(file: int) -> None:
 
 
 def lock_bytes(file: int, kind: int, start: int, length: int) -> None:
-    """Lock (or unlock, ``F_UNLCK``) bytes of an open file description of this process, on Linux; 0 bytes: to the end.
+    """Lock (or unlock, ``F_UNLCK``) bytes of an open file description on Linux; length 0 means to the end.
 
     Raises:
-        OSError: another description, or a process, has a lock that excludes this one.
+        OSError: another description, or a process, holds a conflicting lock.
     """
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
 

@@ -1,6 +1,6 @@
-"""What a ledger is called on the command line and in settings: ``sqlite:PATH``, ``delta:URI``, and so on.
+"""Location of a ledger: its name on the command line (``sqlite:PATH``, ``delta:URI``, …), and the record of it.
 
-Which ledger a data directory uses: it remembers that itself, so that a command needs the directory only.
+A data directory records which ledger it uses, so that a command needs only the directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 @dataclass(frozen=True)
 class LedgerSpec:
-    """Which ledger.
+    """The kind of a ledger and its place.
 
     Attributes:
         kind: ``sqlite``, ``zookeeper``, ``delta`` or ``memory``.
@@ -50,16 +50,16 @@ class LedgerSpec:
 
     @property
     def hosts(self) -> str:
-        """Of ``zookeeper``: the servers, with commas between them."""
+        """The servers of a ``zookeeper`` ledger, separated by commas."""
         return self.place.partition("/")[0]
 
     @property
     def chroot(self) -> str:
-        """Of ``zookeeper``: the path below which everything is, with its first slash; empty for the root."""
+        """The path of a ``zookeeper`` ledger, with its leading slash; empty for the root."""
         return "".join(self.place.partition("/")[1:])
 
     def within(self, base: Path) -> str:
-        """As text that still holds when `base` and all below it are moved elsewhere."""
+        """The name as text, relative to `base` if it is below: it stays right if `base` is moved."""
         path = Path(self.place)
         if self.kind in (SQLITE, DELTA) and path.is_absolute() and path.is_relative_to(base):
             return f"{self.kind}:./{path.relative_to(base)}"
@@ -67,10 +67,10 @@ class LedgerSpec:
 
 
 def parse_ledger(text: str, base: Path | None = None) -> LedgerSpec:
-    """Read what names a ledger; relative paths begin at `base`, by default the current directory.
+    """Parse the name of a ledger; relative paths are relative to `base`, by default the current directory.
 
     Raises:
-        InputError: another form, or one with a password in it.
+        InputError: the form is unknown, or holds a password.
     """
     kind, colon, place = text.strip().partition(":")
     if kind not in FORMS:
@@ -123,7 +123,7 @@ _READERS = {SQLITE: _sqlite, DELTA: _delta, ZOOKEEPER: _zookeeper}
 def _local(place: str, base: Path) -> Path:
     if place.lower().startswith("file://"):
         place = unquote(urlsplit(place).path)
-    # Links are not resolved: one that is set to another place means that other place.
+    # Symbolic links are not resolved: when one is redirected, the ledger is at its new target.
     return Path(os.path.normpath(base / place))
 
 
@@ -132,7 +132,7 @@ def _wrong(text: str, found: str) -> InputError:
 
 
 def without_credentials(text: str) -> str:
-    """`text` for a message: what stands before an ``@``, such as a password, is left out."""
+    """Return `text` for a message, without credentials before an ``@``."""
     before, at, rest = text.rpartition("@")
     secret = ":" in before.partition("://")[2] if "://" in before else ":" in before
     return f"…@{rest}" if at and secret else text
@@ -149,10 +149,10 @@ def default_ledger(data_dir: Path) -> LedgerSpec:
 
 
 def recorded_ledger(data_dir: Path) -> LedgerSpec | None:
-    """The ledger that `data_dir` was run with; None when it does not say.
+    """The ledger that `data_dir` records; None if it records none.
 
     Raises:
-        DataDirectoryError: its record is damaged, or newer than this txstorm.
+        DataDirectoryError: the record is damaged, or newer than this txstorm.
     """
     path = data_dir / PLACE_FILE
     try:
@@ -180,7 +180,7 @@ def _read(path: Path, text: str, data_dir: Path) -> LedgerSpec:
 
 
 def recorded_settings(data_dir: Path) -> Settings:
-    """The settings with which `data_dir` reaches its ledger; the defaults of all others."""
+    """The settings for reaching the ledger of `data_dir`, as recorded; all others have their defaults."""
     from txstorm.topology.settings import Settings
 
     if recorded_ledger(data_dir) is None or not (data_dir / PLACE_FILE).exists():
@@ -189,21 +189,22 @@ def recorded_settings(data_dir: Path) -> Settings:
 
 
 def record_ledger(data_dir: Path, ledger: LedgerSpec, settings: Settings | None = None) -> None:
-    """Remember that `data_dir` uses `ledger`; called when that is open and leased, before anything refers to it.
+    """Record that `data_dir` uses `ledger`; call when it is open and leased, before anything refers to it.
 
-    Of `settings` those are kept that say how to reach it, so that commands do as well. None of them is a secret.
+    The `settings` for reaching it are recorded too, so that commands can reach it. None of them is a secret.
     """
     before = _reaching(ledger.kind, recorded_settings(data_dir))
     reach = before if settings is None else _reaching(ledger.kind, settings)
-    there = (data_dir / PLACE_FILE).exists()  # then it is written again: its sync may have failed at an earlier start
-    if not there and recorded_ledger(data_dir) == ledger and reach == before:
+    # An existing file is always rewritten: its sync may have failed at an earlier start.
+    exists = (data_dir / PLACE_FILE).exists()
+    if not exists and recorded_ledger(data_dir) == ledger and reach == before:
         return
     document = {"format": FORMAT, "version": VERSION, "ledger": ledger.within(data_dir.absolute()), "settings": reach}
     write_durably(data_dir / PLACE_FILE, json.dumps(document).encode() + b"\n")
 
 
 def _reaching(kind: str, settings: Settings) -> dict[str, Any]:
-    """The settings that are named after a kind of ledger and are not as they are by default."""
+    """The settings that are named after a kind of ledger and differ from their defaults."""
     from txstorm.topology.settings import Settings
 
     default = Settings().model_dump()

@@ -1,4 +1,4 @@
-"""A ledger in the memory of this process, for tests and trials; it survives its handles, not the process."""
+"""The ledger in memory, for tests and experiments; it outlives its handles, but not the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from txstorm.errors import TxstormError
-from txstorm.ledger.lease import Clock, Holder, held_error, lost_error, this_process, utc_now
+from txstorm.ledger.lease import Clock, Holder, held_error, lost_error, not_held_by_us, this_process, utc_now
 from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names, outcome
 
 _NAME = "the ledger in memory"
@@ -22,7 +22,7 @@ class _Store:
 
 
 class MemoryLedger:
-    """A `Ledger` in memory; with `beside`, a further handle on the entries and the lease of that one."""
+    """A `Ledger` in memory; with `beside`, another handle on the entries and the lease of that one."""
 
     def __init__(self, beside: MemoryLedger | None = None, clock: Clock = utc_now) -> None:
         self._store: _Store = _Store() if beside is None else beside._store  # noqa: SLF001 - one of its own kind
@@ -61,7 +61,7 @@ class MemoryLedger:
             self._store.entries = entries
 
     def acquire(self, owner: str) -> None:
-        """Take the lease."""
+        """Acquire the lease."""
         self._check_open()
         with self._store.lock:
             if self._store.holder is not None:
@@ -70,30 +70,30 @@ class MemoryLedger:
             self._took_lease = True
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if the lease of this handle is lost."""
+        """Raise `FencedError` if this handle has lost its lease."""
         self._check_open()
         self._check_lease()
 
     def wait_free(self, seconds: float) -> bool:
-        """Wait until nobody has the lease; is told when it is given back."""
+        """Block until the lease is free; its release wakes this up."""
         self._check_open()
         with self._store.lock:
             return self._store.lock.wait_for(lambda: self._store.holder is None, seconds)
 
     def expire(self) -> None:
-        """End the lease, whoever has it, as a store does that has not heard of its holder: for tests."""
+        """Expire the lease, as a store does that has not heard from the holder: for tests."""
         with self._store.lock:
             self._free()
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         with self._store.lock:
             if self._store.held_by is self:
                 self._free()
             self._took_lease = False
 
     def holder(self) -> str | None:
-        """Who has the lease."""
+        """The holder of the lease."""
         self._check_open()
         with self._store.lock:
             return None if self._store.holder is None else str(self._store.holder)
@@ -109,10 +109,10 @@ class MemoryLedger:
 
     def _check_lease(self) -> None:
         if self._took_lease and self._store.held_by is not self:
-            raise lost_error(_NAME, f"it is with {self._store.holder or 'nobody'}")
+            raise lost_error(_NAME, not_held_by_us(self._store.holder))
 
     def _entries(self) -> dict[str, Entry]:
-        """The entries of this moment: a commit replaces the dictionary, so this one does not change any more."""
+        """The current entries, as an immutable snapshot: a commit replaces the dictionary."""
         self._check_open()
         return self._store.entries
 

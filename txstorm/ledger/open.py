@@ -1,4 +1,4 @@
-"""Opening the ledger of a data directory, of whichever kind it is."""
+"""Opening the ledger of a data directory, whatever its kind."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from txstorm.ledger.values import decode_value
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
 
-# Two letters at least: one letter and a colon is a drive.
-# A `Path` has folded the slashes into one.
+# At least two letters: one letter and a colon is a drive. A `Path` has merged the slashes into one.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
 
@@ -52,15 +51,15 @@ def open_ledger(
     ledger: LedgerSpec | None = None,
     settings: Settings | None = None,
 ) -> Ledger:
-    """The ledger that the data directory `data_dir` uses; `create` makes directory and ledger where missing.
+    """Open the ledger of the data directory `data_dir`.
 
     Args:
-        data_dir: tables, and by default the ledger.
-        create: whether what is missing is made; otherwise it is an error.
+        data_dir: holds the tables and, by default, the ledger.
+        create: whether a missing directory or ledger is created; otherwise it is an error.
         read_only: for readers beside a run.
-        busy: of SQLite, see `SqliteLedger`.
-        ledger: as `chosen_ledger` gave it; by default what the directory has recorded, or else ``ledger.db`` in it.
-        settings: of the topology; by default those that the directory has recorded.
+        busy: for SQLite, see `SqliteLedger`.
+        ledger: the result of `chosen_ledger`; by default the recorded ledger, or else ``ledger.db`` in the directory.
+        settings: settings of the topology; by default those that the directory has recorded.
 
     Raises:
         InputError: `data_dir` is not on a local file system.
@@ -70,7 +69,7 @@ def open_ledger(
     chosen = ledger or recorded_ledger(directory) or default_ledger(directory)
     if create:
         make_durable_directory(directory)
-    if chosen.kind == ZOOKEEPER:  # the one kind that settings say how to reach
+    if chosen.kind == ZOOKEEPER:  # the only kind that needs settings to be reached
         settings = settings or over_tls(recorded_settings(directory), chosen)
     opened = open_spec(chosen, directory, create=create, read_only=read_only, busy=busy, settings=settings)
     try:
@@ -92,10 +91,10 @@ def open_spec(
     busy: float = BUSY,
     settings: Settings | None = None,
 ) -> Ledger:
-    """The ledger that is named, also one that was moved; `directory` is the data directory it belongs to, if known.
+    """Open `ledger`, even if its content was moved; `directory` is the data directory it belongs to, if known.
 
     Raises:
-        SecretRefused: a secret would be sent to a host that nobody but `directory` names.
+        SecretRefused: a secret would be sent to a host that only `directory` names.
     """
     check_named(ledger, directory, settings)
     if ledger.kind == SQLITE:
@@ -117,10 +116,10 @@ def open_spec(
 
 
 def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
-    """The ledger of `data_dir`: the recorded one, or the `given` one where none is recorded, or the default.
+    """Choose the ledger of `data_dir`: the recorded one, else the `given` one, else the default.
 
     Raises:
-        InputError: another one is recorded than the `given` one, and it was not moved there; or the form is wrong.
+        InputError: the recorded ledger is not the `given` one, and was not moved there; or the form is wrong.
     """
     found = recorded_ledger(data_dir)
     if given is None:
@@ -136,7 +135,7 @@ def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
 
 
 def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | None = None) -> bool:
-    """Whether there is such a ledger, whatever it holds; an error where that cannot be known."""
+    """Whether `ledger` exists, whatever its content; raises where that cannot be known."""
     check_named(ledger, data_dir, settings)
     if ledger.kind == SQLITE:
         return Path(ledger.place).exists()
@@ -152,13 +151,13 @@ def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | Non
 
 
 def ledger_is_known(data_dir: Path) -> bool:
-    """Whether `data_dir` has a ledger, or says where its ledger is; without asking for one that is elsewhere."""
+    """Whether `data_dir` has a ledger or records where it is; a ledger elsewhere is not contacted."""
     found = recorded_ledger(data_dir)
     return found is not None and (found.kind != MEMORY or data_dir.absolute() in _memory)
 
 
 def moved_to(ledger: Ledger) -> str | None:
-    """Where `txstorm ledger copy` has moved what stood here; None where it has not."""
+    """The ledger that `txstorm ledger copy` moved the content of `ledger` to; None if it did not."""
     entry = ledger.get(names.MOVED)
     return None if entry is None else str(decode_value(None, entry.value, names.MOVED)["to"])
 
@@ -201,11 +200,11 @@ def _check_same_disk(ledger: LedgerSpec, directory: Path) -> None:
 
 
 def _existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def local_directory(data_dir: str | Path) -> Path:
-    """`data_dir` as a path; ``file://`` is accepted; another scheme and what is no path raise `InputError`."""
+    """Return `data_dir` as a path; accepts ``file://``, raises `InputError` for other schemes and for a NUL."""
     text = str(data_dir)
     if "\0" in text:
         msg = f"data directory {text!r}: expected a path, got one that holds a NUL; choose another --data-dir"
@@ -223,7 +222,7 @@ def local_directory(data_dir: str | Path) -> Path:
 
 
 def make_durable_directory(directory: Path) -> None:
-    """Make `directory`, for this user only, with its parents; they survive a power failure."""
+    """Create `directory` and its parents durably, accessible to this user only."""
     try:
         make_directories(directory, PRIVATE)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where things are in a ledger. Changing a path is a migration."""
+"""Paths of the entries in a ledger. Changing one is a migration."""
 
 from __future__ import annotations
 
@@ -9,95 +9,95 @@ META = "coordinator/meta"
 """Spout metadata per txid (Storm's path)."""
 
 USER = "user"
-"""What each partition of a spout gave, per txid (Storm's path), in a ledger that is at Storm's paths."""
+"""Metadata per partition of a spout and txid (Storm's path), in a ledger at Storm's paths."""
 
 INTENTS = "intents"
-"""One entry per decided group, by its last txid: its presence is the commit point."""
+"""One entry per decided group, named after its last txid; writing it is the commit point."""
 
 EPOCH = "epoch"
-"""The epoch of the coordinator that leads; its version guards decisions."""
+"""The epoch of the leading coordinator; every decision is guarded by the version of this entry."""
 
 IDENTITY = "identity"
 """Incarnation, timeline, topology id and the graph's fingerprint."""
 
 ORIGIN = "origin"
-"""Where the code of the topology is, as its last run knew it."""
+"""Location of the topology's code, as its last run recorded it."""
 
 TABLES = "tables"
-"""Per table: where it stands."""
+"""Per table: its last published txid."""
 
 DROPPED = "dropped"
 """Tables and sources that an operator has dropped by name."""
 
 HISTORY = "history"
-"""Per txid: what it read and which versions it made, until moved to the history table."""
+"""Per txid: its extents and the table versions it made, until they are moved to the history table."""
 
 FAILURES = "failures"
-"""Per txid: how often it failed, and the last cause."""
+"""Per txid: the number of failures, and the last cause."""
 
 STATUS = "status"
-"""What the run last said about itself, for readers beside it."""
+"""The last status that the run reported, for readers beside it."""
 
 REQUEST = "control/request"
-"""What another process asks of the run."""
+"""The open request of another process to the run."""
 
 ANSWERS = "control/answers"
-"""Answers, by the id of their request, until they are read."""
+"""Answers, by the id of the request, until they are read."""
 
 MODE = "control/mode"
 """Whether new transactions may be started; absent while they may."""
 
 MOVED = "moved"
-"""Where all that stands here was copied to: from then on nobody works with this ledger."""
+"""The ledger that this one was copied to; from then on this one is no longer used."""
 
 REWIND = "rewind"
-"""Below it: a rewind that is decided and not carried out everywhere yet."""
+"""Parent of the rewind that is decided but not carried out completely."""
 
 SAVEPOINTS = "savepoints"
-"""Named savepoints: where every table is at one txid, and what comes next in the source."""
+"""Named savepoints: the version of every table at one txid, and the position in the source."""
 
 KEPT = "control/kept"
-"""The first transaction of the kept history; written before anything older is removed."""
+"""The first transaction of the retained history; written before anything older is removed."""
 
 PARALLELISM = "control/parallelism"
-"""What `rebalance` chose, and the numbers of the code it chose over."""
+"""Per component: the parallelism that `rebalance` chose, and the one in the code that it overrides."""
 
 
 def meta_path(txid: int) -> str:
-    """Where the metadata of `txid` are."""
+    """The path of the metadata of `txid`."""
     return f"{META}/{txid}"
 
 
 def user_path(partition: str, txid: int) -> str:
-    """Where stands what `partition` gave for `txid`."""
+    """The path of the metadata of `partition` for `txid`."""
     return f"{USER}/{partition}/{txid}"
 
 
 def intent_path(txid: int) -> str:
-    """Where the intent is whose group ends with `txid`."""
+    """The path of the intent whose group ends with `txid`."""
     return f"{INTENTS}/{txid}"
 
 
 def table_path(table: str) -> str:
-    """Where the record of `table` is."""
+    """The path of the record of `table`."""
     return f"{TABLES}/{table}"
 
 
 def history_path(txid: int) -> str:
-    """Where the history row of `txid` is."""
+    """The path of the history row of `txid`."""
     return f"{HISTORY}/{txid}"
 
 
 def answer_path(request: str) -> str:
-    """Where the answer to the request with this id is."""
+    """The path of the answer to the request with this id."""
     return f"{ANSWERS}/{request}"
 
 
 def savepoint_path(name: str) -> str:
-    """Where the savepoint `name` is."""
+    """The path of the savepoint `name`."""
     return f"{SAVEPOINTS}/{name}"
 
 
 def failure_path(txid: int) -> str:
-    """Where the failure count of `txid` is."""
+    """The path of the failures of `txid`."""
     return f"{FAILURES}/{txid}"

@@ -1,6 +1,6 @@
-"""The port of the ledger: a tree of small versioned values, all-or-nothing writes, and one lease.
+"""The ledger's port: a tree of small versioned values, all-or-nothing commits, and one lease.
 
-The rules of a write are pure functions here, so that every implementation (SQLite, memory, ZooKeeper, Delta) only
+The rules of a commit are pure functions here, so that every implementation (SQLite, memory, ZooKeeper, Delta) only
 has to read and write entries.
 """
 
@@ -15,20 +15,20 @@ from txstorm.errors import ConflictError, InputError
 from txstorm.ledger import paths as names
 
 MAX_VALUE = 256 * 1024
-"""Longest value in bytes (ZooKeeper loses the connection at 1 MB); longer ones go through `txstorm.ledger.values`."""
+"""Longest value in bytes (ZooKeeper ends the connection at 1 MB); `txstorm.ledger.values` stores longer ones."""
 
 MAX_COMMIT = 800 * 1024
-"""Largest sum of `op_size` over a commit that every store takes; ZooKeeper ends the connection at 1 MB."""
+"""Largest commit that every store accepts, as a sum of `op_size`; ZooKeeper ends the connection at 1 MB."""
 
 OP_BYTES = 128
-"""What an operation takes on its way to a store, besides path and value, at most."""
+"""Upper bound on the bytes that an operation takes in a request, besides path and value."""
 
 ABSENT = -1
-"""As an expected version: there must be no entry."""
+"""Expected version of an entry that must not exist."""
 
 
 class Entry(NamedTuple):
-    """A stored value. A named tuple, as `Put` is, because they are made more often than anything else.
+    """A stored value. A named tuple, like `Put`, because more of them are made than of anything else.
 
     Attributes:
         value: the bytes.
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Create or overwrite `path`; `expect` is None (whatever is there), `ABSENT`, or the version it must have."""
+    """Create or overwrite `path`; `expect` is None (unconditionally), `ABSENT`, or the version it must have."""
 
     path: str
     value: bytes
@@ -49,7 +49,7 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True)
 class Delete:
-    """Remove `path`; removing what is absent is an error only if `expect` is given."""
+    """Delete `path`; deleting an absent entry is an error only if `expect` is given."""
 
     path: str
     expect: int | None = None
@@ -67,31 +67,31 @@ Op = Put | Delete | Check
 
 
 class Ledger(Protocol):
-    """A handle on one ledger; usable from several threads, and from several handles and processes at once.
+    """Handle on one ledger, thread-safe; other handles and processes may use the ledger at the same time.
 
-    Paths are segments joined by ``/`` without one at either end, such as ``coordinator/meta/17``; `InputError`
-    otherwise. Every method raises `TxstormError` when the store cannot be reached and after `close`.
+    Paths are segments joined by ``/``, without one at either end, such as ``coordinator/meta/17``; others raise
+    `InputError`. Every method raises `TxstormError` when the store cannot be reached, and after `close`.
     """
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, or None."""
 
     def children(self, path: str) -> list[str]:
-        """Names directly below `path`, also of those that only have entries below themselves; whole numbers first.
+        """Names directly below `path`, also of paths that only have entries further below; whole numbers first.
 
         The empty path is the root. An unknown path has no children.
         """
 
     def scan(self, path: str) -> dict[str, Entry]:
-        """The entries directly below `path` (name → entry), all of one moment, in the order of `children`."""
+        """The entries directly below `path` (name → entry), as a consistent snapshot in the order of `children`."""
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops` in order, all or nothing; when it returns they are durable.
+        """Carry out `ops` in order, all or nothing; they are durable when it returns.
 
-        Without `durable` a power failure may take them back, as long as no durable commit has followed: for what is
-        written often and means nothing afterwards, such as the status of a run.
+        Without `durable`, a power failure may undo the commit until a durable one has followed: for values that are
+        written often and soon obsolete, such as the status of a run.
 
-        An operation sees the effects of the earlier ones. A path may occur more than once.
+        An operation sees the effects of earlier ones. A path may occur more than once.
 
         Raises:
             FencedError: this handle has lost its lease, see `check_lease`; nothing was changed.
@@ -100,40 +100,40 @@ class Ledger(Protocol):
         """
 
     def acquire(self, owner: str) -> None:
-        """Take the lease, which ends with `release`, `close`, the death of the process, or by being lost.
+        """Acquire the lease; it ends with `release`, `close` or the process, or when it is lost.
 
         Raises:
-            HeldError: another handle, of this or another process, has it; names that owner.
+            HeldError: another handle, of this or another process, holds it; the error names the owner.
         """
 
     def check_lease(self) -> None:
-        """Return if this handle still has its lease, or never took it; without I/O in the usual case.
+        """Return if this handle still holds its lease, or never acquired it; usually without I/O.
 
-        Called before everything that only the holder may do outside the ledger. Waits while the connection to the
-        store is only interrupted, as long as the store's settings say; the lease may end meanwhile, and then raises.
+        Called before everything that only the holder may do outside the ledger. While the connection to the store
+        is interrupted, it blocks for as long as the store's settings allow; it raises if the lease ends meanwhile.
 
         Raises:
-            FencedError: the lease was taken by this handle and is lost; stays so until `release` or `acquire`.
+            FencedError: this handle has lost the lease it acquired; raised until `release` or `acquire`.
         """
 
     def wait_free(self, seconds: float) -> bool:
-        """Wait until nobody has the lease, at most `seconds`; whether it looked free at last.
+        """Block until the lease is free, for at most `seconds`; return whether it is.
 
-        What looks free may be taken before `acquire` comes to it.
+        Another process may acquire it before this one does.
         """
 
     def release(self) -> None:
-        """Give the lease back; nothing happens if this handle does not have it."""
+        """Release the lease; does nothing if this handle does not hold it."""
 
     def holder(self) -> str | None:
-        """Who has the lease, in words, or None."""
+        """The holder of the lease, in words; None if it is free."""
 
     def close(self) -> None:
-        """Release the lease and let go of the store; may be called twice."""
+        """Release the lease and close the connection to the store; may be called twice."""
 
 
 def checked_path(path: str, *, root: bool = False) -> str:
-    """`path` if it is well-formed (or empty and `root` allows that); `InputError` otherwise."""
+    """Return `path` if it is well-formed, or empty and `root` allows that; raises `InputError` otherwise."""
     if root and not path:
         return path
     if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
@@ -147,7 +147,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def check_ops(ops: Sequence[Op]) -> None:
-    """`InputError` if a path is malformed or a value too long: called before anything is locked or written."""
+    """Raise `InputError` if a path is malformed or a value too long; call before locking or writing."""
     for op in ops:
         checked_path(op.path)
         if isinstance(op, Put) and len(op.value) > MAX_VALUE:
@@ -159,33 +159,33 @@ def check_ops(ops: Sequence[Op]) -> None:
 
 
 def op_size(op: Op) -> int:
-    """How many bytes `op` is of `MAX_COMMIT`."""
+    """The size of `op` in bytes, as `MAX_COMMIT` counts it."""
     return OP_BYTES + len(op.path) + (len(op.value) if isinstance(op, Put) else 0)
 
 
 def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
-    """The operations of `groups` in as few commits as every store takes (`MAX_COMMIT`), in order, each group whole."""
-    some: list[Op] = []
+    """Divide the operations of `groups`, in order, into few commits of at most `MAX_COMMIT`; each group stays whole."""
+    pending: list[Op] = []
     size = 0
     for group in groups:
         more = sum(map(op_size, group))
-        if some and size + more > MAX_COMMIT:
-            yield some
-            some, size = [], 0
-        some.extend(group)
+        if pending and size + more > MAX_COMMIT:
+            yield pending
+            pending, size = [], 0
+        pending.extend(group)
         size += more
-    if some:
-        yield some
+    if pending:
+        yield pending
 
 
 def outcome(op: Op, found: Entry | None) -> Entry | None:
-    """What is at ``op.path`` after `op` when `found` was there before; `ConflictError` if that was not expected."""
+    """Return the entry at ``op.path`` after `op`, if it is `found` before; raises `ConflictError` if unexpected."""
     version = ABSENT if found is None else found.version
     expect = op.expect
     if expect is not None and expect != version:
         msg = (
             f"ledger path {op.path!r}: expected {_worded(expect)}, got {_worded(version)}; "
-            "somebody else wrote it: read again and decide again"
+            "another process wrote it: read again and decide again"
         )
         raise ConflictError(msg)
     if isinstance(op, Put):
@@ -201,7 +201,7 @@ _DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}
 
 
 def pass_deleted(op: Op) -> None:
-    """Pass the fault point of an entry that `op` removes, if there is one for what it is."""
+    """Pass the fault point of the entry that `op` deletes, if its kind has one."""
     if isinstance(op, Delete) and (point := _DELETED.get(op.path.rpartition("/")[0])):
         faults.point(point)
 
@@ -214,6 +214,6 @@ def child_names(path: str, stored: Iterable[str]) -> list[str]:
 
 
 def name_order(name: str) -> tuple[bool, int, str]:
-    """Sort key: whole numbers by size, then the other names."""
+    """Sort key of names: whole numbers in numeric order, then the other names."""
     number = name.isascii() and name.isdecimal()
     return (not number, int(name) if number else 0, name)

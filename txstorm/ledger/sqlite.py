@@ -25,11 +25,11 @@ from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names,
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
 
-# How long a commit waits for another process's commit, in seconds; a commit takes milliseconds.
+# Seconds that a commit waits for another process's commit, which takes milliseconds.
 BUSY = 30.0
-# Bytes that SQLite itself keeps locked while a database in WAL mode is open: of the database, so that another process
-# which closes it does not take itself for the last one and delete the log; of the shared memory, so that another one
-# which opens it does not take itself for the first one and truncate it. See os_unix.c: SHARED_FIRST, UNIX_SHM_DMS.
+# Bytes that SQLite itself keeps locked while a database in WAL mode is open: in the database, so that another process
+# that closes it does not consider itself the last one and delete the log; in the shared memory, so that another one
+# that opens it does not consider itself the first one and truncate it. See os_unix.c: SHARED_FIRST, UNIX_SHM_DMS.
 _GUARDED = {"": (0x40000002, 510), "-shm": (128, 1)}
 _SCHEMA = """
 CREATE TABLE format(name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
@@ -39,14 +39,14 @@ WITHOUT ROWID;
 
 
 def entry_crc(path: bytes, value: bytes, version: int) -> int:
-    """What an entry is checked with: SQLite sees damage to its pages, but not a flipped bit within a value."""
+    """Checksum of an entry: SQLite detects damage to its pages, but not a flipped bit within a value."""
     return zlib.crc32(value, zlib.crc32(b"%d %s" % (version, path)))
 
 
 def create_file(path: Path) -> None:
-    """Make an empty ledger at `path`; somebody else making it at the same moment is no error.
+    """Create an empty ledger at `path`, unless another process creates it at the same moment.
 
-    It is made under another name and then linked, so that a crash cannot leave half a ledger, which would look
+    It is written under another name and then linked, so that a crash cannot leave half a ledger, which would look
     like a damaged one.
     """
     try:
@@ -68,13 +68,13 @@ def _write_empty(path: Path) -> None:
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
         connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
-        # The mode is kept in the file: readers beside a writer, and one sync a commit. It comes last, since on a full
-        # disk what is in SQLite's log is left there without a word when the connection closes.
+        # The mode is stored in the file: it lets readers work beside a writer, with one sync per commit. It is set
+        # last, since on a full disk SQLite silently leaves data in its log when the connection closes.
         _write_ahead(connection, path)
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Put the ledger into WAL mode; SQLite only answers with another mode where its disk does not let it."""
+    """Put the ledger into WAL mode; if that fails, SQLite does not raise but returns another mode."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         msg = f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
@@ -82,7 +82,7 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Connection:
-    """A checked connection to the ledger at `path`, usable from any thread (under a lock), in autocommit mode."""
+    """Open and check the ledger at `path`; the connection autocommits and works in any thread, under a lock."""
     _check_file(path, read_only=read_only)
     with translated(path):
         connection = _open_reader(path) if read_only else _open(path, "mode=rw", busy)
@@ -90,8 +90,8 @@ def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Conne
             _check_content(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
             if not read_only:
-                _write_ahead(connection, path)  # one that an earlier start could not put into it would lock readers out
-                sync_file(path.parent)  # SQLite makes its log as a file beside, and ignores whether this works
+                _write_ahead(connection, path)  # an earlier start may have failed to; other modes lock readers out
+                sync_file(path.parent)  # SQLite creates its log beside the file and ignores whether it is synced
         except BaseException:
             connection.close()
             raise
@@ -99,16 +99,16 @@ def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Conne
 
 
 class Guard:
-    """Locks beside SQLite's own on an open ledger, which no other handle in this process can release.
+    """Locks on an open ledger, in addition to SQLite's, that no other handle in this process can release.
 
-    SQLite's are POSIX locks: reading or copying the data directory in the process of a run (a notebook cell that calls
-    `shutil.copytree`) releases them. The next command of another process that wrote to the ledger then deleted the log
-    that the run went on writing to, and later commits were lost with the process. These locks belong to open file
-    descriptions. Handles of one file share them, and the descriptions are closed with the last handle only, since
-    closing them releases SQLite's locks, too. Without effect where the system has no such locks.
+    SQLite uses POSIX locks: reading or copying the data directory in the process of a run (such as a notebook cell
+    that calls `shutil.copytree`) releases them. The next command of another process that writes to the ledger would
+    then delete the log that the run goes on writing to, and later commits would be lost with the process. The locks
+    of this class belong to open file descriptions. Handles of one file share them, and the descriptions are closed
+    only with the last handle, since closing them releases SQLite's locks too. No effect on systems without such locks.
 
     Args:
-        path: a ledger with an open connection, which has read something.
+        path: a ledger with an open connection that has read something.
     """
 
     _lock = threading.Lock()
@@ -121,7 +121,7 @@ class Guard:
 
     @classmethod
     def of(cls, path: Path) -> Guard:
-        """The guard of the ledger at `path`, for one more handle; call `close` once for each."""
+        """The guard of the ledger at `path`, counting one more handle; call `close` once for each."""
         key = os.path.realpath(path)
         with cls._lock:
             guard = cls._shared.setdefault(key, cls(Path(key)))
@@ -135,7 +135,7 @@ class Guard:
             return
         held = {os.fstat(file).st_ino for file in self._files}
         for suffix, bytes_ in _GUARDED.items():
-            with suppress(OSError):  # no shared memory: nobody writes, and this handle has a copy
+            with suppress(OSError):  # no shared memory: no process writes, and this handle has a copy
                 name = f"{self._path}{suffix}"
                 if os.stat(name).st_ino in held:
                     continue
@@ -144,7 +144,7 @@ class Guard:
                 lock_bytes(file, fcntl.F_RDLCK, *bytes_)
 
     def close(self, connection: sqlite3.Connection) -> None:
-        """Close `connection`; if it is the last one, SQLite can then merge and delete its log as usual."""
+        """Close `connection`; with the last one the locks are released, so that SQLite can merge and delete its log."""
         with self._lock:
             self._handles -= 1
             if self._handles:
@@ -157,14 +157,14 @@ class Guard:
             self.close_files()
 
     def close_files(self) -> None:
-        """Close the descriptions, and release their locks with them."""
+        """Close the file descriptions, which releases their locks."""
         while self._files:
             os.close(self._files.popitem()[0])
 
     @classmethod
     def forked(cls) -> None:
-        """Close the copies of a forked child; they would keep the locks after the parent's death."""
-        cls._lock = threading.Lock()  # another thread of the parent may have held it
+        """Close the copies in a forked child, which would keep the locks after the parent's death."""
+        cls._lock = threading.Lock()  # another thread of the parent may have held the old one
         while cls._shared:
             cls._shared.popitem()[1].close_files()
 
@@ -180,7 +180,7 @@ def _check_file(path: Path, *, read_only: bool) -> None:
     if found:
         msg = f"ledger {path}: expected a file, got: {found}; "
         raise DataDirectoryError(msg + "check the data directory; where tables are left, restore their ledger first")
-    # SQLite would open it for reading, and say so at the first commit only.
+    # SQLite would open it for reading and fail only at the first commit.
     if not read_only and not os.access(path, os.W_OK):
         msg = f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
         raise DataDirectoryError(msg)
@@ -197,7 +197,7 @@ def _open_reader(path: Path) -> sqlite3.Connection:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
         connection.close()
-        # SQLite cannot put its shared memory beside the file. Nobody writes, if there is no log to recover.
+        # SQLite cannot create its shared memory beside the file. If there is no log to recover, no process writes.
         if _refused(error) and _log_is_empty(path):
             return _snapshot(path)
         raise
@@ -217,7 +217,7 @@ def _snapshot(path: Path) -> sqlite3.Connection:
 
 
 def _check_content(connection: sqlite3.Connection, path: Path) -> None:
-    """`DataDirectoryError` if this is not a ledger of a known format, `LedgerCorrupt` if it is damaged."""
+    """Raise `DataDirectoryError` unless this is a ledger of a known format, `LedgerCorrupt` if it is damaged."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     _check_length(connection, path)
     if not {"format", "kv"} <= tables:
@@ -233,7 +233,10 @@ def _check_content(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_length(connection: sqlite3.Connection, path: Path) -> None:
-    """SQLite takes a file of less than a page for a new one, and reads zeros for the missing end of the last page."""
+    """Raise `LedgerCorrupt` for a truncated file.
+
+    SQLite treats a file of less than a page as new, and reads zeros for the missing end of the last page.
+    """
     page = connection.execute("PRAGMA page_size").fetchone()[0]
     size = path.stat().st_size
     if size == 0 or size % page:
@@ -256,18 +259,18 @@ def _corrupt(path: Path, found: str) -> LedgerCorrupt:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as ours."""
+    """Raise SQLite's errors as errors of txstorm."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        if _code(error) is None:  # not SQLite's, but of a text that is no text any more
+        if _code(error) is None:  # raised by Python's module: a text that cannot be decoded
             raise _corrupt(path, str(error)) from error
         if _code(error) == sqlite3.SQLITE_BUSY:
-            msg = f"ledger {path}: expected another process to end its commit, got {error}; see whether that one hangs"
+            msg = f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
             raise HeldError(msg) from error
         msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
         raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged text within SQLite's message
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for damaged text in SQLite's message
         raise _corrupt(path, str(error)) from error
 
 
@@ -276,7 +279,7 @@ def _refused(error: sqlite3.Error) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int | None:
-    """SQLite's primary error code; None for an error that Python's module made itself."""
+    """SQLite's primary error code; None for an error raised by Python's module itself."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -288,16 +291,16 @@ _ENTRIES = "SELECT path, value, version FROM kv"
 class SqliteLedger:
     """A `Ledger` in the SQLite file `path`, with its lease in ``<path>.lock``.
 
-    Commits are synced to the disk before they return. Readers in other processes never wait for the writer nor it
-    for them. With `read_only` nothing is written, also where nobody runs or the directory cannot be written (then
-    it shows the moment of opening).
+    Commits are synced to the disk before they return. Readers in other processes never wait for the writer, nor the
+    writer for them. With `read_only` nothing is written, even if no run is active or the directory is not writable
+    (then the handle shows the content as of opening).
 
     Args:
         path: a file on a local disk.
-        create: whether a missing file is made; otherwise it is an error.
+        create: whether a missing file is created; otherwise it is an error.
         read_only: for readers beside a run.
-        busy: seconds that a commit waits for one of another process, which takes milliseconds unless that one hangs.
-        clock: wall clock, for the lease's record of since when.
+        busy: seconds that a commit waits for one of another process, which takes milliseconds unless that hangs.
+        clock: wall clock, for the time since when the lease is held.
 
     Raises:
         DataDirectoryError: missing, not a ledger, unreadable, or of a newer format.
@@ -339,9 +342,9 @@ class SqliteLedger:
         return {name: found[name] for name in child_names("", found)}
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing, synced to the disk, also without `durable`.
+        """Carry out `ops`, all or nothing, synced to the disk even without `durable`.
 
-        A later sync that fails would take with it what had been written to SQLite's log and not synced.
+        Otherwise a later sync that fails could lose data that was written to SQLite's log but not synced.
         """
         self._check_writable()
         check_ops(ops)
@@ -352,26 +355,26 @@ class SqliteLedger:
                 pass_deleted(op)
 
     def acquire(self, owner: str) -> None:
-        """Take the lease."""
+        """Acquire the lease."""
         self._check_writable()
         with self._working():
             self._lease.acquire(owner)
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if the lease of this handle is lost."""
+        """Raise `FencedError` if this handle has lost its lease."""
         with self._working():
             self._lease.check()
 
     def wait_free(self, seconds: float) -> bool:
-        """Wait until nobody has the lease; looks again and again."""
+        """Block until the lease is free, by polling."""
         return poll_free(lambda: self.holder() is None, seconds)
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._lease.release()
 
     def holder(self) -> str | None:
-        """Who has the lease."""
+        """The holder of the lease."""
         with self._working():
             holder = self._lease.holder()
         return None if holder is None else str(holder)
@@ -401,13 +404,13 @@ class SqliteLedger:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    # IMMEDIATE: the versions are read under the lock they are written with, so a commit has nothing to lose midway.
+    # IMMEDIATE: the versions are read under the lock they are written with, so that no other commit comes between.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite has rolled back by itself after some errors, such as a full disk.
+        # SQLite rolls back by itself after some errors, such as a full disk.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -430,5 +433,5 @@ def _entry(connection: sqlite3.Connection, path: str) -> Entry | None:
 
 
 def _below(path: str) -> tuple[str, tuple[str, ...]]:
-    # The character after "/" is "0": all paths below are one range of the primary key.
+    # The character after "/" is "0": all paths below are a single range of the primary key.
     return (" WHERE path > ? AND path < ?", (f"{path}/", f"{path}0")) if path else ("", ())

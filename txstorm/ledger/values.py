@@ -1,8 +1,8 @@
-"""How values are kept: as versioned JSON, in the ledger while short, in a file of their own when long.
+"""Encoding of the ledger's values: versioned JSON, stored in the ledger if short, in a blob file if long.
 
-A long value is an immutable file named with its digest and the epoch of the coordinator that wrote it; the ledger then
-holds both and the size. A coordinator uses and writes files of its own epoch only, and removes none of a later one:
-however long it was frozen in the middle of that, it takes nothing away from the one that leads now.
+A blob file is immutable and named after its digest and the epoch of the coordinator that wrote it; the ledger holds
+both and the size. A coordinator writes blobs of its own epoch only and removes none of a later epoch. So a stale
+coordinator, however long it was frozen, removes no file of the one that leads now.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from txstorm.ledger.port import MAX_VALUE
 
 VALUE_FORMAT = 1
 EPOCH_FORMAT = 2
-"""Of what the ledger holds for a long value, where its file is named with an epoch."""
+"""Format of the ledger's value for a blob whose file is named after an epoch."""
 _SCALARS = (str, int, bool, type(None))
 _OURS = re.compile(r"(?:([1-9][0-9]*)-)?[0-9a-f]{64}\.json(\..*\.tmp)?")
 
 
 def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoch: int = 0) -> bytes:
-    """The bytes to put into the ledger for `value`; a long one is first written durably to `blob_dir`.
+    """Encode `value` as bytes for the ledger; a long value is first written durably to `blob_dir`.
 
-    Equal values give equal bytes. Tuples come back as lists.
+    Equal values give equal bytes. Tuples are decoded as lists.
 
     Args:
-        blob_dir: an existing directory on a local disk, or None where long values are not expected.
-        value: None, bool, int, float, str, and lists, tuples and dicts with string keys of them.
-        what: names the value in errors.
-        epoch: of the coordinator that writes it; 0 where none leads.
+        blob_dir: an existing directory on a local disk; None if long values are not expected.
+        value: None, bool, int, float, str, and lists, tuples and dicts (with string keys) of them.
+        what: name of the value in errors.
+        epoch: epoch of the coordinator that writes it; 0 if no coordinator leads.
 
     Raises:
-        MetadataError: `value` is not JSON, or would come back as something else; or is too long without `blob_dir`.
+        MetadataError: `value` is not JSON, would be decoded as another value, or is too long without `blob_dir`.
     """
     document = _dumps({"format": VALUE_FORMAT, "value": _checked(value, what)}, what)
     if len(document) <= MAX_VALUE:
@@ -47,14 +47,14 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoc
         msg = f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
         raise MetadataError(msg)
     digest = _digest(document)
-    # Also where there is such a file: nothing is known of what became of its sync.
+    # Even if the file exists: whether it was synced is unknown.
     write_durably(_blob_path(blob_dir, digest, epoch), document)
     named = {"format": EPOCH_FORMAT, "epoch": epoch} if epoch else {"format": VALUE_FORMAT}
     return _dumps({**named, "blob": digest, "size": len(document)}, what)
 
 
 def decode_value(blob_dir: Path | None, data: bytes, what: str = "value") -> Any:
-    """The value that `encode_value` made `data` of.
+    """Decode `data`, the result of `encode_value`.
 
     Raises:
         LedgerCorrupt: `data` or the file it names is missing or damaged.
@@ -69,10 +69,11 @@ def decode_value(blob_dir: Path | None, data: bytes, what: str = "value") -> Any
 
 
 def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> list[str]:
-    """Remove the blob files of epochs up to `epoch` that none of the encoded values `kept` names; returns their names.
+    """Remove blob files of epochs up to `epoch` that none of the encoded values `kept` refers to; return their names.
 
-    Called while nobody encodes into `blob_dir` in these epochs, with *every* value of the ledger that was encoded with
-    it: what is written but not yet in the ledger would be taken for an orphan. Who writes in later epochs is safe.
+    Precondition: no process encodes into `blob_dir` in these epochs, since a blob that is written but not yet in the
+    ledger would be removed as an orphan; and `kept` holds *every* value of the ledger that was encoded with
+    `blob_dir`. Writers in later epochs are safe.
     """
     documents = (_loads(data, "kept value") for data in kept)
     named = {_blob_name(one["blob"], one.get("epoch", 0)) for one in documents if "blob" in one}
@@ -84,34 +85,34 @@ def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> lis
 
 
 class Values(Protocol):
-    """How values become the bytes of a ledger."""
+    """Encoding of values as bytes of a ledger."""
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
-        """The bytes of `value`; see `encode_value`."""
+        """Encode `value`; see `encode_value`."""
 
     def decode(self, data: bytes, what: str) -> Any:
-        """The value; see `decode_value`."""
+        """Decode `data`; see `decode_value`."""
 
     def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
-        """Remove what none of the values `kept` names; see `sweep_blobs`."""
+        """Remove files that none of the values `kept` refers to; see `sweep_blobs`."""
 
 
 class BlobValues:
-    """Values as they are kept: versioned JSON, with long ones in files of `blob_dir`."""
+    """The encoding of a real ledger: versioned JSON, with long values in files of `blob_dir`."""
 
     def __init__(self, blob_dir: Path) -> None:
         self._dir = blob_dir
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
-        """The bytes of `value`."""
+        """Encode `value`."""
         return encode_value(self._dir, value, what, epoch=epoch)
 
     def decode(self, data: bytes, what: str) -> Any:
-        """The value."""
+        """Decode `data`."""
         return decode_value(self._dir, data, what)
 
     def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
-        """Remove the files that none of the values `kept` names."""
+        """Remove the files that none of the values `kept` refers to."""
         sweep_blobs(self._dir, kept, epoch=epoch)
 
 
@@ -130,7 +131,7 @@ def _checked(value: Any, what: str) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether `value` is made of JSON's own types only: true of nearly everything, and quick to see."""
+    """Whether `value` consists of JSON's own types only: a fast check that nearly every value passes."""
     kind = type(value)
     if kind is dict:
         return set(map(type, value)) <= {str} and all(map(_plain, value.values()))
@@ -140,7 +141,7 @@ def _plain(value: Any) -> bool:
 
 
 def _fault(value: Any, where: str) -> str | None:
-    """The first place in `value` that JSON cannot hold or would silently change."""
+    """The first part of `value` that JSON cannot represent or would silently change."""
     if isinstance(value, dict):
         return _dict_fault(value, where)
     if isinstance(value, (list, tuple)):
@@ -160,7 +161,7 @@ def _dict_fault(value: dict[Any, Any], where: str) -> str | None:
 
 def _dumps(document: dict[str, Any], what: str) -> bytes:
     try:
-        # ASCII: names of files may hold lone surrogates, which UTF-8 cannot.
+        # ASCII: file names may hold lone surrogates, which UTF-8 cannot encode.
         return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":")).encode("ascii")
     except ValueError as error:
         msg = f"{what}: expected JSON, got {error}"

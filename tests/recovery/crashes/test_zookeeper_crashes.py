@@ -108,7 +108,7 @@ def test_a_run_whose_session_ends_steps_down_and_the_next_one_goes_on(place: Pat
     second.start(timeout=10)
     second.stop()
     second.close()
-    with pytest.raises(FencedError, match="expected this run to have the lease still, got: "):
+    with pytest.raises(FencedError, match="expected this run to still hold the lease, got: "):
         handle.awaitTermination(PATIENCE)
     left = read_inspection(place / "data")
     last = left["committed_txid"] + 5

@@ -189,7 +189,7 @@ def test_a_lease_that_expired_in_memory_is_lost_and_nothing_is_written_with_it()
     first.expire()
     assert second.wait_free(0)
     second.acquire("second")
-    with pytest.raises(FencedError, match="it is with 'second'"):
+    with pytest.raises(FencedError, match="it is held by 'second'"):
         first.check_lease()
     with pytest.raises(FencedError):
         first.commit([Put("a", b"")])

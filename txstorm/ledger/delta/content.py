@@ -1,4 +1,4 @@
-"""The content of a Delta ledger as one handle knows it, and how it moves on: read, append, snapshot."""
+"""Content of a Delta ledger as one handle sees it: follow the table's versions, append one, write snapshots."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from txstorm.ledger.delta.versions import (
 log = logging.getLogger("txstorm.ledger")
 
 SNAPSHOT_EVERY = 64
-"""Versions after which all entries are written to one file, and the log before the last such file is removed."""
+"""Number of versions between snapshots: all entries in one file, after which the log before the last one is removed."""
 TRIES = 5
 Pause = Callable[[float], None]
 
 
 class DeltaContent:
-    """Not for several threads at once.
+    """The table of a Delta ledger, with its content as of the last version read; not thread-safe.
 
     Attributes:
-        content: what stands there, as of the version last read.
+        uri: the table.
+        content: the entries and the lease as of the last version read.
     """
 
     def __init__(self, uri: str, *, create: bool, at: str, pause: Pause = time.sleep) -> None:
@@ -54,7 +55,7 @@ class DeltaContent:
         self._table, self.content = self._opened()
 
     def _opened(self) -> tuple[ControlTable, Content]:
-        """The table at its newest version, and the content of its snapshot with what follows it."""
+        """Open the table at its newest version; its content is that of the snapshot with all later versions applied."""
         for _ in range(TRIES):
             table = ControlTable.open(self.uri)
             if table is None:
@@ -64,7 +65,7 @@ class DeltaContent:
             content = self._snapshot(table)
             if content is not None and self._follow(table, content):
                 return table, content
-            self._pause(0.05)  # the log was shortened while it was read
+            self._pause(0.05)  # the log was truncated while it was read
         raise LedgerCorrupt(f"{self._where}: expected the log since the last snapshot, got a log with gaps; restore it")
 
     def _check_ours(self, table: ControlTable) -> None:
@@ -75,7 +76,7 @@ class DeltaContent:
             raise DataDirectoryError(msg)
 
     def _snapshot(self, table: ControlTable) -> Content | None:
-        """The content as of the snapshot; None where its files are gone, since there is a newer one by now."""
+        """The content as of the snapshot; None if its files were deleted, since there is a newer snapshot by now."""
         paths = table.paths()
         version = snapshot_version(paths, self._where)
         data = table.files.read(paths[0]) if paths else b""
@@ -88,10 +89,10 @@ class DeltaContent:
         return content
 
     def _follow(self, table: ControlTable, content: Content) -> bool:
-        """Apply all versions after that of `content`; False when one of them is gone already."""
+        """Apply all versions after that of `content`; return False if one of them was deleted already."""
         while (document := self._entry(table, content.version + 1)) is not None:
             content.apply(document)
-        # The log is shortened from its old end: while the last one we know is there, nothing after it is gone.
+        # The log is truncated from its old end: while the last known version exists, no later one was deleted.
         return table.exists(content.version)
 
     def _entry(self, table: ControlTable, version: int) -> Mapping[str, Any] | None:
@@ -109,16 +110,16 @@ class DeltaContent:
             self._table.owe(before)
 
     def distrust(self) -> None:
-        """Have the next durable `append` write again what was appended since the snapshot, by whomever."""
+        """Have the next durable `append` rewrite all versions since the snapshot, whoever appended them."""
         self._table.distrust(range(self.content.snapshot, self.content.version + 1))
 
     def append(self, document: Mapping[str, Any], *, durable: bool = True) -> bool:
-        """Make `document` the next version; False when somebody else made that one, and then we are at the newest.
+        """Append `document` as the next version; return False, at the newest version, if another writer was faster.
 
-        What is tried again is the same document at the same version: whichever try is carried out, at most one is.
+        Every retry is the same document at the same version, so that at most one of them takes effect.
 
         Raises:
-            TxstormError: the store does not answer; whether it was made is not known.
+            TxstormError: the store does not answer; whether the document was appended is unknown.
         """
         cause: TxstormError | None = None
         for number in range(TRIES):
@@ -146,7 +147,7 @@ class DeltaContent:
             try:
                 self._table.append(document)
             except ConflictError:
-                pass  # maybe our own earlier try, whose answer was lost
+                pass  # perhaps by our own earlier attempt, whose answer was lost
             except TxstormError as error:
                 failure = error
             else:
@@ -159,9 +160,9 @@ class DeltaContent:
         return found is not None and found.get("id") == document["id"]
 
     def tidy(self, clock: Callable[[], datetime], by: str) -> None:
-        """Now and then, write all entries into one file and shorten the log; failing costs time only.
+        """Every `SNAPSHOT_EVERY` versions, write a snapshot and truncate the log; a failure is only logged.
 
-        What others read meanwhile stays: the entries since the snapshot before the new one, and its file.
+        The previous snapshot and the versions since then stay for handles that are reading them.
         """
         if self.content.version - self.content.snapshot < SNAPSHOT_EVERY:
             return
@@ -176,7 +177,7 @@ class DeltaContent:
             self._table.advance()
         version = self.content.version + 1
         if self._table.version != self.content.version:
-            return  # somebody is faster
+            return  # another writer was faster
         old, path, data = self._table.paths(), snapshot_path(version, unique), encode_snapshot(self.content.entries)
         self._table.files.write(path, data)
         document = document_of(SNAPSHOT, unique, at=clock().isoformat(), by=by, lease=self.content.lease)
@@ -192,7 +193,7 @@ class DeltaContent:
         self._forget(before, {path, *old})
 
     def _forget(self, before: int, kept: set[str]) -> None:
-        """Remove what was replaced already when the snapshot `before` was made."""
+        """Remove everything that was already superseded when the snapshot `before` was written."""
         self._table.forget(before)
         for name in self._table.files.names("snapshots"):
             path = f"snapshots/{name}"

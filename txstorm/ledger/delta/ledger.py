@@ -1,4 +1,4 @@
-"""The ledger in a Delta table: for drivers that have neither ZooKeeper nor a disk that outlives them."""
+"""The ledger in a Delta table, for drivers with neither ZooKeeper nor a disk that outlives them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,36 @@ from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
 from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent, steady
 from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
-from txstorm.ledger.lease import POLL, Clock, held_error, lost_error, machine_mark, poll_free, process_mark, utc_now
+from txstorm.ledger.lease import (
+    POLL,
+    Clock,
+    held_error,
+    lost_error,
+    machine_mark,
+    not_held_by_us,
+    poll_free,
+    process_mark,
+    utc_now,
+)
 from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
 
 log = logging.getLogger("txstorm.ledger")
 
 RACES = 50
-"""How often a commit begins anew because somebody else wrote at the same moment."""
+"""Number of attempts of a commit that loses against other writers."""
 
 
 class DeltaLedger:
-    """A `Ledger` in the Delta table at `uri`: every commit is one version, made by compare-and-set.
+    """A `Ledger` in the Delta table at `uri`: every commit is one version, appended by compare-and-set.
 
     Args:
-        uri: an absolute path, or a URI that delta-rs knows; credentials come from the environment.
-        create: whether a missing table is made; otherwise it is an error.
+        uri: an absolute path, or a URI that delta-rs supports; credentials come from the environment.
+        create: whether a missing table is created; otherwise it is an error.
         read_only: for readers beside a run.
-        lease_seconds: how long a lease taken by this handle lasts after its holder's last sign of life.
-        clock: wall clock, for what is shown.
-        monotonic: seconds of a clock that never goes back.
-        pause: waits.
+        lease_seconds: seconds that a lease of this handle lasts after the holder's last sign of life.
+        clock: wall clock, for display.
+        monotonic: seconds of a monotonic clock.
+        pause: sleeps for some seconds.
 
     Raises:
         DataDirectoryError: missing, not a ledger, unreadable, or of a newer format.
@@ -68,7 +78,7 @@ class DeltaLedger:
 
     @staticmethod
     def is_there(uri: str) -> bool:
-        """Whether there is a Delta table at `uri`, a ledger or not; `DataDirectoryError` where that cannot be known."""
+        """Whether there is a Delta table at `uri`, ledger or not; raises `DataDirectoryError` if that is unknown."""
         return ControlTable.open(uri) is not None
 
     # -- entries ------------------------------------------------------------------------------------------------
@@ -101,11 +111,14 @@ class DeltaLedger:
                 changed = self._changes(ops)
                 if not changed or self._append(COMMIT, changed, durable=durable):
                     return
-        msg = f"{self._name}: {RACES} times somebody else wrote at the same moment; see who else uses this ledger"
+        msg = f"{self._name}: another process wrote at the same moment {RACES} times; find out who uses this ledger"
         raise TxstormError(msg)
 
     def _changes(self, ops: Sequence[Op]) -> dict[str, Entry | None]:
-        """What `ops` change. The holder begins with what it knows: as a rule nobody else writes."""
+        """The entries that `ops` change; while the lease is trusted, by the content known here.
+
+        Other processes write rarely, so that the holder need not read first.
+        """
         known = self._held is not None and self._held.trusted(self._now())
         if not known:
             self._catch_up()
@@ -118,7 +131,8 @@ class DeltaLedger:
             changed = {}
         if changed or not known:
             return changed
-        self._catch_up()  # it may be otherwise by now; and what is only checked has no version to lose
+        # The content may have changed, and a commit that changes nothing appends no version that could conflict.
+        self._catch_up()
         self._check_lost()
         return changes_of(ops, self._content.entries)
 
@@ -131,12 +145,12 @@ class DeltaLedger:
         by: str | None = None,
         durable: bool = True,
     ) -> bool:
-        """Make the next version; False when somebody else did. Written by the holder it is a sign of life.
+        """Append the next version; return False if another writer did. By the holder it is a sign of life.
 
         Raises:
-            FencedError: as far as is known here, or becomes known, the lease is somebody else's.
+            FencedError: this handle is known to have lost its lease, before or after the attempt.
         """
-        # A holder that slept may have read since, and stands behind the version in which it lost its lease.
+        # A stale holder may have read since, and be past the version in which it lost its lease.
         self._check_lost()
         started, held = self._now(), self._held
         token = by if by is not None else "" if held is None else held.row.token
@@ -153,9 +167,9 @@ class DeltaLedger:
     # -- the lease ----------------------------------------------------------------------------------------------
 
     def acquire(self, owner: str) -> None:
-        """Take the lease.
+        """Acquire the lease.
 
-        A holder of another machine is waited for until it gives a sign of life, at most as long as the lease lasts.
+        If a process on another machine holds it, blocks until that gives a sign of life, or the lease has expired.
         """
         self._check_writable()
         with self._working():
@@ -174,7 +188,7 @@ class DeltaLedger:
         raise held_error(self._name, row.holder())
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if the lease of this handle is lost; asks the store only when it was silent for long."""
+        """Raise `FencedError` if this handle has lost its lease; asks the store if the last sign is old."""
         self._check_open()
         held = self._held
         if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
@@ -184,11 +198,11 @@ class DeltaLedger:
             self._assure()
 
     def wait_free(self, seconds: float) -> bool:
-        """Wait until nobody has the lease; looks again and again."""
+        """Block until the lease is free, by polling."""
         return poll_free(self._looks_free, seconds, pause=self._pause, now=self._now)
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         with self._lock:
             held, self._held = self._held, None
             if held is None or not held.is_ours:
@@ -198,10 +212,10 @@ class DeltaLedger:
             try:
                 self._give_back(held)
             except TxstormError as error:
-                log.warning("%s: the lease could not be given back and ends by itself: %s", self._name, error)
+                log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
 
     def holder(self) -> str | None:
-        """Who has the lease."""
+        """The holder of the lease."""
         with self._working():
             self._catch_up()
             row = self._content.lease
@@ -224,11 +238,14 @@ class DeltaLedger:
             raise held_error(self._name, row.holder())
 
     def _await_sign(self) -> None:
-        """Nothing is known of a holder elsewhere before it gives a sign, or none for the length of its lease."""
+        """Block until a holder elsewhere gives a sign of life, or gives none for the length of its lease.
+
+        Before that, whether it is alive is unknown.
+        """
         self._catch_up()
         row, sign, place = self._content.lease, self._content.sign, machine_mark()
         if row is None or (place and row.process.startswith(f"{place}/")):
-            return  # of a process of this machine it is known whether it is there
+            return  # whether a process of this machine is alive is known
         while self._content.lease == row and self._content.sign == sign and not self._watch.is_free(self._content):
             self._pause(min(POLL, row.seconds / 10))
             self._catch_up()
@@ -243,7 +260,7 @@ class DeltaLedger:
         threading.Thread(target=self._keep, args=(held,), name="txstorm-lease", daemon=True).start()
 
     def _keep(self, held: Held) -> None:
-        """Give signs of life while there is nothing else to write; the thread ends with the lease."""
+        """Renew the lease by signs of life while there is nothing else to write; the thread ends with the lease."""
         assert held.ended is not None
         while not held.ended.wait(held.row.seconds / 12):
             with self._lock:
@@ -255,14 +272,14 @@ class DeltaLedger:
     def _sign(self, held: Held) -> None:
         try:
             while not self._append(LEASE, lease=held.row, durable=False):
-                pass  # somebody else wrote; the next try is at the newest version
+                pass  # another process wrote; the next attempt is at the newest version
         except FencedError as error:
             log.warning("%s", error)
         except TxstormError as error:
-            log.warning("%s: no sign of life can be written: %s", self._name, error)
+            log.warning("%s: the lease cannot be renewed: %s", self._name, error)
 
     def _assure(self) -> None:
-        """Write a sign of life; while the store does not answer try again, as long as the lease lasts."""
+        """Write a sign of life; retry for as long as the lease lasts while the store does not answer."""
         held = self._held
         if held is None or held.trusted(self._now()):
             return
@@ -296,7 +313,7 @@ class DeltaLedger:
             raise lost_error(self._name, "a copy of it in a forked process, whose parent has the lease")
         row = self._content.lease
         if not held.lost and (row is None or row.token != held.row.token):
-            held.lost = f"it is with {row.holder() if row is not None else 'nobody'}"
+            held.lost = not_held_by_us(None if row is None else row.holder())
         if held.lost:
             raise lost_error(self._name, held.lost)
 

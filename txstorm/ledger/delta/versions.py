@@ -1,7 +1,7 @@
-"""What the versions of a Delta ledger say: changed entries, the lease, and now and then all entries as a file.
+"""Versions of a Delta ledger's table, as documents: changed entries, the lease, and snapshots of all entries.
 
-A version of the table carries one document in its commit info. Its content is that of the last snapshot (a Parquet file
-of the table) with the documents after it.
+Each version of the table carries one document in its commit info. The content of the ledger is that of the last
+snapshot (a Parquet file of the table) with the later documents applied.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _CHECK = "check"
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """Who has the lease.
+    """The lease as the ledger stores it.
 
     Attributes:
-        token: made when the lease was taken; every version that its holder writes carries it.
-        owner: what the holder calls itself.
+        token: unique for each acquisition; every version that the holder writes carries it.
+        owner: the holder's name for itself.
         pid: its process.
         host: its machine.
-        since: when it took the lease, ISO 8601.
-        millis: how long it lasts after the last version of its holder, in milliseconds.
+        since: when it acquired the lease, ISO 8601.
+        millis: duration of the lease after the last version of its holder, in milliseconds.
         process: see `txstorm.ledger.lease.process_mark`.
     """
 
@@ -52,25 +52,25 @@ class LeaseRow:
 
     @property
     def seconds(self) -> float:
-        """How long the lease lasts after the last version of its holder."""
+        """Duration of the lease after the last version of its holder."""
         return self.millis / 1000
 
     def holder(self) -> Holder:
-        """Who that is, for people."""
+        """The holder, for messages."""
         return Holder(self.owner, self.pid, self.host, self.since)
 
 
 @dataclass
 class Content:
-    """What stands in a ledger as of a version of its table.
+    """Content of a ledger as of a version of its table.
 
     Attributes:
         version: that version.
         snapshot: the version whose content the snapshot file holds; 0 without one.
         entries: path → entry.
-        lease: who has it, or None.
+        lease: the current lease; None if it is free.
         sign: the last version that the holder of the lease wrote.
-        told_at: the holder's wall clock then, ISO 8601; shown, and nothing else.
+        told_at: the holder's wall clock then, ISO 8601; for display only.
     """
 
     version: int = 0
@@ -81,7 +81,7 @@ class Content:
     told_at: str = ""
 
     def apply(self, document: Mapping[str, Any]) -> None:
-        """Move on by one version, which says `document`; an empty one is of somebody else and changes nothing."""
+        """Apply the `document` of the next version; an empty one, of a foreign writer, changes no entry."""
         self.version += 1
         if not document:
             return
@@ -100,7 +100,7 @@ class Content:
 
 
 def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
-    """The entries that `ops` leave otherwise than in `entries`; raises `ConflictError` as `outcome` does."""
+    """The entries that `ops` change in `entries`, None for deleted ones; raises `ConflictError` as `outcome` does."""
     changed: dict[str, Entry | None] = {}
     for op in ops:
         found = changed[op.path] if op.path in changed else entries.get(op.path)
@@ -119,19 +119,19 @@ def document_of(
     changes: Mapping[str, Entry | None] | None = None,
     lease: LeaseRow | None = None,
 ) -> dict[str, Any]:
-    """What a version says.
+    """Make the document of a version.
 
     Args:
-        kind: what it does; of `LEASE` and `SNAPSHOT` the lease counts.
-        unique: no other document has it: by it a writer whose answer was lost knows its own version again.
+        kind: kind of the version; only `LEASE` and `SNAPSHOT` set the lease.
+        unique: unique id of the document, by which a writer whose answer was lost recognizes its own version.
         at: the wall clock.
-        by: the token of the lease that the writer has, if any.
-        changes: path → the entry from now on, None for a removed one.
+        by: token of the writer's lease, if it has one.
+        changes: path → its new entry, None for a deleted one.
         lease: the lease from now on.
     """
     rows = [
-        [path, None, 0] if one is None else [path, base64.b64encode(one.value).decode("ascii"), one.version]
-        for path, one in (changes or {}).items()
+        [path, None, 0] if entry is None else [path, base64.b64encode(entry.value).decode("ascii"), entry.version]
+        for path, entry in (changes or {}).items()
     ]
     document = {
         "format": FORMAT,
@@ -146,11 +146,11 @@ def document_of(
 
 
 def checked(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """`document` if it is what was written.
+    """Return `document` if its checksum is right.
 
     Raises:
-        LedgerCorrupt: it is not.
-        DataDirectoryError: it has a newer format.
+        LedgerCorrupt: the checksum is wrong.
+        DataDirectoryError: the format is newer.
     """
     if not document:
         return document
@@ -167,22 +167,22 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 def snapshot_path(version: int, unique: str) -> str:
-    """Where the entries as of `version` are, relative to the table."""
+    """The path of the snapshot as of `version`, relative to the table."""
     return f"snapshots/{version}-{unique}.parquet"
 
 
 def snapshot_version(paths: Sequence[str], where: str) -> int:
-    """The version that the one snapshot among a table's `paths` is as of; 0 without one."""
+    """The version of the only snapshot among a table's `paths`; 0 without one."""
     if not paths:
         return 0
     name = paths[0].removeprefix("snapshots/").partition("-")[0]
     if len(paths) > 1 or not paths[0].startswith("snapshots/") or not name.isdecimal():
-        raise _corrupt(where, f"the files {', '.join(paths[:3])} instead of one snapshot: somebody else wrote to it")
+        raise _corrupt(where, f"the files {', '.join(paths[:3])} instead of one snapshot: another program wrote to it")
     return int(name)
 
 
 def encode_snapshot(entries: Mapping[str, Entry]) -> bytes:
-    """All entries as a Parquet file with the columns `SCHEMA`."""
+    """Encode all entries as a Parquet file with the columns of `SCHEMA`."""
     paths = sorted(entries)
     found = [entries[path] for path in paths]
     columns = [paths, [one.value for one in found], [one.version for one in found]]
@@ -193,7 +193,7 @@ def encode_snapshot(entries: Mapping[str, Entry]) -> bytes:
 
 
 def decode_snapshot(data: bytes | None, where: str) -> dict[str, Entry]:
-    """What `encode_snapshot` made; raises `LedgerCorrupt` when it is damaged or None."""
+    """Decode the result of `encode_snapshot`; raises `LedgerCorrupt` if it is damaged or None."""
     if data is None:
         raise _corrupt(where, "no such file")
     try:

@@ -1,6 +1,7 @@
-"""The lease of a ledger in ZooKeeper: a node that ends with the session of the holder, and an epoch that never ends.
+"""The lease of a ledger in ZooKeeper: a node that ends with the holder's session, and a persistent epoch node.
 
-The holder's every transaction verifies both nodes, so the servers refuse whatever comes after the lease is lost.
+Every transaction of the holder verifies both nodes, so that the servers refuse all that it sends after losing the
+lease.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from txstorm.ledger.zookeeper.nodes import EPOCH, LEASE
 from txstorm.ledger.zookeeper.transactions import Writer
 
 FORMAT = 1
-# How often a wait looks whether its handle was closed, in seconds; of the lease itself it is told.
+# Seconds between two checks, while waiting, of whether the handle was closed; the lease itself is watched.
 _LOOK = 0.5
 
 
 @dataclass
 class _Held:
-    """The lease in this handle's hands.
+    """The lease that this handle has acquired.
 
     Attributes:
-        session: it ends with this one.
-        epoch: the version that the epoch's node has since it was taken.
-        confirmed: when the request was made that saw it last: the servers keep it for a session timeout from then on.
-        lost: how it was lost; empty while it is not.
+        session: the session it ends with.
+        epoch: version of the epoch's node since the lease was acquired.
+        confirmed: time of the request that last confirmed it: the servers keep it for a session timeout from then on.
+        lost: why it is lost; empty while it is not.
     """
 
     session: int
@@ -62,7 +63,7 @@ class ZooKeeperLease:
         self._told = threading.Event()
 
     def acquire(self, me: Holder) -> None:
-        """Take it for `me`, with the next epoch; `HeldError` if it is taken."""
+        """Acquire the lease for `me`, with the next epoch; raises `HeldError` if it is held."""
         while True:
             start, session = self._now(), self._session.current()
             holder, epoch = self._session.read(self._paths)
@@ -72,11 +73,11 @@ class ZooKeeperLease:
             try:
                 refusal = self._writer.carry_out(self._taking(me, version), session)
             except SessionOver:
-                continue  # what was taken in that session ended with it
+                continue  # a lease acquired in that session ended with it
             if refusal is None:
                 self._held = _Held(session, version, start)
                 return
-            # Somebody was faster; this server may not have heard of it yet.
+            # Another process was faster; this server may not know of it yet.
             self._session.sync(self._paths[0])
 
     def _taking(self, me: Holder, version: int) -> list[NodeOp]:
@@ -86,22 +87,22 @@ class ZooKeeperLease:
         return [Create(lease, data, ephemeral=True), raised]
 
     def release(self) -> None:
-        """Give it back if this handle has it."""
+        """Release the lease if this handle holds it."""
         held, self._held = self._held, None
         if held is None or held.lost:
             return
         try:
             self._writer.carry_out([*self._guards(held), Remove(self._paths[0], 0)], held.session)
         except SessionOver:
-            return  # and with it the lease
+            return  # the lease ended with it
 
     def holder(self) -> Holder | None:
-        """Who has it."""
+        """The holder of the lease, or None."""
         node = self._session.read(self._paths[:1])[0]
         return None if node is None else _holder(node, self._what)
 
     def check(self) -> None:
-        """`FencedError` if this handle took it and has lost it; asks only when it has not been seen for a while."""
+        """Raise `FencedError` if this handle has lost its lease; asks the servers if it was not confirmed lately."""
         held = self._held
         if held is None:
             return
@@ -111,7 +112,7 @@ class ZooKeeperLease:
             self._confirm(held)
 
     def wait_free(self, seconds: float, closed: Callable[[], bool]) -> bool:
-        """Wait until nobody has it, at most `seconds`; false also while no server can be reached."""
+        """Block until the lease is free, for at most `seconds`; returns False also if no server can be reached."""
         end, left = self._now() + seconds, seconds
         while not closed():
             self._told.clear()
@@ -127,14 +128,14 @@ class ZooKeeperLease:
         return False
 
     def _tell(self, event: object) -> None:
-        # One method, given again and again: kazoo keeps it once.
+        # A method, since kazoo registers the same watcher only once.
         self._told.set()
 
     def carry_out(self, ops: Sequence[NodeOp]) -> Refusal | None:
-        """Carry out `ops` once: for the holder under its lease, for others as they are.
+        """Carry out `ops` exactly once; for the holder, only while it holds its lease.
 
         Raises:
-            FencedError: the lease was taken by this handle and is lost.
+            FencedError: this handle has lost the lease it acquired.
         """
         held = self._held
         if held is None:

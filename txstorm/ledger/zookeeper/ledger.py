@@ -1,4 +1,4 @@
-"""The ledger of several machines: nodes in a ZooKeeper ensemble, at Storm's paths."""
+"""The ledger in ZooKeeper: nodes of an ensemble that several machines share, at Storm's paths."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from txstorm.ledger.zookeeper.nodes import (
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
 
-# A commit or scan that loses so often against others has met a fault.
+# Attempts of a commit or scan; one that loses against others more often than that has met a fault.
 TRIES = 1000
 
 
 class ZooKeeperLedger:
     """A `Ledger` in the nodes below `root`.
 
-    A commit is one transaction of ZooKeeper: its operations, a mark that tells whether it happened when the answer is
-    lost, and the holder's proof of its lease. A scan reads until it sees twice the same. What the servers have to
-    sync, they always sync: `durable` changes nothing.
+    A commit is one ZooKeeper transaction: its operations, a mark that tells whether it happened if the answer is
+    lost, and the verification of the holder's lease. A scan reads until it sees the same twice. The servers always
+    sync transactions: `durable` has no effect.
 
     Args:
-        session: belongs to this handle from now on.
-        root: an absolute path of ZooKeeper, not the root itself.
-        create: whether a missing ledger is made; otherwise it is an error.
+        session: owned by this handle from now on.
+        root: an absolute ZooKeeper path, not the root itself.
+        create: whether a missing ledger is created; otherwise it is an error.
         read_only: for readers beside a run.
-        clock: wall clock, for the lease's record of since when.
-        now: monotonic clock, for how long ago the lease was seen.
+        clock: wall clock, for the time since when the lease is held.
+        now: monotonic clock, for the time since the lease was confirmed.
 
     Raises:
         DataDirectoryError: missing, not a ledger, or of a newer format.
-        InputError: the credentials do not open it.
+        InputError: the credentials do not grant access.
     """
 
     def __init__(
@@ -115,31 +115,31 @@ class ZooKeeperLedger:
                 raise TxstormError(msg)
 
     def acquire(self, owner: str) -> None:
-        """Take the lease."""
+        """Acquire the lease."""
         self._check_writable()
         with self._lock:
             self._lease.acquire(this_process(owner, self._clock))
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if the lease of this handle is lost."""
+        """Raise `FencedError` if this handle has lost its lease."""
         self._check_open()
         self._lease.check()
 
     def wait_free(self, seconds: float) -> bool:
-        """Wait until nobody has the lease; the servers tell."""
+        """Block until the lease is free; the servers notify this handle."""
         self._check_open()
         free = self._lease.wait_free(seconds, lambda: not self._open)
         self._check_open()
         return free
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         if self._open:
             with self._lock:
                 self._lease.release()
 
     def holder(self) -> str | None:
-        """Who has the lease."""
+        """The holder of the lease."""
         self._check_open()
         holder = self._lease.holder()
         return None if holder is None else str(holder)
@@ -155,23 +155,23 @@ class ZooKeeperLedger:
     def _names(self, node: str) -> list[str]:
         below = self._below(node)
         found = self._read([f"{node}/{name}" for name in below])
-        kept = [below[name] for name, one in zip(below, found, strict=True) if self._counts(f"{node}/{name}", one)]
-        return sorted(kept, key=name_order)
+        names = [below[name] for name, one in zip(below, found, strict=True) if self._is_visible(f"{node}/{name}", one)]
+        return sorted(names, key=name_order)
 
-    def _counts(self, node: str, found: Node | None) -> bool:
-        """Whether a node is an entry or has one below: those that have none any more are not seen."""
+    def _is_visible(self, node: str, found: Node | None) -> bool:
+        """Whether a node is an entry or has one below; directories that have become empty are not visible."""
         if found is None or not found.children:
             return entry_of(found) is not None
         return entry_of(found) is not None or self._read([f"{node}/{VALUE}"])[0] is not None or bool(self._names(node))
 
     def _below(self, node: str) -> dict[str, str]:
-        """The names of the nodes below `node` that are the ledger's entries and directories → the entries' names."""
+        """Node name → entry name, of the entries and directories below `node`."""
         self._check_open()
         names, _ = self._session.children(node) or ([], (0, 0))
         return {name: entry for name in names if (entry := entry_name(name)) is not None}
 
     def _scanned(self, node: str) -> dict[str, Entry] | None:
-        """The entries below `node` if nothing changed there while they were read."""
+        """The entries below `node`; None if something changed there while they were read."""
         self._check_open()
         listed = self._session.children(node)
         if listed is None:
@@ -189,7 +189,7 @@ class ZooKeeperLedger:
 
     def _unchanged(self, node: str, stamp: tuple[int, int], found: dict[str, Node | None]) -> bool:
         now = self._session.stamps([node, *found])
-        # That of the children matters only at the node itself: entries further below are not of this scan.
+        # The stamp of the children matters only at the node itself: entries further below are not part of this scan.
         changes = [None if one is None else one[0] for one in now[1:]]
         return now[0] == stamp and changes == [None if one is None else one.changed for one in found.values()]
 
@@ -200,7 +200,7 @@ class ZooKeeperLedger:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def _tried(self, ops: Sequence[Op], *, fresh: bool) -> bool:
-        """Whether `ops` were carried out; not, if something was otherwise than known."""
+        """Attempt a commit; return False if the nodes were not as known here."""
         known = ChainMap[str, Known | None]({}, self._known)
         try:
             self._gather(ops, known, fresh=fresh)
@@ -208,7 +208,7 @@ class ZooKeeperLedger:
         except ConflictError:
             if fresh:
                 raise
-            return False  # by what was known, which may be old
+            return False  # according to knowledge that may be stale
         faults.point("ledger.before")
         if self._lease.carry_out(nodes) is not None:
             return False
@@ -222,9 +222,9 @@ class ZooKeeperLedger:
         if fresh:
             for node in {node for op in ops for node in touched(self._root, op)}:
                 self._known.pop(node, None)
-            # What was refused is on another server perhaps, but not yet on this one.
+            # The conflicting change may be on another server, and not yet on this one.
             self._session.sync(self._root)
-        # The second round is for the values of paths that turn out to be directories.
+        # The second round reads the values of paths that turn out to be directories.
         for _ in range(2):
             nodes = sorted({node for op in ops for node in needed(self._root, op, known, guess=not fresh)})
             known.update(zip(nodes, map(known_of, self._read(nodes)), strict=True))
@@ -277,7 +277,7 @@ def _is_directory(node: Node | None) -> bool:
 
 
 def _format(data: bytes) -> object:
-    """The format version in the data of a ledger's root; None if it is none."""
+    """The format version in the data of a ledger's root; None if the node is not a ledger."""
     try:
         found = json.loads(data)
     except ValueError:
@@ -286,7 +286,7 @@ def _format(data: bytes) -> object:
 
 
 def _make(session: ZooKeeperSession, root: str) -> None:
-    """Make an empty ledger at `root`; somebody else making it at the same moment is no error."""
+    """Create an empty ledger at `root`, unless another process creates it at the same moment."""
     names = root.split("/")
     above = ["/".join(names[:end]) for end in range(2, len(names))]
     data = json.dumps({"format": FORMAT, "version": FORMAT_VERSION}).encode()
@@ -296,5 +296,5 @@ def _make(session: ZooKeeperSession, root: str) -> None:
             return
         missing = [path for path, node in zip(above, found, strict=False) if node is None]
         ops = [*(Create(path, b"") for path in missing), Create(root, data), Create(f"{root}/{WRITERS}", b"")]
-        with suppress(AnswerLost):  # the next look tells
+        with suppress(AnswerLost):  # the next read tells whether it happened
             session.transact(ops)

@@ -1,4 +1,4 @@
-"""Where a ledger in ZooKeeper is: servers and node, checked. Nothing here needs the client."""
+"""Location of a ledger in ZooKeeper: validated servers and node. Works without the ZooKeeper client."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from txstorm.ledger.location import without_credentials
 from txstorm.topology.settings import Settings
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
-# What ZooKeeper takes in no path, "." and ".." among the names, and its own nodes.
+# Excludes ZooKeeper's own nodes, the names "." and "..", and characters that ZooKeeper accepts in no path.
 _CHROOT = re.compile(r"(?!/zookeeper(/|$))(/(?!\.{1,2}(/|$))[^/%\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]+)+")
 
 
 def zookeeper_spec(settings: Settings, topology: str) -> str | None:
-    """What `--ledger` would say for Storm's settings: ``zookeeper:HOSTS/ROOT/<topology>``; None without servers."""
+    """The value of `--ledger` for Storm's settings: ``zookeeper:HOSTS/ROOT/<topology>``; None without servers."""
     if not settings.zookeeper_servers:
         return None
     hosts = checked_hosts(settings.zookeeper_servers, settings.zookeeper_port)
@@ -23,17 +23,17 @@ def zookeeper_spec(settings: Settings, topology: str) -> str | None:
 
 
 def checked_hosts(hosts: str, port: int) -> str:
-    """``host:port,…``, with `port` where none is given; `InputError` if `hosts` is malformed."""
-    found = [_HOST.fullmatch(one.strip()) for one in hosts.split(",")]
+    """Return ``host:port,…``, with `port` as the default; raises `InputError` if `hosts` is malformed."""
+    found = [_HOST.fullmatch(host.strip()) for host in hosts.split(",")]
     if not all(found):
         shown = without_credentials(hosts)
         msg = f"ZooKeeper servers {shown!r}: expected host:port,host:port,…; correct the setting or --ledger"
         raise InputError(msg)
-    return ",".join(f"{one[1]}:{one[2] or port}" for one in found if one)
+    return ",".join(f"{match[1]}:{match[2] or port}" for match in found if match)
 
 
 def checked_chroot(chroot: str) -> str:
-    """`chroot` with a slash in front and none at the end; `InputError` if it is malformed, or the root."""
+    """Return `chroot` with a leading and no trailing slash; raises `InputError` if it is malformed, or the root."""
     path = "/" + chroot.strip("/")
     if not _CHROOT.fullmatch(path):
         msg = f"ZooKeeper chroot {chroot!r}: expected a path such as /transactional/word-count, one for each topology"

@@ -1,8 +1,8 @@
-"""How a ledger is laid out in ZooKeeper's nodes, and a commit as one transaction of theirs. Pure functions.
+"""Layout of a ledger in ZooKeeper's nodes, and the translation of a commit to one transaction. Pure functions.
 
-An entry is the node of its path. Nodes that are there for those below them hold `DIRECTORY`, and are kept for good. An
-entry at the path of such a node is the node `VALUE` below it, so that the version of a node is the version of its
-entry everywhere.
+An entry is the node of its path. Nodes that exist only for those below them hold `DIRECTORY` and are never removed. An
+entry at the path of such a directory is the node `VALUE` below it, so that the version of an entry is always the
+version of its node.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from txstorm.clients.zookeeper.values import Change, Create, Node, NodeOp, Remov
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Op, Put, outcome
 
 DIRECTORY = b"/"
-"""The data of a node that is no entry. Values that begin so are stored with one more in front."""
+"""The data of a directory, which is not an entry. Values that begin with it are stored with another one in front."""
 
-# No name of an entry becomes one of these: in an escaped name two hexadecimal digits follow every percent sign.
+# No entry's name is escaped to one of these: in an escaped name two hexadecimal digits follow every percent sign.
 VALUE = "%value"
 LEASE = "%lease"
 EPOCH = "%epoch"
 WRITERS = "%writers"
 
-# What ZooKeeper takes in no path, and what it would see as a pair of surrogates; and our own sign.
+# Characters that ZooKeeper accepts in no path, or would read as a pair of surrogates, and the escape character itself.
 _FORBIDDEN = re.compile("[%\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 def node_name(name: str) -> str:
-    """`name` as ZooKeeper takes it; nearly every name is taken as it is."""
+    """Escape `name` for ZooKeeper; nearly every name stays as it is."""
     return _FORBIDDEN.sub(lambda found: quote(found[0], safe=""), name)
 
 
 def entry_name(node: str) -> str | None:
-    """The name that `node_name` made `node` of; None for a node of the ledger's own."""
+    """Unescape the result of `node_name`; None for an internal node of the ledger."""
     name = unquote(node)
     return name if node_name(name) == node else None
 
 
 def node_path(root: str, path: str) -> str:
-    """The node of the ledger path `path`, which may be empty, in the ledger at `root`."""
+    """The node of the path `path`, which may be empty, of the ledger at `root`."""
     return "/".join([root, *map(node_name, path.split("/"))]) if path else root
 
 
 def node_data(value: bytes) -> bytes:
-    """What is stored for the value of an entry."""
+    """The data of a node for the `value` of an entry."""
     return DIRECTORY + value if value.startswith(DIRECTORY) else value
 
 
 def entry_of(node: Node | None) -> Entry | None:
-    """The entry that `node` is; None for a directory."""
+    """The entry in `node`; None for a directory or a missing node."""
     if node is None or node.data == DIRECTORY:
         return None
     return Entry(node.data.removeprefix(DIRECTORY), node.version)
@@ -58,10 +58,11 @@ def entry_of(node: Node | None) -> Entry | None:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a node.
+    """A handle's knowledge of a node.
 
     Attributes:
-        directory: whether it is no entry; once it is, it stays so.
+        version: version of its data.
+        directory: whether it is a directory; a directory stays one.
         children: whether there may be nodes below it.
     """
 
@@ -71,14 +72,14 @@ class Known:
 
 
 def known_of(node: Node | None) -> Known | None:
-    """What a commit has to know of a node that was read."""
+    """The knowledge of a node that was read, as a commit needs it."""
     return None if node is None else Known(node.version, node.data == DIRECTORY, node.children > 0)
 
 
 def needed(root: str, op: Op, known: Mapping[str, Known | None], *, guess: bool) -> Iterator[str]:
-    """The nodes that must be read before `op` can be drafted, with `known` at hand.
+    """The nodes, besides those in `known`, that must be read before `op` can be drafted.
 
-    With `guess` a put takes a node it knows nothing of for absent: creating is refused wherever there is one.
+    With `guess`, a put assumes that an unknown node is absent: creating it is refused if it exists.
     """
     above, node = _above(root, op.path), node_path(root, op.path)
     yield from (path for path in above if path not in known)
@@ -89,7 +90,7 @@ def needed(root: str, op: Op, known: Mapping[str, Known | None], *, guess: bool)
 
 
 def touched(root: str, op: Op) -> list[str]:
-    """All nodes whose state decides what `op` does."""
+    """All nodes on whose state the effect of `op` depends."""
     node = node_path(root, op.path)
     return [*_above(root, op.path), node, f"{node}/{VALUE}"]
 
@@ -97,17 +98,17 @@ def touched(root: str, op: Op) -> list[str]:
 def draft(
     root: str, ops: Sequence[Op], known: Mapping[str, Known | None]
 ) -> tuple[list[NodeOp], dict[str, Known | None]]:
-    """The transaction that carries out `ops` where the nodes are as `known`, and what is known after it.
+    """Draft the transaction for `ops`, if the nodes are as `known`; return it with the knowledge after it.
 
-    Every operation names the version it found, so that the server refuses all when anything was otherwise.
+    Every operation names the version it expects, so that the server refuses the whole transaction if a node differs.
 
     Raises:
-        ConflictError: an entry is not at the expected version, by what is known.
+        ConflictError: according to `known`, an entry is not at the expected version.
     """
-    made = _Draft(root, known)
+    transaction = _Draft(root, known)
     for op in ops:
-        made.add(op)
-    return made.ops, made.after
+        transaction.add(op)
+    return transaction.ops, transaction.after
 
 
 class _Draft:
@@ -166,7 +167,7 @@ class _Draft:
         self.after[node] = None
 
     def _must_be_absent(self, path: str, node: str) -> None:
-        """A node that is made and removed again was not there: ZooKeeper has no check for that."""
+        """Verify that a node is absent by creating and removing it: ZooKeeper has no check for absence."""
         top = next(iter([*self._missing(path), node]))
         self.ops += [Create(top, DIRECTORY), Remove(top, 0)]
 
@@ -175,7 +176,7 @@ class _Draft:
 
 
 def _above(root: str, path: str) -> list[str]:
-    """The nodes between the root and that of `path`."""
+    """The nodes between the root and the node of `path`, from the top."""
     names = path.split("/")
     return [node_path(root, "/".join(names[:depth])) for depth in range(1, len(names))]
 

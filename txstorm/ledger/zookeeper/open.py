@@ -1,4 +1,4 @@
-"""Opening a ledger in ZooKeeper: where it is, and what the settings and the environment say of the way there."""
+"""Opening a ledger in ZooKeeper, with the options of the settings and the secrets of the environment."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from txstorm.topology.settings import Settings
 _log = logging.getLogger("txstorm.ledger")
 
 ACL = "TXSTORM_ZOOKEEPER_ACL"
-"""The environment variable that may say `OPEN` instead of the setting ``zookeeper_acl``."""
+"""Environment variable that may be `OPEN` in place of the setting ``zookeeper_acl``."""
 
 OPEN = "open"
 
 KEY_PASSWORD = "TXSTORM_ZOOKEEPER_KEY_PASSWORD"  # noqa: S105 - the name of a variable
-"""The environment variable with what opens the client's key."""
+"""Environment variable with the password of the client's key."""
 
 
 def open_zookeeper(
     hosts: str, chroot: str, settings: Settings | None = None, *, create: bool, read_only: bool = False
 ) -> ZooKeeperLedger:
-    """The ledger at the node `chroot` of the ensemble `hosts`; `create` makes it, and the nodes above, where missing.
+    """Open the ledger at the node `chroot` of the ensemble `hosts`.
 
     Args:
-        hosts: ``host:port`` of the servers, separated by commas; a missing port is ``settings.zookeeper_port``.
-        chroot: the ledger's own node; the slash in front may be missing.
-        settings: those named ``zookeeper_…`` are used.
-        create: whether a missing ledger is made; otherwise it is an error.
+        hosts: ``host:port`` of the servers, separated by commas; the default port is ``settings.zookeeper_port``.
+        chroot: the ledger's node; the leading slash may be missing.
+        settings: only settings named ``zookeeper_…`` are used.
+        create: whether a missing ledger, and the nodes above it, are created; otherwise it is an error.
         read_only: for readers beside a run.
 
     Raises:
-        InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not open it, or there are
-            none to make it with and open nodes are not asked for.
-        DataDirectoryError: there is no ledger and `create` is false, or something else, or one of a newer format.
+        InputError: `hosts` or `chroot` is malformed, the credentials of the environment do not grant access, or it
+            would be created without credentials although open nodes are not asked for.
+        DataDirectoryError: there is no ledger and `create` is false, the node is not a ledger, or its format is newer.
         TxstormError: no server answered in time; the message has the cause.
     """
     settings = settings or Settings()
@@ -58,21 +58,21 @@ def open_zookeeper(
 
 
 def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None) -> bool:
-    """Whether there is a node at `chroot`, whatever it holds; raises as `open_zookeeper` where that cannot be known."""
+    """Whether there is a node at `chroot`, whatever it holds; raises as `open_zookeeper` if that is unknown."""
     root = checked_chroot(chroot)
     with closing(_session(hosts, settings or Settings())) as session:
         return session.read([root])[0] is not None
 
 
 def _check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
-    """Refuse to make nodes that every client may change, unless that is asked for; warn where they are there."""
+    """Refuse to create nodes that every client may change, unless that is asked for; warn about existing ones."""
     if OPEN in (settings.zookeeper_acl, os.environ.get(ACL)):
         return
     if session.read([root])[0] is not None:
         if session.is_open(root):
             _log.warning(
                 "ledger zookeeper:%s%s: every client of these servers may change and remove its nodes, which were "
-                "made without credentials; make it anew with %s (txstorm ledger copy), or say that this is wanted: "
+                "made without credentials; copy it to a new one with %s set (txstorm ledger copy), or accept this: "
                 "--set zookeeper_acl=open",
                 session.hosts,
                 root,
@@ -92,7 +92,7 @@ def _session(hosts: str, settings: Settings) -> ZooKeeperSession:
 
 
 def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeeperOptions:
-    """The options of a session: everything of `settings`, and the secrets of `environ`, which no setting holds.
+    """The options of a session: from `settings`, and the secrets from `environ`, which no setting holds.
 
     Raises:
         InputError: the credentials are not ``user:password``.
@@ -100,7 +100,7 @@ def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeep
     auth = environ.get(AUTH, "")
     if auth and not re.fullmatch("[^:]+:.+", auth, re.DOTALL):
         msg = (
-            f"{AUTH}: expected user:password, got {len(auth)} characters without a colon between two parts; set it anew"
+            f"{AUTH}: expected user:password, got {len(auth)} characters without a colon between two parts; correct it"
         )
         raise InputError(msg)
     return ZooKeeperOptions(
@@ -118,7 +118,7 @@ def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeep
 
 
 def _checked_file(setting: str, path: str) -> str:
-    """`path` if it can be read: ZooKeeper's client would go on trying."""
+    """Return `path` if it is readable; raises `InputError` otherwise, where ZooKeeper's client would retry forever."""
     if path and not os.access(path, os.R_OK):
         msg = f"setting {setting}: expected a PEM file that this user can read, got {path!r}; correct the path"
         raise InputError(msg)

@@ -1,7 +1,7 @@
-"""Transactions that are carried out once, also when the answer to one is lost.
+"""Exactly-once transactions: each is carried out once, even if its answer is lost.
 
-Every transaction of a handle makes or changes the handle's *mark*, a node that ends with its session, at the version it
-must have. So the mark's version counts the handle's transactions: after a lost answer it is read, and tells whether
+Every transaction of a handle creates or changes the handle's *mark*, an ephemeral node of its session, expecting its
+current version. So the mark's version counts the handle's transactions: read after a lost answer, it tells whether
 that transaction happened; and the same transaction cannot happen twice.
 """
 
@@ -34,7 +34,7 @@ class _Mark:
 
 
 class Writer:
-    """Writes for one handle; one thread at a time."""
+    """Writer of one handle's transactions; not thread-safe."""
 
     def __init__(self, session: ZooKeeperSession, root: str) -> None:
         self._session = session
@@ -42,16 +42,16 @@ class Writer:
         self._mark: _Mark | None = None
 
     def carry_out(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
-        """Carry out `ops`, all or nothing, once; None when that is done.
+        """Carry out `ops`, all or nothing, exactly once; return None, or the refusal.
 
         Args:
-            ops: not empty; the index of a refused one counts in them.
-            session: the session it has to happen in; by default the one there is.
+            ops: not empty; the index in a refusal is an index of them.
+            session: the session they must be carried out in; by default the current one.
 
         Raises:
-            SessionOver: that session has ended, or it ended before it was known whether `ops` were carried out.
-            Unreachable: no connection came back in time; it is not known either.
-            AnswerLost: the connection broke again and again, and nothing was carried out.
+            SessionOver: that session has ended; whether `ops` were carried out may be unknown.
+            Unreachable: the connection was not restored in time; whether `ops` were carried out may be unknown.
+            AnswerLost: the connection broke in every attempt, and nothing was carried out.
         """
         for _ in range(TRIES):
             mark = self._ours(session)
@@ -61,7 +61,7 @@ class Writer:
                 if not self._happened(mark):
                     continue
                 refusal = None
-            # Only this handle moves its mark: what was taken for lost has come through meanwhile.
+            # Only this handle changes its mark: a transaction that was considered lost has arrived meanwhile.
             if refusal is not None and refusal.index == 0 and self._happened(mark):
                 refusal = None
             if refusal is None:
@@ -83,15 +83,15 @@ class Writer:
 
     def _happened(self, mark: _Mark) -> bool:
         try:
-            # Another server may answer now, which has not heard of it yet.
+            # Another server may answer now, which does not know of the transaction yet.
             self._session.sync(self._root)
             node = self._session.read([mark.path], mark.session)[0]
         except (SessionOver, Unreachable) as error:
-            msg = f"{error}; whether the last commit was carried out is not known: read again and decide again"
+            msg = f"{error}; whether the last commit was carried out is unknown: read again and decide again"
             raise type(error)(msg) from error
         return node is not None and node.version == mark.after
 
     def _over(self, mark: _Mark) -> SessionOver:
         return SessionOver(
-            f"ZooKeeper {self._session.hosts}: the session {mark.session:#x} has ended, or its mark is gone"
+            f"ZooKeeper {self._session.hosts}: the session {mark.session:#x} has ended, or its mark was removed"
         )

@@ -221,7 +221,7 @@ def test_a_holder_of_another_machine_that_stands_still_is_fenced_when_it_wakes_u
     holder.stdin.write("\n")
     holder.stdin.flush()
     for _ in range(2):
-        assert "expected this run to have the lease still, got: it is with 'second'" in holder.stdout.readline()
+        assert "expected this run to still hold the lease, got: it is held by 'second'" in holder.stdout.readline()
     assert second.get("a") == Entry(b"second", 1)
     second.check_lease()
 
@@ -291,7 +291,7 @@ def test_a_sleeper_that_reads_before_its_next_sign_takes_nothing_back(handle):
     now[0] += 3600
     first._sign(first._held)
     assert "'second'" in second.holder()
-    with pytest.raises(FencedError, match="it is with 'second'"):
+    with pytest.raises(FencedError, match="it is held by 'second'"):
         first.check_lease()
     now[1] += 3600
     second.check_lease()
