@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from jobs.word_count import topology
+from txstorm import StateView
 from txstorm.cli.execute import Ending, Request, conclude, execute
 from txstorm.cli.output import report
 from txstorm.errors import InputError
-from txstorm.results.views import StateView
 
 FINISHED = "demo-finished"
 TOP = 10

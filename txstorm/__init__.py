@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import TaskContext
-    from txstorm.api.external import MapState, Outlet
+    from txstorm.api.external import (
+        MapBackend,
+        MapMark,
+        MapRow,
+        MapState,
+        Mark,
+        MarkedMapBackend,
+        Outlet,
+        OutletWriter,
+    )
     from txstorm.api.output import Collector, OutputFieldsDeclarer
     from txstorm.api.spout import (
         NOT_READY,
@@ -40,13 +49,18 @@ if TYPE_CHECKING:
     )
     from txstorm.api.state import CollectionState, KeyedState, SinkTable
     from txstorm.api.tuples import Fields, Tuple
+    from txstorm.clients.sql import SqlAlchemyBackend
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
+    from txstorm.ledger.open import open_ledger
+    from txstorm.ledger.port import Ledger
+    from txstorm.ledger.rotating import RotatingState
     from txstorm.operations.restore import restore_savepoint
     from txstorm.operations.rewind import rewind
     from txstorm.operations.savepoints import create_savepoint, delete_savepoint, list_savepoints
     from txstorm.plan.explain import explain
     from txstorm.results.snapshot import snapshot
     from txstorm.results.spark_views import register_views
+    from txstorm.results.views import StateView
     from txstorm.runtime.run import run
     from txstorm.state.external.memory import MemoryBackend
     from txstorm.topology.builder import TransactionalTopologyBuilder
@@ -62,8 +76,14 @@ _HOME = {
     "Committer": "txstorm.api.bolt",
     "CompositeSpout": "txstorm.api.composite",
     "TaskContext": "txstorm.api.context",
+    "MapBackend": "txstorm.api.external",
+    "MapMark": "txstorm.api.external",
+    "MapRow": "txstorm.api.external",
     "MapState": "txstorm.api.external",
+    "Mark": "txstorm.api.external",
+    "MarkedMapBackend": "txstorm.api.external",
     "Outlet": "txstorm.api.external",
+    "OutletWriter": "txstorm.api.external",
     "Collector": "txstorm.api.output",
     "OutputFieldsDeclarer": "txstorm.api.output",
     "NOT_READY": "txstorm.api.spout",
@@ -83,9 +103,13 @@ _HOME = {
     "SinkTable": "txstorm.api.state",
     "Fields": "txstorm.api.tuples",
     "Tuple": "txstorm.api.tuples",
+    "SqlAlchemyBackend": "txstorm.clients.sql",
     "FailedException": "txstorm.errors",
     "ReportedFailedException": "txstorm.errors",
     "TxstormError": "txstorm.errors",
+    "open_ledger": "txstorm.ledger.open",
+    "Ledger": "txstorm.ledger.port",
+    "RotatingState": "txstorm.ledger.rotating",
     "explain": "txstorm.plan.explain",
     "restore_savepoint": "txstorm.operations.restore",
     "rewind": "txstorm.operations.rewind",
@@ -95,6 +119,7 @@ _HOME = {
     "list_savepoints": "txstorm.operations.savepoints",
     "snapshot": "txstorm.results.snapshot",
     "register_views": "txstorm.results.spark_views",
+    "StateView": "txstorm.results.views",
     "MemoryBackend": "txstorm.state.external.memory",
     "TransactionalTopologyBuilder": "txstorm.topology.builder",
     "Topology": "txstorm.topology.graph",

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from txstorm.sinks.delta import DeltaSink
 
 if TYPE_CHECKING:
+    from txstorm.clients.kafka.producer import KafkaWriter
     from txstorm.sinks.kafka import KafkaSink
 
-__all__ = ["DeltaSink", "KafkaSink"]
+__all__ = ["DeltaSink", "KafkaSink", "KafkaWriter"]
 
 # Their client is an extra: they are loaded when they are first used.
-_HOME = {"KafkaSink": "txstorm.sinks.kafka"}
+_HOME = {"KafkaSink": "txstorm.sinks.kafka", "KafkaWriter": "txstorm.clients.kafka.producer"}
 
 
 def __getattr__(name: str) -> Any:

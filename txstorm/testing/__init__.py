@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txstorm.ledger.memory import MemoryLedger
     from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
     from txstorm.testing.checks.engines import check_engine
     from txstorm.testing.checks.ledgers import check_ledger
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from txstorm.testing.transcript import run_transcript
 
 _HOME = {
+    "MemoryLedger": "txstorm.ledger.memory",
     "BatchBoltExecutor": "txstorm.testing.batch_bolt_executor",
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",

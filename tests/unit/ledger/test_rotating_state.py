@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from txstorm.errors import ConflictError, LedgerCorrupt, MetadataError, OrderError
+from txstorm import RotatingState
+from txstorm.errors import LedgerCorrupt, MetadataError, OrderError
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.ledger.port import Check, Ledger, Put
-from txstorm.ledger.rotating import RotatingState
+from txstorm.ledger.port import Ledger, Put
 
 PATH = "coordinator/meta"
 
@@ -104,9 +103,8 @@ def test_strict_refuses_a_start_above_one_gaps_and_the_past(ledger: Ledger) -> N
     for txid in (2, 0, -1):
         with pytest.raises(OrderError, match="expected txid 1, which follows nothing"):
             state.get_state(txid, init)
-    state.put_ops({})
-    state.committed(ops := state.put_ops({1: 0, 2: 0}))
-    ledger.commit(ops)
+    state.get_state(1, Variable(0))
+    state.get_state(2, Variable(0))
     state.remove(1)
     with pytest.raises(OrderError, match=r"meta/1: expected txid 3"):
         state.get_state(1, init)
@@ -168,67 +166,9 @@ def test_what_is_not_json_is_named_and_not_stored(ledger: Ledger) -> None:
     with pytest.raises(MetadataError, match=r"coordinator/meta/1: .*\$\.when\[0\]: set"):
         state.get_state(1, Variable({"when": [{1}]}))
     with pytest.raises(MetadataError, match="coordinator/meta/2"):
-        state.put_ops({1: 0, 2: float("nan")})
+        state.override(2, float("nan"))
     assert state.txids() == []
     assert ledger.children("") == []
-
-
-def test_operations_change_nothing_until_they_are_committed(ledger: Ledger) -> None:
-    state = strict(ledger)
-    ops = [*state.put_ops({1: "a", 2: "b"}), Put("elsewhere/9", b"x"), Put(f"{PATH}/2/below", b"x")]
-    assert state.txids() == []
-    ledger.commit(ops)
-    state.committed(ops)
-    assert [state.get(txid) for txid in state.txids()] == ["a", "b"]
-    ops = [*state.put_ops({2: "B", 3: "c"}), *state.cleanup_ops(2)]
-    ledger.commit(ops)
-    state.committed(ops)
-    assert {txid: state.get(txid) for txid in state.txids()} == {2: "B", 3: "c"}
-    ledger.commit(ops := state.remove_ops([3, 7]))
-    state.committed(ops)
-    assert {txid: state.get(txid) for txid in strict(ledger).txids()} == {2: "B"}
-
-
-@pytest.mark.parametrize("values", [{2: 0}, {1: 0, 3: 0}, {4: 0, 5: 0, 7: 0}])
-def test_a_batch_is_held_to_the_strict_order_too(values: dict[int, Any]) -> None:
-    ledger = MemoryLedger()
-    state = strict(ledger)
-    if 4 in values:
-        state.committed(state.put_ops({1: 0, 2: 0, 3: 0}))
-    with pytest.raises(OrderError):
-        state.put_ops(values)
-    assert loose(ledger).put_ops(values)
-
-
-def test_long_values_go_to_the_blob_directory(ledger: Ledger, tmp_path: Path) -> None:
-    blobs = tmp_path / "intents"
-    blobs.mkdir()
-    state = RotatingState(ledger, PATH, True, blobs)
-    value = {"extents": ["x" * 1000] * 300}
-    assert state.get_state(1, Variable(value)) == value
-    (file,) = blobs.iterdir()
-    assert RotatingState(ledger, PATH, True, blobs).get(1) == value
-    file.unlink()
-    assert state.get(1) == value
-    with pytest.raises(LedgerCorrupt, match=f"coordinator/meta/1: .*{file.name}"):
-        RotatingState(ledger, PATH, True, blobs)
-
-
-def test_a_guard_stops_a_writer_that_was_superseded(ledger: Ledger) -> None:
-    ledger.commit([Put("epoch", b"1")])
-    state = RotatingState(ledger, PATH, True, guards=[Check("epoch", 0)])
-    state.get_state(1, Variable("mine"))
-    ledger.commit([Put("epoch", b"2")])
-    for write in (
-        lambda: state.get_state(2, Variable("late")),
-        lambda: state.override(1, "late"),
-        lambda: state.remove(1),
-        lambda: state.cleanup_before(2),
-    ):
-        with pytest.raises(ConflictError, match="'epoch'"):
-            write()
-        assert (state.txids(), state.get(1)) == ([1], "mine"), "after a failed write it shows what is stored"
-    assert strict(ledger).get(1) == "mine"
 
 
 @pytest.mark.parametrize("name", ["x", "01", "-1", "1.5", "²"])
