@@ -49,7 +49,7 @@ class RotatingState:
         return self.get(max((known for known in self._texts if known < txid), default=0))
 
     def get_state(self, txid: int, init: Callable[[int, Any], Any]) -> Any:
-        """The value of `txid`; if absent, ``init(txid, previous value)``, or None below another one, is stored."""
+        """The value of `txid`, stored first if absent: None below a later one, else ``init(txid, previous value)``."""
         if txid not in self._texts:
             last = max(self._texts, default=0)
             if self._strict and txid != last + 1:

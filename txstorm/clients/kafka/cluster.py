@@ -1,6 +1,6 @@
-"""Kafka as a source: what brokers say of topics and offsets. Reading is in `txstorm.clients.kafka.reader`.
+"""Kafka clusters: topics and offsets as the brokers report them, and errors shared with the reader and the producer.
 
-The only module that imports `confluent_kafka`, but for `txstorm.clients.kafka.producer`.
+Only this module and `txstorm.clients.kafka.producer` import `confluent_kafka`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Partition = tuple[str, int]
 Range = tuple[int, int]
 
 LATEST, EARLIEST = -1, -2
-"""Asked for in `Cluster.ask` instead of a time."""
+"""Values for `Cluster.ask` in place of a time."""
 
 CHUNK = 10_000
-"""Records that are taken from a client at once."""
+"""Maximum number of records taken from a client at once."""
 
 _TRY = 1.0
 SLICE = 0.05
 """Seconds of one wait within a longer one."""
 
-_SPEC: Any = vars(ca)["OffsetSpec"]  # its numbers make specs, which its types do not say
+_SPEC: Any = vars(ca)["OffsetSpec"]  # accepts numbers, which its type hints do not show
 _CONSUMER_ONLY = ("fetch.", "queued.", "max.partition.", "check.crcs", "isolation.", "client.rack", "receive.message.")
 _OWN = {
     "group.id": "consumer_group=, which is for lag tools only",
@@ -56,19 +56,19 @@ END, _ALL_DOWN, _AUTHENTICATION, _SSL = _KE._PARTITION_EOF, _KE._ALL_BROKERS_DOW
 OUT_OF_RANGE = {_KE._AUTO_OFFSET_RESET, _KE.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
 UNKNOWN = {_KE._UNKNOWN_TOPIC, _KE._UNKNOWN_PARTITION, _KE.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 DENIED = {_KE.TOPIC_AUTHORIZATION_FAILED, _KE.CLUSTER_AUTHORIZATION_FAILED}
-# A broker that is being restarted can be the cause of the others, too: they are final at the start only.
+# A restarting broker can cause the other ones too: they are final only at the start.
 REFUSED = DENIED | {_AUTHENTICATION, _SSL, _KE.SASL_AUTHENTICATION_FAILED, _KE.UNSUPPORTED_SASL_MECHANISM}
 
 
 ClientError: Any = ck.KafkaException
-"""What the client raises."""
+"""The exception class of the client."""
 
 
 class Unavailable(Exception):
-    """No answer within the time given; a later try may get one.
+    """No answer in time; a retry may get one.
 
     Attributes:
-        refused: the broker did answer: with a refusal of the credentials, the certificate or the right to read.
+        refused: the broker did answer, refusing the credentials, the certificate or access.
     """
 
     def __init__(self, cause: str, *, refused: bool = False) -> None:
@@ -77,12 +77,12 @@ class Unavailable(Exception):
 
 
 class Unreadable(Exception):
-    """A range cannot be read as it was planned.
+    """A range cannot be read as planned.
 
     Attributes:
-        partition: of what.
-        offset: where reading had come to.
-        unknown: the brokers do not know the partition; else they do not have the offset.
+        partition: its topic and partition.
+        offset: the offset that reading had reached.
+        unknown: the brokers do not know the partition; if False, they do not have the offset.
     """
 
     def __init__(self, partition: Partition, offset: int, cause: str, *, unknown: bool = False) -> None:
@@ -97,7 +97,7 @@ class Topic:
     """A topic as the brokers describe it.
 
     Attributes:
-        id: differs from that of a topic that had the name before.
+        id: changes when a topic is deleted and created again under the same name.
         leaders: partition → node id of its leader; None while it has none.
     """
 
@@ -107,22 +107,22 @@ class Topic:
 
 @dataclass
 class Troubles:
-    """The last things that a client has complained of, since `clear`."""
+    """The last errors that a client has reported since `clear`."""
 
     last: list[Any] = field(default_factory=list)
 
     def __call__(self, error: Any) -> None:
-        """As librdkafka's ``error_cb``."""
+        """Record `error`; used as librdkafka's ``error_cb``."""
         log.info("%s", error.str())
         self.last = [*self.last[-4:], error]
 
     def clear(self) -> None:
-        """Forget them."""
+        """Discard the recorded errors."""
         self.last = []
 
     @property
     def refusal(self) -> Any:
-        """One that trying again does not mend, if there is one."""
+        """An error that a retry does not fix, if there is one."""
         return next((error for error in self.last if error.code() in REFUSED), None)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class Troubles:
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise `SettingError` for client settings that txstorm sets itself, or that librdkafka does not know."""
+    """Raise `SettingError` for client settings that txstorm sets itself, or that librdkafka does not support."""
     for name in settings:
         if name in _OWN:
             msg = f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
@@ -149,20 +149,20 @@ def _made(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troub
 
 
 def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
-    """A `confluent_kafka.Consumer`; raises `SettingError`."""
+    """Create a `confluent_kafka.Consumer`; raises `SettingError`."""
     return _made(ck.Consumer, settings, troubles)
 
 
 def places(offsets: Mapping[Partition, int]) -> list[Any]:
-    """`offsets` as the client takes them."""
+    """Return `offsets` in the form that the client takes."""
     return [ck.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
 
 
 class Cluster:
-    """Asks brokers for topics and offsets. One thread at a time.
+    """Client for topics and offsets of the brokers; not thread-safe.
 
     Args:
-        settings: librdkafka's, ``bootstrap.servers`` among them.
+        settings: settings of librdkafka, including ``bootstrap.servers``.
         isolation: ``read_committed`` (the end of a partition is its last stable offset) or ``read_uncommitted``.
     """
 
@@ -174,7 +174,7 @@ class Cluster:
         self._servers = settings.get("bootstrap.servers", "")
 
     def names(self, seconds: float) -> list[str]:
-        """All topics but internal ones; raises `Unavailable`."""
+        """The names of all topics except internal ones; raises `Unavailable`."""
         deadline = time.monotonic() + seconds
         self._troubles.clear()
         while True:
@@ -185,7 +185,7 @@ class Cluster:
                 self._give_up(deadline, error.args[0].str())
 
     def topics(self, names: Collection[str], seconds: float) -> dict[str, Topic]:
-        """Those of `names` that exist; raises `Unavailable`."""
+        """The existing topics among `names`; raises `Unavailable`."""
         if not names:
             return {}
         deadline = time.monotonic() + seconds
@@ -202,7 +202,7 @@ class Cluster:
                 self._find_controller()
 
     def _find_controller(self) -> None:
-        """The client asks one broker, the controller, and learns that it is another one from other answers only."""
+        """Let the client learn of a new controller: it only asks the one it knows, and learns from other answers."""
         with suppress(ck.KafkaException):
             self._admin.list_topics(timeout=0.5)
 
@@ -216,21 +216,21 @@ class Cluster:
         raise Unavailable(self._said(cause.str()), refused=cause.code() in REFUSED)
 
     def ask(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, Future[int | None]]:
-        """Ask for offsets, of all partitions in one request to each leader; waits for nothing.
+        """Request offsets of all partitions, with one request per leader, without blocking.
 
         Args:
-            wanted: partition → `LATEST`, `EARLIEST`, or a time in milliseconds: the first offset not before it.
-            seconds: after which a request is given up.
+            wanted: partition → `LATEST`, `EARLIEST`, or a time in milliseconds, for the first offset not before it.
+            seconds: timeout of the requests.
 
         Returns:
-            Futures of offsets; None where there is no offset at or after the time. They raise when a leader is away.
+            Futures of offsets: None if there is no offset at or after the time; they raise if a leader is away.
         """
         specs = {ck.TopicPartition(*partition): _SPEC(spec) for partition, spec in wanted.items()}
         asked = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=seconds)
         return {(one.topic, one.partition): _offset(answer) for one, answer in asked.items()}
 
     def offsets(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, int | None]:
-        """The same, waited for; raises `Unavailable`."""
+        """The offsets of `ask`; blocks until they are known, and raises `Unavailable`."""
         if not wanted:
             return {}
         self._troubles.clear()
@@ -242,7 +242,7 @@ class Cluster:
             raise Unavailable(self._said(error.args[0].str())) from None
 
     def serve(self) -> str:
-        """Hear what the client has to complain of; called now and then."""
+        """Collect the client's errors and return them in words; call regularly."""
         self._admin.poll(0)
         return str(self._troubles)
 
@@ -265,7 +265,7 @@ class Cluster:
 
 
 def _topic(found: Any) -> Topic:
-    # A partition without a leader has one whose id is -1, or none.
+    # A partition without a leader has a leader with id -1, or None.
     leaders = {
         one.id: one.leader.id if one.leader is not None and one.leader.id >= 0 else None for one in found.partitions
     }
@@ -288,14 +288,14 @@ def _offset(answer: Future[Any]) -> Future[int | None]:
 
 
 class GroupPositions:
-    """Writes positions to a consumer group that nobody is a member of, for tools that show how far reading is."""
+    """Writer of positions to a consumer group without members, for tools that show the lag of a reader."""
 
     def __init__(self, settings: Mapping[str, Any], group: str) -> None:
         self._troubles = Troubles()
         self._consumer = consumer({**settings, "group.id": group, "enable.auto.commit": False}, self._troubles)
 
     def write(self, positions: Mapping[Partition, int], *, waiting: bool = False) -> None:
-        """Write them, in the background unless `waiting`; what fails is logged and nothing else."""
+        """Write the positions, in the background unless `waiting`; a failure is only logged."""
         try:
             self._consumer.poll(0)
             self._consumer.commit(offsets=places(positions), asynchronous=not waiting)
@@ -303,5 +303,5 @@ class GroupPositions:
             log.warning("positions could not be written to the consumer group: %s", error.args[0].str())
 
     def close(self) -> None:
-        """Called once, at the end."""
+        """Close the consumer; call once, at the end."""
         self._consumer.close()

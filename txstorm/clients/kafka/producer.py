@@ -1,6 +1,6 @@
-"""Rows and their mark in one Kafka transaction: the writer of a topic.
+"""Writer of a Kafka topic: rows and their mark in one Kafka transaction.
 
-Imports `confluent_kafka`, as `txstorm.clients.kafka.cluster` does.
+Only this module and `txstorm.clients.kafka.cluster` import `confluent_kafka`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _OWN = {
     "error_cb": "nothing: errors are part of what is raised",
     "isolation.level": "nothing: marks are read committed",
     "message.max.bytes": "max_message_bytes=",
-    "transactional.id": "transactional_id=, which it begins with",
+    "transactional.id": "transactional_id=, its prefix",
 }
 FRAMING = 256
-"""Bytes that a record batch adds to one record, at most, headers of txstorm included."""
-# Whoever was fenced while it produced hears of a fatal error only; whatever that is, the next session tells.
+"""Upper bound on the bytes that a record batch adds to one record, including the headers of txstorm."""
+# A producer that is fenced while producing only reports a fatal error; the next session finds out the cause.
 _ENDED = (
     KafkaError._FATAL,  # noqa: SLF001
     KafkaError._FENCED,  # noqa: SLF001
@@ -52,7 +52,7 @@ _ENDED = (
 )
 _TAIL = 8
 OPENING = 5.0
-"""Seconds for the first answer at a start: an address that is wrong is told within ten."""
+"""Seconds to wait for the first answer at a start, so that a wrong address is reported within ten."""
 _PRODUCER = {"partitioner": "murmur2_random", "linger.ms": 2, "transaction.timeout.ms": 60_000}
 _STAYS_OPEN = (
     ". If the brokers are well, a transaction stays open there: kafka-transactions.sh find-hanging shows it, and abort "
@@ -63,28 +63,28 @@ Settings = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 
 class _SessionEnded(ConnectionError):
-    """The producer is of no more use, most likely since another session of its transactional id has begun."""
+    """The producer is unusable, most likely because another session of its transactional id has begun."""
 
 
 class KafkaWriter:
-    """A `txstorm.api.external.OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
+    """An `OutletWriter` to one topic, for rows of ``key``, ``value`` and ``timestamp``.
 
-    Every group is one Kafka transaction of its records and of a mark, in a compacted topic beside it: readers with
+    Every group is one Kafka transaction with its records and with a mark in a compacted topic: readers with
     ``isolation.level=read_committed`` see both or neither. The transactional id belongs to topology, incarnation and
-    outlet, so that opening it fences an older writer and ends what that one had begun.
+    outlet, so that opening it fences an older writer and aborts that writer's transaction.
 
     Args:
-        topic: must exist.
-        bootstrap_servers: ``HOST:PORT``, or several with commas.
-        settings: more client settings of librdkafka, or a function that gives them when they are needed, such as one
-            that reads a password from the environment.
-        progress_topic: where marks are; ``txstorm.<topology>.<outlet>`` by default. It is made when it is missing.
-        transactional_id: the beginning of the transactional id, where access is granted by prefix.
+        topic: an existing topic.
+        bootstrap_servers: ``HOST:PORT``, or several separated by commas.
+        settings: additional client settings of librdkafka, or a function that returns them when they are needed, such
+            as one that reads a password from the environment.
+        progress_topic: the topic of the marks, by default ``txstorm.<topology>.<outlet>``; created if missing.
+        transactional_id: prefix of the transactional id, for access control by prefix.
         max_message_bytes: the largest record; the topic's ``max.message.bytes`` must allow it.
-        timeout: seconds for one answer of the brokers.
+        timeout: seconds to wait for one answer of the brokers.
 
     Raises:
-        SettingError: a setting that belongs to the writer itself is given.
+        SettingError: a setting is given that the writer sets itself.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class KafkaWriter:
         self._troubles = Troubles()
 
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
-        """Check both topics, and make the one of the marks when it is missing.
+        """Check both topics, and create the topic of the marks if it is missing.
 
         Raises:
             AwayError: no broker answers.
-            InputError: the topic is unknown or takes smaller records only, marks would not be kept, or the cluster
+            InputError: the topic is unknown or only accepts smaller records, marks would be deleted, or the cluster
                 refuses these settings.
         """
         self.close()
@@ -139,7 +139,7 @@ class KafkaWriter:
             raise _unasked(self.topic, error) from None
 
     def published(self) -> Mark | None:
-        """See `txstorm.api.external.OutletWriter`."""
+        """The last committed mark, read in a new session that fences older ones; see `OutletWriter`."""
         if self._producer is None:
             with self._session():
                 self._producer = self._led_producer()
@@ -148,10 +148,10 @@ class KafkaWriter:
         return self._found
 
     def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
-        """See `txstorm.api.external.OutletWriter`.
+        """Write `rows` and `mark` in one Kafka transaction, if `expected` is the last mark; see `OutletWriter`.
 
-        As long as nobody else has opened the transactional id, the mark is the one that was found or written last; and
-        once somebody has, this producer is fenced, and its transaction cannot be committed.
+        Until another writer opens the transactional id, the mark is the one that this writer last read or wrote; from
+        then on this producer is fenced, and its transaction cannot be committed.
         """
         producer = self._producer
         if producer is None or self._found != expected:
@@ -165,7 +165,7 @@ class KafkaWriter:
         return True
 
     def close(self) -> None:
-        """Drop the producer; a transaction that it has begun never becomes visible."""
+        """Drop the producer; a transaction that it has not committed never becomes visible."""
         self._drop()
 
     # -- the transaction ----------------------------------------------------------------------------------------
@@ -182,12 +182,12 @@ class KafkaWriter:
         faults.point("kafka.committed")
 
     def _records(self, rows: pa.Table) -> Iterator[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]]]]:
-        """Rows in their order, with their txid and their position in it."""
+        """Yield the rows in order, with headers for their txid and their index in it."""
         txid, index, shared = 0, 0, self._headers
         for batch in rows.select(["key", "value", "timestamp", "_txid"]).to_batches():
-            for key, value, timestamp, of in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if of != txid:
-                    txid, index = of, 0
+            for key, value, timestamp, number in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if number != txid:
+                    txid, index = number, 0
                     shared = [*self._headers, ("txstorm.txid", str(txid).encode())]
                 yield key, value, timestamp, [*shared, ("txstorm.index", str(index).encode())]
                 index += 1
@@ -203,7 +203,7 @@ class KafkaWriter:
                 return
 
     def _flush(self, producer: Producer) -> None:
-        """Wait for all answers, however many, as long as some come."""
+        """Block until all records are acknowledged; raise `TimeoutError` when no more answers arrive."""
         before = None
         while left := producer.flush(self._timeout):
             if left == before:
@@ -213,7 +213,7 @@ class KafkaWriter:
 
     @contextmanager
     def _session(self) -> Iterator[None]:
-        """A failure, whichever it is, ends the session: only another one can tell what was committed."""
+        """Drop the producer on any failure: only a new session can find out what was committed."""
         try:
             yield
         except KafkaException as error:
@@ -225,7 +225,7 @@ class KafkaWriter:
             raise
 
     def _led_producer(self) -> Producer:
-        """A producer that alone may write; what an older one had begun has ended when this returns."""
+        """Create the only producer that may write; transactions of older ones have ended when this returns."""
         producer = Producer(
             {
                 **_PRODUCER,
@@ -239,7 +239,7 @@ class KafkaWriter:
         while True:
             try:
                 producer.init_transactions(self._timeout)
-            except KafkaException as error:  # such as: the coordinator has just been started
+            except KafkaException as error:  # for example, the coordinator has just been started
                 if not error.args[0].retriable() or time.monotonic() > until:
                     raise
                 producer.poll(0.1)
@@ -247,7 +247,7 @@ class KafkaWriter:
                 return producer
 
     def _drop(self) -> None:
-        # Not closed: that would abort the transaction and wait for the answer. The next session aborts it anyway.
+        # Not closed, which would abort the transaction and wait for the answer: the next session aborts it anyway.
         producer, self._producer, self._found = self._producer, None, None
         if producer is not None:
             with suppress(KafkaException):
@@ -256,8 +256,8 @@ class KafkaWriter:
     # -- the mark -----------------------------------------------------------------------------------------------
 
     def _read_mark(self) -> Mark | None:
-        """The last committed mark; looked for from the end, in growing steps."""
-        cluster = Cluster(self._settings(), "read_uncommitted")  # the end with whatever is not committed yet
+        """Find the last committed mark, searching backwards from the end in growing steps."""
+        cluster = Cluster(self._settings(), "read_uncommitted")  # an end that includes uncommitted records
         low, high = (
             cluster.offsets({self._place: which}, self._timeout)[self._place] or 0 for which in (EARLIEST, LATEST)
         )
@@ -270,12 +270,12 @@ class KafkaWriter:
         return None
 
     def _committed(self, extent: Range) -> list[Any]:
-        """All committed records in a range of the marks; waits while a transaction of somebody else is open there."""
+        """Read the committed records in a range of the marks; blocks while another transaction is open there."""
         reader = RangeReader(self._settings())
         try:
             return reader.read({self._place: extent}, {self._marks: ""}, self._timeout)[self._place]
         except Unavailable as error:
-            # Brokers can forget a transaction and leave it open for ever: KAFKA-20734 is one way.
+            # Brokers can forget a transaction and leave it open forever; KAFKA-20734 is one way.
             hint = "" if error.refused else _STAYS_OPEN
             raise Unavailable(f"{error}{hint}", refused=error.refused) from error
         finally:
@@ -336,7 +336,7 @@ class KafkaWriter:
 
 
 def _unasked(topic: str, error: Unavailable | KafkaException) -> InputError:
-    """The error of a start whose questions the brokers did not answer, or refused to."""
+    """The error of a start for which the brokers did not answer, or refused access."""
     if isinstance(error, Unavailable):
         cause, refused = str(error), error.refused
     else:
@@ -347,7 +347,7 @@ def _unasked(topic: str, error: Unavailable | KafkaException) -> InputError:
 
 
 def _because(troubles: Troubles) -> str:
-    """What the producer complained of; the call that waited only says that it timed out."""
+    """The producer's own errors, in parentheses: the call that failed only reports that it timed out."""
     said = str(troubles)
     troubles.clear()
     return f" ({said})" if said else ""
@@ -365,7 +365,7 @@ def _encoded(mark: Mark) -> bytes:
 
 
 def _decoded(data: bytes | None, topic: str) -> Mark:
-    """What `_encoded` made; raises `DataDirectoryError` when a newer txstorm wrote it, or it is no mark."""
+    """Decode the result of `_encoded`; raises `DataDirectoryError` for a newer format, or if it is not a mark."""
     try:
         found = json.loads(data or b"")
         version = found.pop("version")

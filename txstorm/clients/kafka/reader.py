@@ -1,4 +1,4 @@
-"""Exact ranges of offsets read from Kafka."""
+"""Reader of exact offset ranges from Kafka."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from txstorm.clients.kafka.cluster import (
 
 
 class RangeReader:
-    """Reads ranges of offsets with one consumer, which is only ever assigned to partitions, never part of a group.
+    """Reads offset ranges with one consumer, which is assigned to partitions and never joins a group.
 
-    The next ranges cost no seek when they begin where the last ones ended: what was fetched beyond is kept.
+    Ranges that begin where the last ones ended need no seek: records fetched beyond a range are kept.
 
     Args:
-        settings: librdkafka's; what is not given is chosen for reading ranges.
-        isolation: as of `Cluster`.
+        settings: settings of librdkafka; the defaults are chosen for reading ranges.
+        isolation: as for `Cluster`.
     """
 
     def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
@@ -56,7 +56,7 @@ class RangeReader:
         self._paused = False
 
     def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
-        """How many of `ranges` begin where this reader stands, in topics that have the same `ids` still."""
+        """The number of `ranges` that this reader can read without a seek, in topics that still have the same `ids`."""
         spans = ((self._spans.get(one), ids.get(one[0]), start) for one, (start, _) in ranges.items())
         return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
 
@@ -65,21 +65,21 @@ class RangeReader:
     ) -> dict[Partition, list[Any]]:
         """The records of `ranges`, as `confluent_kafka.Message`, in the order of their offsets.
 
-        A range may hold fewer records than offsets: it is over when the consumer is at its end or beyond.
+        A range may hold fewer records than offsets: it is complete when the consumer has reached its end.
 
         Args:
-            ranges: partition → first offset, and the one after the last.
-            ids: topic → its id: what was fetched for another id is not used.
-            patience: how many seconds to wait while nothing comes.
+            ranges: partition → its first offset and the one after its last.
+            ids: topic → its id; records fetched under another id are discarded.
+            patience: seconds to wait while no records arrive.
 
         Raises:
-            Unreadable: brokers do not have the offset, or do not know the partition.
-            Unavailable: nothing came for `patience` seconds.
+            Unreadable: the brokers do not have the offset, or do not know the partition.
+            Unavailable: no records arrived for `patience` seconds.
         """
         try:
             return self._read(ranges, ids, patience)
         except BaseException:
-            self._spans = {}  # wherever the consumer stands now, the next read begins anew
+            self._spans = {}  # the consumer's position is unknown: the next read seeks
             raise
 
     def _read(
@@ -94,7 +94,7 @@ class RangeReader:
         while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
             unknown = self._take(self._next(ranges))
             if unknown is not None:
-                # A partition made a moment ago, or a client whose metadata are old: it has to ask for the topic.
+                # A new partition, or a client with stale metadata: it has to ask for the topic again.
                 self._ask_again(ranges, unknown, unknown_until)
                 self._spans = {}
                 self._place(ranges, ids)
@@ -119,10 +119,10 @@ class RangeReader:
         return [] if one is None else [one]
 
     def _take(self, messages: Sequence[Any]) -> Partition | None:
-        """Keep what came; gives a partition that is not known, if there is one."""
+        """Keep the records received; return a partition unknown to the brokers, if there is one."""
         self._moved = False
         start = 0
-        # Between what are no records, but news of partitions, the records are handled column by column.
+        # Some messages are no records but events of partitions; the records between them are handled by column.
         news = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
         for stop in [*news, len(messages)]:
             self._keep(messages[start:stop])
@@ -183,26 +183,26 @@ class RangeReader:
         return f"nothing came of {', '.join(behind)}{because}"
 
     def rest(self) -> None:
-        """A while may pass until the next read: do not ask for what comes, if all that there was has come."""
+        """Pause fetching until the next read, if everything up to the end of the partitions has been fetched."""
         if self._spans and all(span.known == span.end for span in self._spans.values()):
             self._paused = True
             self._consumer.pause(places({partition: span.known for partition, span in self._spans.items()}))
 
     def leave(self) -> None:
-        """Fetch nothing more until the next read."""
+        """Release all partitions and stop fetching until the next read."""
         self._spans = {}
         self._consumer.unassign()
 
     def close(self) -> None:
-        """Called once, when it is not needed any more."""
+        """Close the consumer; call once, at the end."""
         self._consumer.close()
 
 
 _READING = {
-    # A new assignment waits for the answer to the request under way, and this is how long a broker may hold it.
+    # A new assignment waits for the answer to the request in flight, which a broker may delay for this long.
     "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 100,
-    # By default a consumer whose queue was full waits for a second before it fetches on.
+    # By default a consumer whose queue was full waits for a second before it resumes fetching.
     "fetch.queue.backoff.ms": 10,
     "queued.max.messages.kbytes": 32768,
     "reconnect.backoff.max.ms": 1000,
@@ -215,7 +215,7 @@ _ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "part
 def _runs(
     records: Sequence[Any], *, one_topic: bool
 ) -> Iterator[tuple[Partition, Sequence[Any], npt.NDArray[np.int64]]]:
-    """Neighbours of one partition, with their offsets."""
+    """Yield runs of neighbouring records of one partition, with their offsets."""
     if not records:
         return
     numbers = np.fromiter(map(_PARTITION, records), np.int32, len(records))
@@ -230,9 +230,15 @@ def _runs(
 
 @dataclass
 class _Span:
-    """What is read of one partition; of `start` up to `known` all that the topic with `id` has stands in `ahead`.
+    """Records of one partition that were fetched but not returned yet.
 
-    `offsets` are those of `ahead`, in pieces; `end` is where the log ended last.
+    Attributes:
+        id: id of the topic they were fetched from.
+        start: first offset of the span.
+        known: the offset up to which the span is complete.
+        ahead: the records from `start` up to `known`.
+        offsets: the offsets of `ahead`, in chunks.
+        end: the end of the log when it was last reached.
     """
 
     id: str | None
@@ -246,7 +252,7 @@ class _Span:
         return self.start <= offset <= self.known
 
     def add(self, records: Sequence[Any], offsets: npt.NDArray[np.int64]) -> None:
-        """Take records over, but for those that are known."""
+        """Append records, except those already known."""
         before = np.maximum.accumulate(np.concatenate([[self.known - 1], offsets]))
         new = offsets > before[:-1]
         if not new.all():
@@ -256,7 +262,7 @@ class _Span:
         self.known = int(before[-1]) + 1
 
     def cut(self, start: int, stop: int) -> list[Any]:
-        """Give the records of a range, and forget what is before its end."""
+        """Return the records of a range, and drop everything before its end."""
         offsets = np.concatenate([np.empty(0, np.int64), *self.offsets])
         first, last = np.searchsorted(offsets, [start, stop]).tolist()
         taken = self.ahead[first:last]

@@ -1,7 +1,7 @@
-"""Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value. A registry has the schemas.
+"""Schema registry, and Avro in Confluent's wire format: a zero byte, the schema's id in four bytes, the value.
 
-The only module that imports `fastavro`. The registry is asked over HTTP with the standard library; see
-docs/design/024-kafka-spouts.md for why not with the client of confluent-kafka.
+The only module that imports `fastavro`. It queries the registry over HTTP with the standard library;
+docs/design/024-kafka-spouts.md says why it does not use the client of confluent-kafka.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _HEADER = struct.Struct(">bI")
 
 
 class SchemaRegistry:
-    """Schemas of one registry, each asked for once.
+    """Schemas of one registry, each requested once and cached.
 
     Args:
         url: ``http://…`` or ``https://…``.
         auth: user and password.
-        ca_file: PEM file of the certificate authority, where it is not one of the system's.
-        seconds: how long one request may take.
+        ca_file: PEM file of the certificate authority, if it is not one of the system's.
+        seconds: timeout of one request.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SchemaRegistry:
         self._schemas: dict[int, Any] = {}
 
     def check(self) -> None:
-        """Ask whether it is there; raises `SpoutError`."""
+        """Raise `SpoutError` unless the registry can be reached."""
         try:
             self._get("/subjects")
         except (FailedException, LookupError) as error:
@@ -62,12 +62,12 @@ class SchemaRegistry:
             raise SpoutError(msg) from None
 
     def decode(self, data: bytes) -> Any:
-        """The value.
+        """Decode a value.
 
         Raises:
-            ValueError: the bytes are not Avro in Confluent's format, or not of the schema they name.
-            FailedException: the registry cannot be reached now.
-            SpoutError: it refuses to answer.
+            ValueError: the bytes are not Avro in Confluent's format, or do not match the schema they name.
+            FailedException: the registry cannot be reached at the moment.
+            SpoutError: the registry refuses to answer.
         """
         if len(data) < _HEADER.size or data[0] != 0:
             msg = f"begins with {data[:5]!r}, expected a zero byte and the four bytes of a schema's id"
@@ -104,7 +104,7 @@ class SchemaRegistry:
             raise ValueError(msg) from None
 
     def _load(self, references: Any, known: dict[str, Any]) -> None:
-        """Schemas that a schema refers to, and those that they refer to before them."""
+        """Load the schemas that a schema refers to; before each of them those that it refers to."""
         for one in references:
             subject = urllib.parse.quote(one["subject"], safe="")
             found = self._get(f"/subjects/{subject}/versions/{int(one['version'])}")
@@ -132,18 +132,18 @@ class SchemaRegistry:
         if 300 <= error.code < 400:
             there = error.headers.get("Location", "")
             return SpoutError(
-                f"schema registry {said}: expected an answer, got sent on to {there!r}; give that address"
+                f"schema registry {said}: expected an answer, got a redirect to {there!r}; use that address"
             )
         return FailedException(said)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects on the same host only: the header with the password would go along to another one."""
+    """Redirect handler for the same host only: the header with the password would be sent to another one as well."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """The next request; None, which makes an error of it, where another host would get it."""
+        """The next request; None, which makes the redirect an error, if it goes to another host."""
         before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
         if (before.scheme, before.netloc) != (after.scheme, after.netloc):
             return None
@@ -151,7 +151,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def checked_url(url: str) -> str:
-    """`url` if it can be a registry's; raises `SettingError`."""
+    """Return `url` if it can be the address of a registry; raises `SettingError` otherwise."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         shown = f"{parts.scheme}://{parts.hostname}"

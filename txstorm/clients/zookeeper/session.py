@@ -1,4 +1,4 @@
-"""A session with a ZooKeeper ensemble, in the few words the ledger needs. The only module that imports `kazoo`."""
+"""A session with a ZooKeeper ensemble, with the few operations that the ledger needs; the only importer of `kazoo`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ except ModuleNotFoundError:
     raise MissingDependency("kazoo", "zookeeper") from None
 
 _log = logging.getLogger("txstorm.zookeeper")
-# What a request ends with whose connection broke: nobody knows whether the server carried it out.
+# Errors of a request whose connection broke: whether the server carried it out is unknown.
 _AWAY = (
     errors.ConnectionLoss,
     errors.SessionExpiredError,
@@ -42,10 +42,10 @@ _AWAY = (
     errors.RequestTimeoutError,
     KazooTimeoutError,
 )
-# After the first failure: quick looks, so that a server that is back is found within half a second.
+# After the first failure: frequent attempts, so that a server that is back is found within half a second.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 STOPPING = 2.0
-"""Seconds that closing waits for the server's word; the session of a server that is away ends by its timeout."""
+"""Seconds that `close` waits for the server's answer; if none comes, the session ends by its timeout."""
 
 
 _REASONS: dict[type[Exception], str] = {
@@ -54,15 +54,15 @@ _REASONS: dict[type[Exception], str] = {
     errors.BadVersionError: "version",
     errors.NotEmptyError: "children",
 }
-# What the operations beside the refused one are answered with.
+# Results of the operations beside the refused one.
 _BESIDE = (errors.RolledBackError, errors.RuntimeInconsistency)
 
 
 class ZooKeeperSession:
-    """A connection that comes back by itself, and the session on it; usable from several threads.
+    """A connection that is restored automatically, and the session on it; thread-safe.
 
-    When the servers end the session, another one takes its place: what is bound to the old one must ask for it by
-    giving `session`, the number that the property of that name had.
+    When the servers end the session, a new one replaces it. A call that must happen in a particular session passes its
+    number, the earlier value of the property `session`.
 
     Args:
         hosts: ``host:port`` of the servers, separated by commas.
@@ -85,16 +85,16 @@ class ZooKeeperSession:
 
     @property
     def session(self) -> int | None:
-        """The number of the session; None from its end until there is another one."""
+        """The number of the session; None after its end until there is a new one."""
         return self._session
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, as far as is known here."""
+        """Whether the connection is up, as far as this client knows."""
         return self._connected
 
     def current(self) -> int:
-        """The number of the session, waiting for a connection; `Unreachable` if there is none for too long."""
+        """The number of the session; blocks until there is a connection, raises `Unreachable` after `patience`."""
         self._await(time.monotonic() + self.options.patience)
         session = self._session
         if session is None:
@@ -102,41 +102,41 @@ class ZooKeeperSession:
         return session
 
     def read(self, paths: Sequence[str], session: int | None = None) -> list[Node | None]:
-        """The nodes at `paths`, read one after the other in one go; None where there is none."""
+        """Read the nodes at `paths`, pipelined and in order; None for a missing node."""
         return [_node(found) for found in self._ask(self._kazoo.get_async, paths, session)]
 
     def stamps(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Per path the zxids of the last change of the data and of the set of children; None where there is no node."""
+        """Per path the zxids of the last changes of the data and of the set of children; None for a missing node."""
         return [None if stat is None else _stamp(stat) for stat in self._ask(self._kazoo.exists_async, paths)]
 
     def children(self, path: str) -> tuple[list[str], tuple[int, int]] | None:
-        """The names below `path` and its stamp, both of one moment; None where there is no node."""
+        """The names below `path` and its stamp, as one consistent read; None for a missing node."""
         found = self._ask(lambda one: self._kazoo.get_children_async(one, include_data=True), [path])[0]
         return None if found is None else (found[0], _stamp(found[1]))
 
     def is_open(self, path: str) -> bool:
-        """Whether any client may change the node at `path`, or what is below it; False where there is no node."""
+        """Whether any client may change the node at `path` or its children; False for a missing node."""
         found = self._ask(self._kazoo.get_acls_async, [path])[0]
         return found is not None and any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in found[0])
 
     def sync(self, path: str) -> None:
-        """Let the server catch up with all that any client was told before this call."""
+        """Make the server catch up with everything that was committed before this call."""
         self._ask(self._kazoo.sync_async, [path])
 
-    def absent(self, path: str, told: Callable[[object], None], wait: float) -> bool:
-        """Whether there is no node at `path`; if there is one, `told` is called when that may have changed.
+    def absent(self, path: str, watch: Callable[[object], None], wait: float) -> bool:
+        """Whether there is no node at `path`; if there is one, `watch` is called when that may have changed.
 
         Raises:
             Unreachable: there was no connection within `wait` seconds.
         """
         ask = self._kazoo.exists_async
-        return self._ask(lambda one: ask(one, watch=told), [path], wait=wait)[0] is None
+        return self._ask(lambda one: ask(one, watch=watch), [path], wait=wait)[0] is None
 
     def transact(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
-        """Carry out all of `ops`, in order, or nothing; None when they are carried out.
+        """Carry out all of `ops`, in order, or nothing; return None, or the refusal.
 
         Raises:
-            AnswerLost: nobody knows which of the two.
+            AnswerLost: whether they were carried out is unknown.
             SessionOver: `session` was given and has ended; nothing was sent.
         """
         self._await(time.monotonic() + self.options.patience, session)
@@ -151,11 +151,11 @@ class ZooKeeperSession:
                 raise AnswerLost(msg) from error
 
     def close(self) -> None:
-        """End the session, and with it all that is ephemeral; may be called twice."""
+        """End the session, and with it its ephemeral nodes; may be called twice."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        # In a thread of its own: a server that hangs would hold up whoever closes.
+        # In a separate thread: a server that hangs must not block the caller.
         thread = threading.Thread(target=_stop, args=[self._kazoo], daemon=True)
         thread.start()
         thread.join(STOPPING)
@@ -169,7 +169,7 @@ class ZooKeeperSession:
             raise
 
     def _follow(self, state: str) -> None:
-        """Called by kazoo's own thread at every change."""
+        """Follow a change of the connection's state; called by kazoo's own thread."""
         with self._changed:
             self._connected = state == KazooState.CONNECTED
             if self._connected:
@@ -184,7 +184,7 @@ class ZooKeeperSession:
             self._changed.notify_all()
 
     def _await(self, until: float, session: int | None = None) -> None:
-        """Wait for a connection, or for the end of `session`."""
+        """Block until there is a connection; raise if `session` ends, or at the time `until`."""
 
         def settled() -> bool:
             return self._connected or self._closed or self._over(session) or self._hopeless()
@@ -205,7 +205,7 @@ class ZooKeeperSession:
         return session is not None and self._session != session
 
     def _hopeless(self) -> bool:
-        """Whether waiting is in vain: the credentials are refused, or no server could ever be trusted."""
+        """Whether waiting is useless: the credentials are refused, or no server has a trusted certificate."""
         distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
         return distrusted or self._refused()
 
@@ -224,32 +224,32 @@ class ZooKeeperSession:
         user = self.options.auth.partition(":")[0]
         who = f"user {user!r} with the given password" if user else "a client without credentials"
         return InputError(
-            f"ZooKeeper {self.hosts}: expected to be let in, got a refusal for {who}; "
+            f"ZooKeeper {self.hosts}: expected access, got a refusal for {who}; "
             "set TXSTORM_ZOOKEEPER_AUTH to the user:password that made the nodes"
         )
 
     def _ask(
         self, send: Callable[[str], Any], paths: Sequence[str], session: int | None = None, wait: float | None = None
     ) -> list[Any]:
-        """The answers to `send` of each path, all under way at once; asked again when the connection breaks."""
+        """Send a request per path, pipelined, and return the answers; all are repeated when the connection breaks."""
         until = time.monotonic() + (self.options.patience if wait is None else wait)
         while True:
             self._await(until, session)
             with self._translated():
                 try:
-                    return [self._found(one) for one in [send(path) for path in paths]]
+                    return [self._found(request) for request in [send(path) for path in paths]]
                 except _AWAY as error:
                     if time.monotonic() > until:
                         raise self._unreachable() from error
 
-    def _found(self, asked: Any) -> Any:
+    def _found(self, request: Any) -> Any:
         try:
-            return self._answer(asked)
+            return self._answer(request)
         except errors.NoNodeError:
             return None
 
-    def _answer(self, asked: Any) -> Any:
-        return asked.get(timeout=self.options.patience)
+    def _answer(self, request: Any) -> Any:
+        return request.get(timeout=self.options.patience)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -263,7 +263,7 @@ class ZooKeeperSession:
 
 
 class _Causes(logging.Handler):
-    """Keeps what kazoo says of connections that fail: the only place where it tells the cause."""
+    """Log handler that records kazoo's messages about failed connections, the only place where it reports the cause."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
@@ -282,7 +282,7 @@ class _Causes(logging.Handler):
 
 
 def _client(hosts: str, options: ZooKeeperOptions, causes: logging.Handler) -> Any:
-    # Not one of the process's loggers: a server that is away makes no lines on the terminal every half second.
+    # Not one of the process's loggers: an unreachable server would print a line on the terminal every half second.
     logger = logging.Logger("kazoo", logging.WARNING)
     logger.addHandler(causes)
     return KazooClient(
@@ -305,7 +305,7 @@ def _stop(client: Any) -> None:
     try:
         client.stop()
         client.close()
-    except Exception as error:  # noqa: BLE001 - of whatever kind: there is nothing left to do for it
+    except Exception as error:  # noqa: BLE001 - nothing can be done about any error of a client that is closed
         _log.debug("closing: %s", error)
 
 

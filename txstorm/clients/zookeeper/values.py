@@ -1,4 +1,4 @@
-"""What is said to ZooKeeper and what it answers, as values; and what can go wrong on the way."""
+"""Values of the ZooKeeper client: options, nodes, operations of a transaction, refusals, and errors."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from txstorm.errors import TxstormError
 
 @dataclass(frozen=True)
 class ZooKeeperOptions:
-    """How to speak to an ensemble; secrets are not shown by `repr`.
+    """Options of a session; `repr` does not show the secrets.
 
     Attributes:
         session_timeout: seconds without contact after which the servers end a session and free its lease.
         connect_timeout: seconds to find a server at the start.
-        patience: seconds that a call waits for a connection that broke, before it fails.
-        auth: ``user:password`` of ZooKeeper's digest scheme; what is created is then for this user only.
-        tls: whether the connection is encrypted; the next four are for that.
+        patience: seconds that a call waits for a broken connection to be restored before it fails.
+        auth: ``user:password`` for ZooKeeper's digest scheme; nodes are then created for this user only.
+        tls: whether the connection is encrypted; the following options are for that.
         ca: file with the certificates of the authorities to trust; by default those of the system.
-        certificate: file with the client's own certificate, with `key`, where the servers ask for one.
-        key_password: opens `key`.
-        check_hostname: whether the server's certificate must be of its host's name.
+        certificate: file with the client's certificate, if the servers ask for one.
+        key: file with the key of `certificate`.
+        key_password: password of `key`.
+        check_hostname: whether the server's certificate must match its host name.
     """
 
     session_timeout: float = 10.0
@@ -37,13 +38,14 @@ class ZooKeeperOptions:
 
 @dataclass(frozen=True)
 class Node:
-    """What is stored at a path.
+    """A node that was read.
 
     Attributes:
-        version: changes of the data since it was created.
-        changed: the zxid of the last change of the data, which no other change has.
-        children: how many nodes are directly below.
-        owner: the session it ends with; 0 where it does not.
+        data: its data.
+        version: number of changes of the data since it was created.
+        changed: zxid of the last change of the data, which is unique.
+        children: number of nodes directly below.
+        owner: the session that an ephemeral node ends with; 0 for others.
     """
 
     data: bytes
@@ -55,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Create:
-    """Make a node; with `ephemeral` it ends with the session."""
+    """Create a node; with `ephemeral` it ends with the session."""
 
     path: str
     data: bytes
@@ -64,7 +66,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Change:
-    """Give a node that is at `version` other data."""
+    """Replace the data of a node, which must be at `version`."""
 
     path: str
     data: bytes
@@ -73,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Remove:
-    """Remove a node that is at `version` and has no children."""
+    """Remove a node, which must be at `version` and have no children."""
 
     path: str
     version: int
@@ -81,7 +83,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Verify:
-    """Change nothing; the node must be there, at `version`."""
+    """Change nothing; the node must exist, at `version`."""
 
     path: str
     version: int
@@ -92,11 +94,11 @@ NodeOp = Create | Change | Remove | Verify
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing of a transaction was carried out.
+    """Refusal of a transaction, of which nothing was carried out.
 
     Attributes:
         index: the operation that was refused.
-        reason: of what kind: "exists", "absent", "version" or "children".
+        reason: "exists", "absent", "version" or "children".
     """
 
     index: int
@@ -104,7 +106,7 @@ class Refusal:
 
 
 class AnswerLost(TxstormError):
-    """The connection broke while a transaction was under way: it was carried out, or it was not."""
+    """The connection broke while a transaction was in flight: whether it was carried out is unknown."""
 
 
 class SessionOver(TxstormError):
@@ -112,4 +114,4 @@ class SessionOver(TxstormError):
 
 
 class Unreachable(TxstormError):
-    """No server could be reached in the time there was."""
+    """No server could be reached in time."""
