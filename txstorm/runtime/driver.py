@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -35,21 +36,43 @@ from txstorm.runtime.session import Session
 log = logging.getLogger("txstorm.driver")
 
 
+@dataclass(frozen=True)
+class PhaseEnds:
+    """Callbacks that take over when the work of a phase is done, and report its end to the driver themselves.
+
+    Attributes:
+        processed: called with a processed attempt; ends in `Driver.processed` or `Driver.fail`.
+        commit: called with a group whose turn it is; ends in `Driver.group_done`.
+        discarded: called with discarded attempts, whose phases do not end any more.
+    """
+
+    processed: Callable[[TransactionAttempt], None]
+    commit: Callable[[list[ProcessedBatch]], None]
+    discarded: Callable[[list[TransactionAttempt]], None]
+
+
 class Driver:
-    """Runs an opened session until it is done, stopped or failed; `run` is the body of the driver thread.
+    """Runs an opened session until it is done, stopped or failed.
+
+    `run` is the body of the driver thread. A caller that steps through transactions on its own thread uses `open`,
+    `turn`, `pass_time` and `close` instead, with `PhaseEnds` (see `txstorm.runtime.stepping`).
 
     Args:
         session: the opened topology.
         monitor: observes the run.
         stopping: set when the run is to stop; ends the pauses between attempts to publish.
+        ends: take over the ends of phases; None: a phase ends when its work is done, and groups commit on their thread.
 
     Attributes:
         state: the coordinator's state.
         jobs: the queue of packs, and the running jobs.
         control: answers life-cycle requests of other processes.
+        doom: the error that ends the topology once the txids before the failed one are committed.
     """
 
-    def __init__(self, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
+    def __init__(
+        self, session: Session, monitor: Monitor, stopping: threading.Event, ends: PhaseEnds | None = None
+    ) -> None:
         self._session = session
         self._monitor = monitor
         self._planning = session.planning
@@ -62,7 +85,8 @@ class Driver:
         self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.monotonic)
         self._plan_after = 0.0
         self._failure: BaseException | None = None
-        self._doom: BaseException | None = None
+        self.doom: BaseException | None = None
+        self._ends = ends or PhaseEnds(self.processed, self._commit_group, lambda dead: None)
         self._committing = 0
         self._upkeep = Upkeep(
             session.store, self._commits.in_turn, self._inbox.put, self._fail, session.monotonic, session.retention
@@ -89,9 +113,9 @@ class Driver:
     def run(self) -> None:
         """Run until the work is done or the run is stopped; raises the error that ended the topology."""
         try:
-            self._open()
+            self.open()
             while not self._finished():
-                (self._inbox.next(idle=self.state.idle) or self._on_time)()
+                (self._inbox.next(idle=self.state.idle) or self.pass_time)()
                 self._inbox.drain()
                 if self._failure is None:
                     self.control.poll()
@@ -100,15 +124,20 @@ class Driver:
                     self._upkeep.look(idle=self.state.idle)
             self._count_letters()
         finally:
-            self.jobs.give_up_all()
-            self._upkeep.end()
-            self._commits.run(self._session.committer.close)
-            self._commits.close()
-            self._waiters.end(self._failure or sys.exception())
+            self.close()
         if self._failure is not None:
             raise self._failure
 
-    def _open(self) -> None:
+    def close(self) -> None:
+        """Cancel the jobs, and end upkeep and the commit threads; undecided work is dropped."""
+        self.jobs.give_up_all()
+        self._upkeep.end()
+        self._commits.run(self._session.committer.close)
+        self._commits.close()
+        self._waiters.end(self._failure or sys.exception())
+
+    def open(self) -> None:
+        """Start: replay the undecided txids with stored metadata, then plan new ones. Called once."""
         currtx = self._session.currtx
         self._feed(ev.Opened(currtx, self._planning.open(currtx)))
         self.control.open()
@@ -123,8 +152,8 @@ class Driver:
         self._waiters.answer(self.state)
 
     def _finished(self) -> bool:
-        if self._doom is not None and self.state.idle:
-            self._fail(self._doom)
+        if self.doom is not None and self.state.idle:
+            self._fail(self.doom)
         if self._failure is not None:
             return not self._committing
         return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
@@ -136,9 +165,52 @@ class Driver:
             if excess is not None:
                 self._failure = letters_failure(excess, self._session.data_dir)
 
-    def _on_time(self) -> None:
+    def pass_time(self) -> None:
+        """Run the timers that are due, and cancel jobs and commits that exceed ``batch_timeout``."""
         self._inbox.timers.run_due()
         self._expire(self._session.monotonic())
+
+    # -- stepping on the caller's thread ------------------------------------------------------------------------
+
+    def turn(self, call: Callable[[], None]) -> None:
+        """Make `call` and carry out everything that follows from it; raises the error that ended the topology."""
+        if self._failure is None:
+            call()
+            self._look()
+        while self._failure is None and self._inbox.drain():
+            self._planning.save()
+            self.jobs.submit()
+        self._finished()
+        if self._failure is not None:
+            raise self._failure
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Queue `call` for the driver thread, behind the event that is being handled."""
+        self._inbox.put(call)
+
+    def processed(self, attempt: TransactionAttempt) -> None:
+        """Report the end of the processing phase of `attempt` (P4). Only the current attempt has an effect."""
+        self._feed(ev.Processed(*attempt))
+
+    def fail(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
+        """Report that the phase of `attempt` failed. Only the current attempt has an effect."""
+        if self._current(attempt):
+            self._user_failed(attempt, row)
+        else:
+            self._feed(ev.Failed(*attempt))
+
+    def group_done(self, done: Future[GroupOutcome]) -> None:
+        """Take the outcome of the group that was handed over for its commit."""
+        self._committing -= 1
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        outcome = done.result()
+        if outcome.committed:
+            self._committed(outcome)
+        if outcome.failed is not None:
+            self._user_failed(*outcome.failed)
 
     # -- calls of other threads ---------------------------------------------------------------------------------
 
@@ -196,7 +268,7 @@ class Driver:
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
-        if self._doom is not None or self._session.monotonic() < self._plan_after:
+        if self.doom is not None or self._session.monotonic() < self._plan_after:
             return ev.NotReady(txid)
         if self._gate.past(txid) or not (command.replay or self._opens(txid)):
             return ev.NotReady(txid)
@@ -222,7 +294,7 @@ class Driver:
         decision = self._session.retry.judge(txid, row, divertible=False)
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:
-            self._doom = spout_failure(error, spout, txid)
+            self.doom = spout_failure(error, spout, txid)
             return
         log.warning("txid %s: %s; retrying (failure %s)", txid, row, decision.count)
         self._plan_after = self._session.monotonic() + decision.delay
@@ -253,6 +325,7 @@ class Driver:
         self._monitor.discarded(dead)
         self.jobs.discard(dead)
         self._commits.forget(dead)
+        self._ends.discarded(dead)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
@@ -301,11 +374,7 @@ class Driver:
             self._ready[txid] = ProcessedBatch(txid_input, outcome, digest, document, seconds, pack, failure)
             self._monitor.processed(txid, input_bytes(outcome.cargo))
         for outcome in reversed(good):  # the lowest txid last: a larger group is then ready when its turn comes
-            self._processed(outcome.attempt)
-
-    def _processed(self, attempt: TransactionAttempt) -> None:
-        """Report `attempt` as processed (P4) to the state machine."""
-        self._feed(ev.Processed(*attempt))
+            self._ends.processed(outcome.attempt)
 
     def _take_failed(self, attempt: TransactionAttempt, outcome: Processed, row: ErrorRow) -> None:
         try:
@@ -345,7 +414,7 @@ class Driver:
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:
             # This ends the topology, but the txids before the failed one are committed first (R3, replay).
-            self._doom = batch_failure(attempt, row, decision.count)
+            self.doom = batch_failure(attempt, row, decision.count)
             self._feed(ev.Failed(*attempt, resume=False))
             return
         if row.kind != "failed":
@@ -360,6 +429,9 @@ class Driver:
     def _commit(self, command: cmd.Commit) -> None:
         group = [self._ready[txid] for txid in command.txids]
         self._committing += 1
+        self._ends.commit(group)
+
+    def _commit_group(self, group: list[ProcessedBatch]) -> None:
         self._commits.commit(group, self._session.housekeeping)
 
     def _ahead(self) -> None:
@@ -370,7 +442,7 @@ class Driver:
             self._commits.execute(self._ready.values())
 
     def _commit_ended(self, done: Future[GroupOutcome]) -> None:
-        self._inbox.put(lambda: self._commit_done(done) if self._commits.is_current(done) else None)
+        self._inbox.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)
 
     def _ahead_ended(self, attempt: TransactionAttempt, error: BaseException) -> None:
         self._inbox.put(lambda: self._failed_ahead(attempt, error))
@@ -381,18 +453,6 @@ class Driver:
             self._fail(error)
         elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
             self._user_failed(attempt, error.row)
-
-    def _commit_done(self, done: Future[GroupOutcome]) -> None:
-        self._committing -= 1
-        error = done.exception()
-        if error is not None:
-            self._fail(error)
-            return
-        outcome = done.result()
-        if outcome.committed:
-            self._committed(outcome)
-        if outcome.failed is not None:
-            self._user_failed(*outcome.failed)
 
     def _committed(self, outcome: GroupOutcome) -> None:
         last = outcome.committed[-1].ready.attempt

@@ -5,24 +5,57 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, near
-from txstorm.engine.port import ErrorRow
+from txstorm.engine.local import LocalEngine
+from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Monitor
 from txstorm.results.views import SinkView, StateView, read_directory_history
 from txstorm.runtime.opening import Clock, RunOptions, open_session
 from txstorm.runtime.session import Session
+from txstorm.runtime.stepping import ONE_AT_A_TIME, Stepper
 from txstorm.testing.clock import ManualClock
 from txstorm.testing.emissions import Emission, Emissions
-from txstorm.testing.held import HeldDriver, InlineEngine
 from txstorm.topology.graph import Topology
 
 PROCESSING, COMMITTING = "processing", "committing"
+
+
+class InlineEngine(LocalEngine):
+    """The local engine on the caller's thread, so that a breakpoint in a bolt stops the test itself.
+
+    Args:
+        emissions: records the emitted attempts and tuples.
+    """
+
+    name = "inline"
+
+    def __init__(self, emissions: Emissions) -> None:
+        super().__init__(emissions.observe)
+        self._emissions = emissions
+
+    def submit(self, pack: Pack) -> Future[list[Processed]]:
+        """Process `pack` now."""
+        self._emissions.attempts += [txid_input.attempt for txid_input in pack.inputs]
+        future: Future[list[Processed]] = Future()
+        try:
+            future.set_result(self._run(pack))
+        except Exception as error:  # noqa: BLE001 - handed to the reader of the future
+            future.set_exception(error)
+        return future
+
+    def _run(self, pack: Pack) -> list[Processed]:
+        assert self._program is not None
+        tasks = self._program.components[self._program.spout].parallelism
+        outcomes = self.run(pack)
+        self._emissions.partial |= {outcome.attempt for outcome in outcomes if outcome.emitters < tasks}
+        return outcomes
 
 
 class TopologyTestDriver:
@@ -81,12 +114,12 @@ class TopologyTestDriver:
         engine, monitor = InlineEngine(self._emissions), Monitor()
         session = open_session(self.topology, engine, self.data_dir, options, monitor, lambda _: True)
         self._session = session
-        self._driver = HeldDriver(session, monitor)
+        self._stepper = Stepper(session, monitor)
         engine.start(session.program)
-        self._driver.open()
+        self._stepper.open()
 
     def _prepared(self, topology: Topology) -> Topology:
-        chosen = topology.with_settings({**self._settings, "max_pack_txids": 1, "max_group_txids": 1})
+        chosen = topology.with_settings({**self._settings, **ONE_AT_A_TIME})
         pending = self._pending
         if pending is None:
             pending = 1 if chosen.settings.max_spout_pending == "auto" else chosen.settings.max_spout_pending
@@ -107,7 +140,7 @@ class TopologyTestDriver:
             TopologyFailed: user code raised in what followed.
         """
         self._running()
-        self._driver.ack(which if isinstance(which, TransactionAttempt) else self._waiting(which))
+        self._stepper.ack(which if isinstance(which, TransactionAttempt) else self._waiting(which))
 
     def fail(self, which: int | TransactionAttempt, reason: str = "failed by the test") -> None:
         """The phase at hand failed: this transaction and all later ones are replayed, with new attempts.
@@ -125,12 +158,12 @@ class TopologyTestDriver:
         """
         self._running()
         row = ErrorRow("the test", 0, "failed", "FailedException", reason, "", "")
-        self._driver.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
+        self._stepper.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
 
     def next_tuple(self) -> None:
         """Ask the source again, as a run does all the time: for example after tuples were added to it."""
         self._running()
-        self._driver.wake()
+        self._stepper.wake()
 
     def source_end(self) -> Any:
         """What the source holds now, to be given to `reached`; None where the spout cannot tell."""
@@ -145,7 +178,7 @@ class TopologyTestDriver:
         """Let time pass: back-offs end, ``batch_timeout`` fails phases that were not acked, the source is asked."""
         self._running()
         self.clock.advance(seconds)
-        self._driver.pass_time()
+        self._stepper.pass_time()
 
     def commit(self, upto: int | None = None) -> None:
         """Ack both phases of the next transaction, or of all up to `upto`.
@@ -205,7 +238,7 @@ class TopologyTestDriver:
 
     def attempt(self, txid: int) -> TransactionAttempt:
         """The current attempt at `txid`; raises `InputError` when it is not active."""
-        entry = self._driver.state.active.get(txid)
+        entry = self._stepper.active.get(txid)
         if entry is None:
             msg = f"txid {txid}: expected an active transaction ({self._words()}), got one that is {self.status(txid)}"
             raise InputError(msg)
@@ -221,20 +254,20 @@ class TopologyTestDriver:
 
     def status(self, txid: int) -> str:
         """``processing``, ``processed``, ``committing``, ``committed``, or ``not started``."""
-        status = self._driver.status(txid)
-        if status is not None:
-            return status.value
+        entry = self._stepper.active.get(txid)
+        if entry is not None:
+            return entry[1].value
         return "committed" if 1 <= txid <= self.committed else "not started"
 
     @property
     def active(self) -> dict[int, str]:
         """Txid → status of the transactions in flight."""
-        return {txid: status.value for txid, (_, status) in self._driver.state.active.items()}
+        return {txid: status.value for txid, (_, status) in self._stepper.active.items()}
 
     @property
     def committed(self) -> int:
         """The last committed transaction, 0 before the first."""
-        return self._driver.state.currtx - 1
+        return self._stepper.committed
 
     def state(self, name: str) -> StateView:
         """The state `name`, as of the last committed transaction."""
@@ -259,7 +292,7 @@ class TopologyTestDriver:
     def _release(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._driver.drop()
+            self._stepper.close()
             session.release()
 
     def __enter__(self) -> TopologyTestDriver:

@@ -1,0 +1,168 @@
+"""Stepper: runs one transaction at a time on the caller's thread; each phase ends when the caller says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.coordinator.machine import AttemptStatus
+from txstorm.engine.port import ErrorRow
+from txstorm.monitor.progress import Monitor
+from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch
+from txstorm.runtime.commit.turn import CommitTurn
+from txstorm.runtime.driver import Driver, PhaseEnds
+from txstorm.runtime.session import Session
+
+T = TypeVar("T")
+ONE_AT_A_TIME = {"max_pack_txids": 1, "max_group_txids": 1}
+"""Settings that the topology of a stepper needs: packs and groups of one txid."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """An attempt whose phase has done its work, and waits for `ack` or `fail`.
+
+    Attributes:
+        since: when it began to wait, by the session's monotonic clock.
+        finished: in the commit phase, the group whose committers have finished; else None.
+    """
+
+    attempt: TransactionAttempt
+    since: float
+    finished: CommitTurn | None = None
+
+    def drop(self) -> None:
+        """Drop the rows that committers wrote."""
+        if self.finished is not None:
+            self.finished.tables.drop_from(self.attempt.txid)
+
+
+class Stepper:
+    """Steps through the transactions of an opened session. Not thread-safe.
+
+    Everything that decides, plans, processes, commits and recovers is the driver of a run. Only the two moments at
+    which an attempt leaves a phase are held back: processing is done at once, and committers finish at once when their
+    turn comes, but the transaction is processed, or decided and published, only after `ack`.
+
+    Args:
+        session: opened with the settings `ONE_AT_A_TIME`, on an engine that runs packs on the caller's thread.
+        monitor: observes the transactions.
+
+    Every method that takes a step raises the error that ends the topology when it happens, and again once the
+    transactions before the failed one are committed.
+    """
+
+    def __init__(self, session: Session, monitor: Monitor) -> None:
+        self._session = session
+        self._held: dict[int, _Held] = {}
+        self._doom_raised = False
+        self._driver = Driver(
+            session, monitor, threading.Event(), PhaseEnds(self._hold_processed, self._finish, self._discarded)
+        )
+
+    @property
+    def active(self) -> Mapping[int, tuple[int, AttemptStatus]]:
+        """Txid → (attempt id, status) of the transactions in flight."""
+        return self._driver.state.active
+
+    @property
+    def committed(self) -> int:
+        """The last committed txid; 0 before the first."""
+        return self._driver.state.currtx - 1
+
+    def open(self) -> None:
+        """Start: emit the transactions that are stored and those that the source has. Called once."""
+        self._step(self._driver.open)
+
+    def wake(self) -> None:
+        """Ask the source again (Storm's ``nextTuple``)."""
+        self._step(lambda: None)
+
+    def ack(self, attempt: TransactionAttempt) -> None:
+        """End the current phase of `attempt`. Only the current attempt of a txid has an effect."""
+        self._step(lambda: self._acked(attempt))
+
+    def fail(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
+        """Fail the current phase of `attempt`. Only the current attempt of a txid has an effect."""
+        self._step(lambda: self._failed(attempt, row))
+
+    def pass_time(self) -> None:
+        """Take note of an advanced clock: run the timers that are due, and fail the phases that took too long."""
+        self._step(self._time_passed)
+
+    def close(self) -> None:
+        """Drop everything undecided, as a process that is killed does. The caller releases the session afterwards."""
+        for held in self._held.values():
+            held.drop()
+        self._held.clear()
+        self._driver.close()
+
+    def _step(self, call: Callable[[], None]) -> None:
+        self._driver.turn(call)
+        if self._driver.doom is not None and not self._doom_raised:
+            self._doom_raised = True
+            raise self._driver.doom
+
+    def _time_passed(self) -> None:
+        self._driver.pass_time()
+        settings, now = self._session.settings, self._session.monotonic()
+        while settings.enable_timeouts:
+            late = [held for held in self._held.values() if now - held.since > settings.batch_timeout]
+            if not late:
+                return
+            cause = f"no ack within batch_timeout={settings.batch_timeout} s"
+            row = ErrorRow("the worker", 0, "lost", "EngineError", cause, "", "")
+            self._failed(min(late, key=lambda held: held.attempt.txid).attempt, row)
+
+    # -- the two moments that are held back ---------------------------------------------------------------------
+
+    def _hold_processed(self, attempt: TransactionAttempt) -> None:
+        self._held[attempt.txid] = _Held(attempt, self._session.monotonic())
+
+    def _finish(self, group: list[ProcessedBatch]) -> None:
+        (ready,) = group
+        finishing = _done(lambda: self._session.committer.finish(group))
+        if finishing.exception() is None and finishing.result().outcome.failed is None:
+            self._held[ready.attempt.txid] = _Held(ready.attempt, self._session.monotonic(), finishing.result())
+            return
+        # A failed committer needs no answer of the caller. Reported later, since this is part of another event.
+        ending = _done(lambda: finishing.result().outcome)
+        self._driver.later(lambda: self._driver.group_done(ending))
+
+    def _acked(self, attempt: TransactionAttempt) -> None:
+        held = self._take(attempt)
+        if held is None or held.finished is None:
+            self._driver.processed(attempt)
+        else:
+            finished, session = held.finished, self._session
+            self._driver.group_done(_done(lambda: session.committer.conclude(finished, session.housekeeping)))
+
+    def _failed(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
+        held = self._take(attempt)
+        if held is not None and held.finished is not None:
+            held.drop()
+            self._driver.group_done(_done(lambda: GroupOutcome(failed=(attempt, row))))
+        else:
+            self._driver.fail(attempt, row)
+
+    def _take(self, attempt: TransactionAttempt) -> _Held | None:
+        held = self._held.get(attempt.txid)
+        return self._held.pop(attempt.txid) if held is not None and held.attempt == attempt else None
+
+    def _discarded(self, attempts: Iterable[TransactionAttempt]) -> None:
+        for attempt in attempts:
+            self._take(attempt)
+
+
+def _done(call: Callable[[], T]) -> Future[T]:
+    """Return a completed future, with the result of `call` or the exception it raised."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(call())
+    except Exception as error:  # noqa: BLE001 - handed to the reader of the future
+        future.set_exception(error)
+    return future
