@@ -166,7 +166,7 @@ def _held(name: str, make_it: Callable[[], Any]) -> None:
 
     CASES[name] = (
         build,
-        Says(TopologyError, "component 'b': Pass", "its attribute 'held'", "make such things in prepare"),
+        Says(TopologyError, "component 'b': Pass", "its attribute 'held'", "create such things in prepare"),
     )
 
 
@@ -212,7 +212,7 @@ def _() -> Builder:
     return builder
 
 
-@case("state in the processing phase", "component 'b' declares state 's'", "is no committer", "set_committer_bolt")
+@case("state in the processing phase", "component 'b' declares state 's'", "is not a committer", "set_committer_bolt")
 def _() -> Builder:
     made = type("Batch", (BatchBolt,), {"execute": Count.execute, "state": KeyedState("s", {"k": str}, {"v": int})})
     return bolt(lambda b: b.global_grouping("lines"), made())

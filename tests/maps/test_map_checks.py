@@ -70,7 +70,7 @@ def test_faults_name_component_and_map():
         "kind 'exact' is unknown; use opaque or transactional or non_transactional": [
             MapState("m", MemoryBackend(), kind="exact")
         ],
-        "expected a backend with multi_get and multi_put, got a str; pass an object": [
+        "expected a backend with multi_get and multi_put, got an object of type str; pass an object": [
             MapState("m", "postgresql://u:secret@host/db")
         ],
         "got the class MemoryBackend; pass an object": [MapState("m", MemoryBackend)],
@@ -91,7 +91,7 @@ def test_a_state_and_a_map_of_one_name_clash_and_only_committers_have_maps():
     builder.set_bolt("middle", InTheMiddle()).global_grouping("source")
     faults = builder.validate().faults
     assert any("declares state 'm' twice" in fault for fault in faults)
-    assert any("component 'middle' declares map 'm' but is no committer; mark the bolt" in fault for fault in faults)
+    assert any("component 'middle' declares map 'm' but is not a committer; mark the bolt" in fault for fault in faults)
 
 
 def test_what_is_shipped_to_tasks_carries_no_backend(tmp_path):

@@ -1,4 +1,4 @@
-"""What a user implements or declares. No behaviour, no I/O.
+"""Base classes and declarations for user code: spouts, bolts, groupings, states and sinks. No behaviour, no I/O.
 
 May import: nothing else.
 Start: bolt.py, spout.py, state.py.

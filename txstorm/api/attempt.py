@@ -1,4 +1,4 @@
-"""The attempt at a transaction: which batch, and which emission of it."""
+"""Transaction attempt: the pair (txid, attempt id) that every tuple carries."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ FIRST_TXID = 1
 
 
 class TransactionAttempt(NamedTuple):
-    """One emission of one batch; Storm's `TransactionAttempt`.
+    """One attempt at one transaction, that is, one emission of its batch; Storm's class of the same name.
 
     Attributes:
-        txid: the transaction, from 1 without gaps; the same however often the batch is replayed.
-        attempt_id: unique for every emission of the batch, restarts included.
+        txid: the transaction, numbered from 1 without gaps; every replay of its batch has the same one.
+        attempt_id: different for every emission of the batch, also across restarts.
     """
 
     txid: int

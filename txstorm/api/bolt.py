@@ -1,4 +1,4 @@
-"""Bolts: what a user implements between the spout and the state."""
+"""Bolts: base classes of the user's processing steps, from single tuples to committers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from txstorm.api.tuples import Tuple
 
 
 class Component(StormNames):
-    """What spouts and bolts have in common: the streams they declare.
+    """Base of spouts and bolts: declares output streams.
 
     Attributes:
-        fields: the fields of the default stream; empty when the component emits nothing.
-        streams: further streams, name → fields.
+        fields: the fields of the default stream; leave empty if the component emits nothing to it.
+        streams: additional streams, name → fields.
     """
 
     fields: ClassVar[tuple[str, ...] | list[str]] = ()
@@ -25,43 +25,45 @@ class Component(StormNames):
     storm_names: ClassVar[Mapping[str, str]] = {"declareOutputFields": "declare_output_fields"}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the output streams; by default `fields` and `streams`. Called once, when the topology is built."""
+        """Declare the output streams, by default `fields` and `streams`. Called once, when the topology is built."""
         made = declared(self.fields, self.streams)
         declarer.streams.update(made.streams)
         declarer.faults.extend(made.faults)
 
 
 class BasicBolt(Component):
-    """A bolt that handles one tuple at a time and knows nothing of batches; never a committer.
+    """A bolt that handles one tuple at a time, unaware of batches; it cannot be a committer.
 
-    Override `execute`, or `execute_batch` to work on record batches.
+    Override `execute`, or override `execute_batch` to work on Arrow record batches.
     """
 
     def prepare(self, context: TaskContext) -> None:
-        """Called once per task and batch, before the first tuple."""
+        """Set up this task for one batch; called once per task and batch, before its first tuple."""
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Handle one tuple. Raise `FailedException` to replay the batch."""
+        """Handle one tuple. Raise `FailedException` to have the batch replayed."""
         msg = f"{type(self).__name__} overrides neither execute nor execute_batch"
         raise TypeError(msg)
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Handle a `pyarrow.RecordBatch` of one source task; overriding it replaces `execute`.
+        """Handle a `pyarrow.RecordBatch` from one source task; an override is called instead of `execute`.
 
-        A bolt that overrides both gets tuples where Arrow columns would change the values (int among float, tuple).
+        A bolt that overrides both still gets tuples where Arrow columns would change values (ints mixed with floats,
+        Python tuples).
         """
 
 
 class BatchBolt(Component):
-    """A bolt that sees a whole batch: a fresh object per task and batch.
+    """A bolt that sees a task's whole share of a batch; each task works with a fresh copy for every batch.
 
     Order of calls: `prepare`, then `execute` for each tuple (or `execute_batch` for each record batch), then
-    `finish_batch` once, also when no tuple came.
+    `finish_batch` once, even if no tuple arrived.
 
     Attributes:
-        external: True for a committer whose `finish_batch` writes where no transaction of txstorm can hold it back (a
-            database, a queue, a mail). Transactions are then decided one by one, and its `finish_batch` waits until
-            the one before is decided. Replays happen: it must ignore, by its txid, what it has done already.
+        external: True for a committer whose `finish_batch` has effects outside the transaction (it writes to a database
+            or a queue, or sends mail). Transactions are then decided one at a time, and its `finish_batch` is not
+            called until the previous transaction is decided. It may be called again for the same txid (a replay), and
+            must then skip the effects that have already happened.
     """
 
     external: ClassVar[bool] = False
@@ -73,7 +75,7 @@ class BatchBolt(Component):
     }
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Called first; keep what `finish_batch` needs."""
+        """Set up for one batch; called first. Keep references to what `execute` and `finish_batch` need."""
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Handle one tuple of the batch."""
@@ -81,20 +83,21 @@ class BatchBolt(Component):
         raise TypeError(msg)
 
     def execute_batch(self, batch: Any) -> None:
-        """Handle a `pyarrow.RecordBatch` of one source task; overriding it replaces `execute`.
+        """Handle a `pyarrow.RecordBatch` from one source task; an override is called instead of `execute`.
 
-        A bolt that overrides both gets tuples where Arrow columns would change the values (int among float, tuple).
+        A bolt that overrides both still gets tuples where Arrow columns would change values (ints mixed with floats,
+        Python tuples).
         """
 
     def finish_batch(self) -> None:
-        """All tuples of the batch are in. For a committer: it is this txid's turn, in strong txid order."""
+        """Finish the batch; called once all its tuples have arrived, on a committer in strict txid order."""
 
 
 class Committer:
-    """Marker: `finish_batch` of this batch bolt runs in the commit phase, in txid order (Storm's ``ICommitter``)."""
+    """Marker for a batch bolt: `finish_batch` runs in the commit phase, in txid order (Storm's ``ICommitter``)."""
 
 
 def takes_batches(bolt: BasicBolt | BatchBolt) -> bool:
-    """Whether `bolt` works on record batches instead of tuples."""
+    """Whether `bolt` overrides `execute_batch`, to work on record batches."""
     base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
     return type(bolt).execute_batch is not base.execute_batch

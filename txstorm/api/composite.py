@@ -1,4 +1,4 @@
-"""Several sources in one spout, their positions in one transaction."""
+"""Composite spout: several sources in one spout, with all their positions in one transaction."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTr
 
 
 class CompositeSpout(Component):
-    """Reads several sources, of any kinds: a transaction takes a batch of each, and stores all positions together.
+    """A spout that reads several sources of any kind; each transaction takes a batch of each and stores all positions.
 
     Example::
 
         CompositeSpout({"orders": FileSpout("orders/*.csv"), "payments": Payments()})
 
-    The default stream of a source is the stream named after it, another stream of it is ``<source>-<stream>``. A
-    transaction starts when one source is ready; one that is not gives nothing and keeps its position. Every task of
-    the spout is a task of every source.
+    The default stream of a source is emitted as ``<source>``, any other stream of it as ``<source>-<stream>``. A
+    transaction starts as soon as one source is ready; a source that is not ready contributes nothing and keeps its
+    position. Every task of the spout is a task of every source.
 
     Args:
-        sources: name → spout. A name stands for its source's position: one that is renamed starts anew.
+        sources: name → spout. Positions are stored by name: a source that is renamed starts from its beginning.
 
     Attributes:
-        opaque: whether a source is: an undecided transaction is planned anew for all of them then.
-        external: whether the emitters of a source take part in the commit phase.
+        opaque: whether any source is opaque; if so, an undecided transaction may be planned again, for all sources.
+        external: whether the emitters of any source take part in the commit phase.
     """
 
     def __init__(self, sources: Mapping[str, Spout]) -> None:
@@ -48,7 +48,7 @@ class CompositeSpout(Component):
         return any(getattr(source, "external", False) for source in self.sources.values())
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declares the streams of all sources under their names here."""
+        """Declare the streams of all sources, under their names in this spout."""
         if not self.sources:
             declarer.faults.append("a composite spout without sources; give it a spout, or several")
         for name, source in self.sources.items():
@@ -59,7 +59,7 @@ class CompositeSpout(Component):
                 _declare(name, source, declarer)
 
     def streams_of(self, name: str) -> dict[str, str]:
-        """Stream as source `name` knows it → as it is called here."""
+        """The streams of source `name`: their names in the source → their names in this spout."""
         made = OutputFieldsDeclarer()
         self.sources[name].declare_output_fields(made)
         return {stream: stream_name(name, stream) for stream in made.streams}
@@ -69,12 +69,12 @@ AnySpout = Spout | CompositeSpout
 
 
 def stream_name(source: str, stream: str) -> str:
-    """The name a stream of a source has in a composite spout."""
+    """The name, in a composite spout, of `stream` of `source`."""
     return source if stream == DEFAULT_STREAM else f"{source}-{stream}"
 
 
 def is_opaque(spout: object) -> bool:
-    """Whether a batch of `spout` that is not decided yet may be planned anew after a failure or restart."""
+    """Whether an undecided batch of `spout` may be planned again, with other content, after a failure or restart."""
     return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
 
 

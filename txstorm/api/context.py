@@ -1,4 +1,4 @@
-"""What a task knows about itself and its transaction."""
+"""Task context: identity, settings and transaction of a task, and a committer's access to its tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CommitResources(Protocol):
-    """Gives a committer its tables, for one txid and task."""
+    """Access of a committer to its tables, for one txid and task."""
 
     def state(self, component: str, task: int, name: str) -> StateHandle:
         """The handle of the state `name` declared by `component`."""
@@ -29,19 +29,20 @@ class CommitResources(Protocol):
 
 @dataclass
 class TaskContext:
-    """Handed to `prepare` of bolts and to `emitter` of spouts.
+    """A task's view of itself and its transaction; passed to `prepare` of bolts and to `emitter` of spouts.
 
     Attributes:
         topology: the topology's id.
         component: the component's id.
         task: index of this task within its component, from 0.
         parallelism: number of tasks of the component.
-        settings: the topology's settings.
-        attempt: the attempt being worked on (spouts: None while no batch is emitted).
-        stamp: processing time of this txid, UTC microseconds since 1970, the same on every replay
-            of a decided plan; tasks must not look at the clock.
-        source: component, stream and task of the record batch in `execute_batch`.
-        payload: for emitters, what `SpoutCoordinator.payload` gave for this txid.
+        settings: the topology's settings, and the component's own configuration over them.
+        attempt: the current attempt; for spouts None while no batch is being emitted.
+        stamp: processing time of this txid in UTC microseconds since 1970, the same on every replay of a recorded
+            plan. Use it instead of the clock, which would differ between attempts.
+        source: (component, stream, task) that emitted the current record batch; set during `execute_batch`.
+        payload: for emitters, the return value of `SpoutCoordinator.payload` for this txid.
+        resources: the committer's tables; None outside the commit phase.
     """
 
     topology: str
@@ -57,24 +58,24 @@ class TaskContext:
 
     @property
     def now(self) -> datetime:
-        """The processing time of this txid as an aware datetime."""
+        """The processing time of this txid as a timezone-aware datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.stamp)
 
     def random(self) -> random.Random:
-        """A generator seeded by (txid, component, task): a replay draws the same numbers."""
-        txid = getattr(self.attempt, "txid", self.attempt) or 0  # an id of another type stands for itself
+        """A generator seeded by topology, component, task and txid, so that a replay draws the same numbers."""
+        txid = getattr(self.attempt, "txid", self.attempt) or 0  # an attempt of another type is its own seed
         return random.Random(f"{self.topology}/{self.component}/{self.task}/{txid}")  # noqa: S311 - not for secrets
 
     def state(self, name: str) -> StateHandle:
-        """The state declared by this committer under `name`; readable and writable in `finish_batch` only."""
+        """The handle of the `KeyedState` that this committer declares as `name`; usable in `finish_batch` only."""
         return self._resources("state", name).state(self.component, self.task, name)
 
     def collection(self, name: str) -> CollectionHandle:
-        """The `CollectionState` declared by this committer under `name`; usable in `finish_batch` only."""
+        """The handle of the `CollectionState` that this committer declares as `name`; usable in `finish_batch` only."""
         return self._resources("state", name).collection(self.component, self.task, name)
 
     def sink(self, name: str) -> SinkHandle:
-        """The sink declared by this committer under `name`."""
+        """The handle of the `SinkTable` or `Outlet` that this committer declares as `name`; for `finish_batch` only."""
         return self._resources("sink", name).sink(self.component, self.task, name)
 
     def _resources(self, kind: str, name: str) -> CommitResources:

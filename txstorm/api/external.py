@@ -1,8 +1,8 @@
-"""State in the user's own database: the port to it, and how a committer declares a map.
+"""External state and sinks: maps in the user's database, and outlets to systems such as Kafka.
 
-The mark: where something outside the data directory stands, kept there and changed together with its content.
-
-Sinks in systems of the user's own: the port to them, and how a committer declares one.
+Each is declared as an attribute of a committer, and written through a port that the user may implement for another
+system. A mark, kept in the external system and changed atomically with its content, records the last transaction
+written there and makes the writes exactly once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from txstorm.api.state import SinkTable
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a map or an outlet is: kept in its own system, and changed in one atomic step with its content.
+    """Progress record of a map or outlet: stored in the external system, changed atomically with its content.
 
     Attributes:
-        topology: who owns it.
-        incarnation: of the owner's data directory.
-        epoch: of the coordinator that leads; one with a lower epoch must not write.
-        timeline: counts rewinds.
-        txid: the last transaction that was written.
-        content: a digest of what was written with it.
+        topology: id of the owning topology.
+        incarnation: identity of that topology's data directory.
+        epoch: epoch of the coordinator that may write; one with a lower epoch is fenced.
+        timeline: number of rewinds so far.
+        txid: the last transaction written.
+        content: digest of the rows written with it.
     """
 
     topology: str
@@ -44,13 +44,13 @@ MAP_KINDS = (OPAQUE, TRANSACTIONAL, NON_TRANSACTIONAL)
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
-    """What a store keeps of one key; Storm's ``OpaqueValue`` and ``TransactionalValue``.
+    """One row of a map: a value and its version; Storm's ``OpaqueValue`` and ``TransactionalValue``.
 
     Attributes:
-        value: a JSON value; None says that the key was removed in `txid`.
-        txid: the transaction that last changed it; 0 in a map that keeps none.
-        timeline: counts rewinds; order is by (timeline, txid).
-        prev: the value before that transaction, in an opaque map; None when there was none.
+        value: a JSON value; None is a tombstone: the key was removed in `txid`.
+        txid: the transaction that last changed the row; 0 in a non-transactional map.
+        timeline: number of rewinds before that transaction; rows are ordered by (timeline, txid).
+        prev: the value before that transaction, in an opaque map; None if there was none.
     """
 
     value: Any
@@ -60,60 +60,60 @@ class MapRow:
 
 
 MapMark = Mark
-"""What a store of maps keeps beside their rows."""
+"""The mark of a map; its store keeps it beside the rows."""
 
 
 class MapBackend(Protocol):
-    """A store of rows by key, in bulk; what a user implements for a database of their own.
+    """Port to a key-value store, read and written in bulk; implement it for your own database.
 
-    Keys are text. Calls come from one thread at a time, mostly two a transaction. While the store cannot be reached,
-    both raise an `OSError` (`ConnectionError`, `TimeoutError`): a read then fails the batch, which is tried again, a
-    put is repeated until it works. A put may be repeated in any case: it must overwrite.
+    Keys are strings. Calls come from one thread at a time, usually two per transaction. While the store cannot be
+    reached, both methods should raise an `OSError` (`ConnectionError`, `TimeoutError`): after a failed read the batch
+    is replayed, a failed put is retried until it succeeds. Any put may be repeated, so it must be idempotent.
 
-    A store that offers no more is counted as *at least once*: a process that was taken over while it slept in
-    `multi_put` may set rows back when it wakes up. See `MarkedMapBackend`.
+    A store with these two methods only is *at least once*: a stale coordinator, suspended in `multi_put` while another
+    one took over, may overwrite newer rows when it wakes up. For exactly once see `MarkedMapBackend`.
     """
 
     def multi_get(self, keys: Sequence[str]) -> Sequence[MapRow | None]:
-        """The rows of `keys`, in their order; None where there is none."""
+        """The rows of `keys`, in the order of `keys`; None for a key without a row."""
 
     def multi_put(self, rows: Mapping[str, MapRow | None]) -> None:
-        """Store `rows`, durably; None deletes.
+        """Store `rows` durably; None in place of a row deletes it.
 
-        A row whose value is None is a removal that must still be found until a row of a later txid is put; it may
-        be deleted then.
+        A row whose value is None is a tombstone: reads must return it until a row of a later txid has been put; then
+        it may be deleted.
         """
 
 
 @runtime_checkable
 class MarkedMapBackend(MapBackend, Protocol):
-    """A store that changes rows and a mark in one atomic step; with it a map is *exactly once*."""
+    """Port to a key-value store that changes rows and a mark atomically, which makes a map *exactly once*."""
 
     def mark(self) -> MapMark | None:
-        """The mark that was stored last, None before the first."""
+        """The stored mark; None before the first one."""
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
-        """If the stored mark is `expected`, store `rows` (as `multi_put` does) and `mark`, all or nothing.
+        """Compare-and-set: if the stored mark equals `expected`, store `rows` (as `multi_put`) and `mark` atomically.
 
-        Returns False, and changes nothing, when it is another one. The answer may get lost: the caller then reads
-        the mark again.
+        Returns False, and changes nothing, if the stored mark is another one. If the call raises (its answer was
+        lost), the caller reads the mark to find out whether it succeeded.
         """
 
 
 @dataclass(frozen=True)
 class MapState:
-    """One JSON value per key, kept in a store of the user's own.
+    """State in an external store: one JSON value per key.
 
-    Set it as an attribute of a committer, as a `txstorm.api.state.KeyedState`; `context.state(name)` gives its handle.
-    Writes are staged with the transaction, and put once it is decided. A copy that is shipped to a task carries no
-    backend: what it holds, such as a password, stays in the driver.
+    Set it as an attribute of a committer, like a `txstorm.api.state.KeyedState`; `context.state(name)` returns its
+    handle. Writes are staged with the transaction and put into the store after it is decided. The backend, which may
+    hold a password, stays in the driver: copies shipped to tasks have none.
 
     Attributes:
-        name: a letter, then letters, digits, ``_`` or ``-``; no state of the topology has the same.
-        backend: the store; one for each map.
-        kind: what a row remembers: ``opaque`` (value, value before, txid), ``transactional`` (value, txid) or
+        name: a letter, then letters, digits, ``_`` or ``-``; unique among the states of the topology.
+        backend: the store; each map needs its own.
+        kind: the content of a row: ``opaque`` (value, previous value, txid), ``transactional`` (value, txid) or
             ``non_transactional`` (value).
-        allow_opaque_spout: accept an opaque spout in front of a transactional map, which is not exactly once.
+        allow_opaque_spout: accept an opaque spout with a transactional map, which is not exactly once.
     """
 
     name: str
@@ -123,7 +123,7 @@ class MapState:
 
     @property
     def marked(self) -> bool:
-        """Whether the store keeps a mark for this map, which makes it exactly once."""
+        """Whether the store keeps a mark for this map, so that its writes are exactly once."""
         return self.kind != NON_TRANSACTIONAL and isinstance(self.backend, MarkedMapBackend)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -135,51 +135,52 @@ OUTLET_METHODS = ("open", "published", "publish", "close")
 
 @runtime_checkable
 class OutletWriter(Protocol):
-    """Appends rows to a system of the user's own, exactly once; what one implements for another system.
+    """Port to an external system that takes rows exactly once; implement it for your own system.
 
-    One primitive carries everything: `publish` appends rows and replaces the mark in one atomic step, if nobody else
-    has replaced it since `published` gave it. Fencing is a `publish` without rows that raises the mark's epoch.
-    Calls come from one thread at a time. What they raise while a decided transaction is written is shown as the cause
-    of a block, and they are called again; the answer of a `publish` may get lost, and the mark says whether it worked.
+    Everything rests on one primitive: `publish` atomically appends rows and replaces the mark, provided that the mark
+    has not changed since `published` returned it. Fencing is a `publish` without rows that raises the mark's epoch.
+    Calls come from one thread at a time. An exception while a decided transaction is being written appears in the
+    status as the cause of a block, and the call is retried; if the answer of a `publish` is lost, the mark tells
+    whether it succeeded.
     """
 
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
-        """Called in P0, before all else: the names under which marks are kept, and the place to check the target.
+        """Connect and check the target; called first, when the run opens (P0). The arguments identify the mark.
 
-        Raises `txstorm.errors.InputError` for what only a changed setting can mend. Anything else, and
-        `txstorm.errors.AwayError`, means that the target may answer later: a start waits for a target that it has
-        led before, and ends at once where it is a new one.
+        Raise `txstorm.errors.InputError` for an error that only a change of settings can mend. Anything else, such as
+        `txstorm.errors.AwayError`, means that the target may answer later: a run waits for a target that it has
+        written to before, and fails at once if the target is new to it.
         """
 
     def published(self) -> Mark | None:
-        """The mark of this outlet, None before the first one.
+        """The mark of this outlet; None before the first one.
 
-        Whatever an earlier writer of this outlet has begun must have ended, one way or the other, before this returns.
+        Anything that an earlier writer of this outlet has begun must be committed or aborted before this returns.
         """
 
     def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
-        """If the mark is `expected`, append `rows` in their order and store `mark`: all or nothing, and durable.
+        """Compare-and-set: if the mark equals `expected`, append `rows` in order and store `mark`, atomically, durably.
 
-        `rows` has the declared columns and ``_txid``, in the order of the txids. Returns False, and changes nothing,
-        when it is another mark.
+        `rows` has the declared columns and ``_txid``, and is sorted by txid. Returns False, and changes nothing, if
+        the mark is another one.
         """
 
     def close(self) -> None:
-        """Let go of connections; `open` may be called again."""
+        """Close connections; `open` may be called again afterwards."""
 
 
 @dataclass(frozen=True)
 class Outlet:
-    """An append-only sink in a system of the user's own, such as a topic: rows go there exactly once, in txid order.
+    """An append-only sink in an external system, such as a Kafka topic: rows arrive exactly once, in txid order.
 
-    Set it as an attribute of a committer; `context.sink(name)` gives its handle. Rows are staged with the transaction
-    and handed to the writer once it is decided. A copy that is shipped to a task carries no writer: what it holds,
-    such as a password, stays in the driver.
+    Set it as an attribute of a committer; `context.sink(name)` returns its handle. Rows are staged with the
+    transaction and passed to the writer after it is decided. The writer, which may hold a password, stays in the
+    driver: copies shipped to tasks have none.
 
     Attributes:
-        name: a letter, then letters, digits, ``_`` or ``-``; no sink of the topology has the same.
+        name: a letter, then letters, digits, ``_`` or ``-``; unique among the sinks of the topology.
         columns: column → type, as for `txstorm.api.state.KeyedState`.
-        writer: the system; one for each outlet.
+        writer: the port to the system; each outlet needs its own.
     """
 
     name: str
@@ -188,7 +189,7 @@ class Outlet:
 
     @property
     def table(self) -> SinkTable:
-        """Its columns, as those of a sink."""
+        """A sink table with the same name and columns."""
         return SinkTable(self.name, self.columns)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -8,26 +8,26 @@ from typing import Any, ClassVar, Protocol
 
 
 class CustomStreamGrouping(Protocol):
-    """A user-defined grouping; must be a function of what it is given.
+    """A user-defined grouping; its choices must depend on the arguments of its methods only.
 
-    Every task works with a copy of the object for every batch: nothing it remembers lasts longer.
+    Every task uses a fresh copy of the object for every batch, so no attribute outlives the batch.
     """
 
     def prepare(self, component: str, stream: str, targets: int) -> None:
-        """Called once per task and batch with the source and the number of receiving tasks."""
+        """Set up for one source; called once per task and batch, with the number of receiving tasks."""
 
     def choose_tasks(self, source_task: int, values: Sequence[Any]) -> Sequence[int]:
-        """The indices of the receiving tasks of one tuple."""
+        """The indices of the tasks that receive one tuple."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """How one subscription divides a stream.
+    """The grouping of one subscription: the rule that assigns tuples to tasks.
 
     Attributes:
         kind: one of `KINDS`.
-        fields: the fields that decide, for `fields` and `partial_key`.
-        custom: the object that decides, for `custom`.
+        fields: the grouping fields, for `fields` and `partial_key`.
+        custom: the `CustomStreamGrouping`, for `custom`.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = (

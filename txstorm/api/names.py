@@ -1,4 +1,4 @@
-"""Names: what a user may call a thing, and Storm's camelCase for what a user overrides."""
+"""Rules for names of topologies, components, streams and tables; camelCase aliases for Storm's method names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_STREAM = "default"
 
 
 def name_fault(kind: str, name: object) -> str | None:
-    """The sentence that says why `name` cannot name a `kind`, or None when it can."""
+    """The reason why `name` is not a valid name of a `kind`, as a sentence; None if it is valid."""
     if isinstance(name, str) and NAME_PATTERN.fullmatch(name):
         return None
     return (
@@ -21,7 +21,7 @@ def name_fault(kind: str, name: object) -> str | None:
 
 
 def field_fault(where: str, name: object) -> str | None:
-    """The sentence that says why `name` cannot be a field or column, or None when it can."""
+    """The reason why `name` is not a valid field or column name, as a sentence; None if it is valid."""
     if not isinstance(name, str) or not name or "\0" in name:
         return f"{where}: field {name!r} is not a non-empty string"
     if name.startswith("_"):
@@ -30,12 +30,12 @@ def field_fault(where: str, name: object) -> str | None:
 
 
 def counted(number: int, word: str) -> str:
-    """``1 value``, ``2 values``."""
+    """A number with its noun, inflected: ``1 value``, ``2 values``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def near(word: str, known: list[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the nearest of `known`, or an empty text."""
+    """A hint such as ``" (did you mean 'x'?)"`` with the words of `known` closest to `word`; empty if none is close."""
     from difflib import get_close_matches
 
     found = get_close_matches(word, known, n=3, cutoff=0.6)
@@ -43,10 +43,10 @@ def near(word: str, known: list[str]) -> str:
 
 
 class StormNames:
-    """Base of what users subclass: an override in Storm's camelCase is the override of the snake_case method.
+    """Base class that lets subclasses override methods under Storm's camelCase names.
 
-    A subclass lists the pairs in `storm_names`; the alias is made when the class is, so nothing is looked up
-    while tuples flow.
+    `storm_names` maps each camelCase name to its snake_case method. The alias is set when the subclass is created, so
+    it costs nothing per tuple.
     """
 
     storm_names: ClassVar[Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Declaring output streams and emitting to them."""
+"""Output of components: the declaration of streams, and the collector that tuples are emitted to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from txstorm.api.names import DEFAULT_STREAM
 
 @dataclass(frozen=True)
 class StreamDeclaration:
-    """One output stream of a component: its fields, and whether tuples name their receiving task."""
+    """One output stream of a component: its fields, and whether it is direct (the emitter names the receiving task)."""
 
     fields: tuple[str, ...]
     direct: bool = False
 
 
 class OutputFieldsDeclarer:
-    """Collects the streams a component declares in `declare_output_fields`."""
+    """Collects the streams that a component declares in `declare_output_fields`, and faults of these declarations."""
 
     def __init__(self) -> None:
         self.streams: dict[str, StreamDeclaration] = {}
@@ -39,7 +39,7 @@ class OutputFieldsDeclarer:
 
 
 def declared(fields: Iterable[str], streams: Mapping[str, Iterable[str]]) -> OutputFieldsDeclarer:
-    """The declarations of a component that only sets `fields` and `streams`."""
+    """A declarer filled from the class attributes `fields` and `streams` of a component."""
     declarer = OutputFieldsDeclarer()
     if fields:
         declarer.declare(fields)
@@ -49,31 +49,31 @@ def declared(fields: Iterable[str], streams: Mapping[str, Iterable[str]]) -> Out
 
 
 class Collector(Protocol):
-    """What bolts and spouts emit through. Grouping, anchoring and the attempt are the framework's business.
+    """Output port of bolts and spouts. The framework takes care of grouping, anchoring and the attempt.
 
-    Emitted values, and the memory of emitted batches, must not change after the call: not all of them are copied in it.
-    The test driver raises `EmitError` when they do.
+    Emitted values, and the memory of emitted batches, must not be changed after the call, since not all of them are
+    copied. The test driver raises `EmitError` if they are.
     """
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple; `values` in the order of the declared fields. Raises `EmitError` on another arity."""
+        """Emit one tuple, its `values` in the order of the declared fields; raises `EmitError` for another number."""
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple of a direct stream to the task with index `task` of every direct subscriber."""
+        """Emit one tuple on a direct stream, to the task with index `task` of every direct subscriber."""
 
     def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit a `pyarrow.RecordBatch` or `Table` whose columns are the declared fields."""
 
     def report_error(self, error: BaseException) -> None:
-        """Show `error` in the log and the status without failing the batch."""
+        """Report `error` in the log and the status without failing the batch."""
 
     def digest(self, partition: str, digest: str) -> None:
-        """Record the digest of what a spout read from `partition` for this batch."""
+        """For spouts: record a digest of the data read from `partition` for this batch, to verify a replay against."""
 
     def refuse(self, error: BaseException, record: Any) -> None:
-        """For spouts: nothing is emitted for one record of the source, because of `error`.
+        """For spouts: skip one bad record of the source.
 
-        Raises `error`, unless such failures go to the dead letters, as `record` (JSON) does then.
+        If the error policy has dead letters, `record` (JSON) becomes one; otherwise raises `error`.
         """
 
     def emitDirect(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:  # noqa: N802

@@ -1,4 +1,4 @@
-"""Spouts: what a user implements at the source, in Storm's three kinds."""
+"""Spouts: base classes of sources, in Storm's three kinds (transactional, partitioned, opaque partitioned)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class _NotReady:
         return "NOT_READY"
 
     def __reduce__(self) -> str:
-        # It is known by its identity, which must survive the journey to a worker and back.
+        # Compared by identity, which must survive pickling to a worker and back.
         return "NOT_READY"
 
 
 NOT_READY: Final = _NotReady()
-"""Returned by `initialize_transaction` when the source has nothing for another transaction yet."""
+"""Return value of `initialize_transaction` if the source has no data for another transaction yet."""
 
 
 class SpoutCoordinator(StormNames):
-    """Plans transactions; runs once, in the driver, on one thread.
+    """Plans the transactions of a spout; one object per run, in the driver, on one thread.
 
-    Metadata and marks are copied on the way in and out: a coordinator may change what it is given and has returned.
+    Metadata and marks are copied on the way in and out, so a coordinator may modify its arguments and its results.
     """
 
     storm_names: ClassVar[Mapping[str, str]] = {
@@ -39,68 +39,68 @@ class SpoutCoordinator(StormNames):
     }
 
     def is_ready(self) -> bool:
-        """Whether another transaction may be started now; never asked for a transaction that is replayed."""
+        """Whether a new transaction may be started now; not called for replays."""
         return True
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        """The metadata (JSON) of transaction `txid`, which must determine its batch; or `NOT_READY`.
+        """Plan transaction `txid`: return its metadata (JSON), which must determine its batch, or `NOT_READY`.
 
-        Called once over the life of a txid, restarts included; `prev_metadata` is that of ``txid - 1``,
-        None for the first.
+        The metadata is recorded: a recorded txid is never planned again, even across restarts, unless the spout is
+        opaque. `prev_metadata` is the metadata of ``txid - 1``, None for the first transaction.
         """
         return None
 
     def payload(self, metadata: Any) -> Any:
-        """Rows to ship with the batch, not stored; for sources that live in the driver's memory.
+        """Data to ship to the emitters with this batch, without storing it; for sources in the driver's memory.
 
-        They are not copied for every task: neither the coordinator nor an emitter may change them afterwards.
+        It is shared between tasks: neither the coordinator nor an emitter may change it afterwards.
         """
         return None
 
     def latest(self) -> Any:
-        """A mark of what the source holds now, for `reached`; None when the source cannot tell."""
+        """The current end of the source as a mark for `reached`; None if the source cannot tell."""
         return None
 
     def reached(self, metadata: Any, mark: Any) -> bool:
-        """Whether transactions up to the one with `metadata` (None: none yet) cover all of `mark`."""
+        """Whether all data up to `mark` is in transactions up to the one with `metadata` (None: no transaction yet)."""
         return False
 
     def notices(self) -> list[str]:
-        """What is worth showing of the source, in the progress, since the last call."""
+        """Messages about the source since the last call, to be shown in the log and the progress."""
         return []
 
     def committed(self, metadata: Any) -> None:
-        """Transactions up to the one with `metadata` are committed.
+        """Note that all transactions up to the one with `metadata` are committed.
 
-        Called some time afterwards, and of several groups perhaps only for the last; not called for what was
-        committed when the process died. What it raises is logged.
+        Called some time after the commit, and not for each one: of several commit groups perhaps only for the last,
+        and not for transactions that were committed just before the process died. Exceptions are logged.
         """
 
     def close(self) -> None:
-        """Called when the topology stops."""
+        """Release resources; called when the topology stops."""
 
 
 class Emitter(StormNames):
-    """Turns metadata into tuples; runs in every task of the spout, in the workers."""
+    """Emits the batch that metadata describes; one object per task of the spout, in the workers."""
 
     storm_names: ClassVar[Mapping[str, str]] = {"emitBatch": "emit_batch", "cleanupBefore": "cleanup_before"}
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        """Emit this task's share of the batch; all tasks together always emit the same batch for the same metadata."""
+        """Emit this task's share of the batch. For the same metadata the tasks together must emit the same batch."""
         raise NotImplementedError
 
     def cleanup_before(self, txid: int) -> None:
-        """Transactions before `txid` are committed."""
+        """Discard what is kept for transactions before `txid`: they are committed."""
 
     def close(self) -> None:
-        """Called when the task ends; emitting here fails the last batch that was emitted."""
+        """Release resources; called when the task ends. An emit in here fails the batch emitted last."""
 
 
 class TransactionalSpout(Component):
-    """Storm's ``ITransactionalSpout``: planned in the driver, replayed exactly.
+    """Storm's ``ITransactionalSpout``: batches are planned in the driver and replayed exactly.
 
     Attributes:
-        opaque: True when a batch that is not decided yet may be planned anew after a failure or restart.
+        opaque: True if an undecided batch may be planned again, with other content, after a failure or restart.
     """
 
     opaque: ClassVar[bool] = False
@@ -111,27 +111,28 @@ class TransactionalSpout(Component):
     }
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Called once per run, in the driver."""
+        """Create the coordinator; called once per run, in the driver."""
         raise NotImplementedError
 
     def emitter(self, context: TaskContext) -> Emitter:
-        """Called once per task and job, in a worker."""
+        """Create the emitter of one task; called once per task and job, in a worker."""
         raise NotImplementedError
 
 
 class CommitterEmitter(Emitter):
-    """Emitter of a `CommitterTransactionalSpout`: emits in the workers, hears of the commit in the driver."""
+    """Emitter of a `CommitterTransactionalSpout`: emits in the workers, takes part in commits in the driver."""
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> Any:
-        """As of `Emitter`; returns what `commit` is to know of this task's share (JSON), or None."""
+        """Emit this task's share of the batch, as `Emitter` does; return the argument `emitted` of `commit` (JSON)."""
         raise NotImplementedError
 
     def commit(self, attempt: TransactionAttempt, emitted: Any) -> None:
-        """It is the turn of `attempt`: called for every task of the spout, in strong txid order, in the driver.
+        """Take part in the commit of `attempt`; called in strict txid order for every task of the spout, in the driver.
 
-        Called before the committers' `finish_batch`, on an object of the driver's own that lives as long as the run;
-        `emitted` is what `emit_batch` of this task returned for this very attempt. The transaction may still fail and
-        be replayed after it, so an effect outside must be tied to the txid. Raise `FailedException` to replay.
+        Called before `finish_batch` of the committers, on a separate emitter of the driver that lives as long as the
+        run; `emitted` is the return value of `emit_batch` of this task and attempt. The transaction may still fail
+        and be replayed afterwards, so external effects must be idempotent by txid. Raise `FailedException` to have
+        the batch replayed.
         """
         raise NotImplementedError
 
@@ -139,35 +140,35 @@ class CommitterEmitter(Emitter):
 class CommitterTransactionalSpout(TransactionalSpout):
     """Storm's ``ICommitterTransactionalSpout``: its emitters take part in the commit phase.
 
-    What they do there no transaction of txstorm can hold back: transactions are decided one by one.
+    They may have effects outside the transaction, so transactions are decided one at a time.
     """
 
     external: ClassVar[bool] = True
 
     def emitter(self, context: TaskContext) -> CommitterEmitter:
-        """Called once per task and job in a worker, and once per task and run in the driver."""
+        """Create an emitter; called once per task and job in a worker, and once per task and run in the driver."""
         raise NotImplementedError
 
 
 class PartitionedCoordinator(StormNames):
-    """Coordinator of a `PartitionedTransactionalSpout`; in the driver."""
+    """Coordinator of a `PartitionedTransactionalSpout`; runs in the driver."""
 
     storm_names: ClassVar[Mapping[str, str]] = {"isReady": "is_ready", "numPartitions": "num_partitions"}
 
     def num_partitions(self) -> int:
-        """The number of partitions now; recorded with the txid, so a replay never has more. It never shrinks."""
+        """The current number of partitions, which must never shrink; recorded with the txid and the same in replays."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:
-        """Whether another transaction may be started now."""
+        """Whether a new transaction may be started now."""
         return True
 
     def close(self) -> None:
-        """Called when the topology stops."""
+        """Release resources; called when the topology stops."""
 
 
 class PartitionedEmitter(StormNames):
-    """Emitter of a `PartitionedTransactionalSpout`; task i of n serves partitions i, i + n and so on."""
+    """Emitter of a `PartitionedTransactionalSpout`; task i of n emits partitions i, i + n, i + 2n and so on."""
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "emitPartitionBatchNew": "emit_partition_batch_new",
@@ -177,21 +178,21 @@ class PartitionedEmitter(StormNames):
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, last_metadata: Any
     ) -> Any:
-        """Emit a new batch of `partition`, from where `last_metadata` ends; returns its metadata (JSON)."""
+        """Emit a new batch of `partition`, starting after `last_metadata` (None: the first); return its metadata."""
         raise NotImplementedError
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> None:
-        """Emit exactly the batch that `metadata` describes, again."""
+        """Emit again exactly the batch of `partition` that `metadata` describes."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called when the task ends."""
+        """Release resources; called when the task ends."""
 
 
 class PartitionedTransactionalSpout(Component):
-    """Storm's ``IPartitionedTransactionalSpout``: bookkeeping per partition, planned in the tasks."""
+    """Storm's ``IPartitionedTransactionalSpout``: tasks plan each partition's batches, which are replayed exactly."""
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
@@ -200,29 +201,29 @@ class PartitionedTransactionalSpout(Component):
     }
 
     def coordinator(self, context: TaskContext) -> PartitionedCoordinator:
-        """Called once per run, in the driver."""
+        """Create the coordinator; called once per run, in the driver."""
         raise NotImplementedError
 
     def emitter(self, context: TaskContext) -> PartitionedEmitter:
-        """Called once per task and job, in a worker."""
+        """Create the emitter of one task; called once per task and job, in a worker."""
         raise NotImplementedError
 
 
 class OpaquePartitionedCoordinator(StormNames):
-    """Coordinator of an `OpaquePartitionedTransactionalSpout`; in the driver."""
+    """Coordinator of an `OpaquePartitionedTransactionalSpout`; runs in the driver."""
 
     storm_names: ClassVar[Mapping[str, str]] = {"isReady": "is_ready"}
 
     def is_ready(self) -> bool:
-        """Whether another transaction may be started now."""
+        """Whether a new transaction may be started now."""
         return True
 
     def close(self) -> None:
-        """Called when the topology stops."""
+        """Release resources; called when the topology stops."""
 
 
 class OpaquePartitionedEmitter(StormNames):
-    """Emitter of an `OpaquePartitionedTransactionalSpout`."""
+    """Emitter of an `OpaquePartitionedTransactionalSpout`; task i of n emits partitions i, i + n, i + 2n and so on."""
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "emitPartitionBatch": "emit_partition_batch",
@@ -230,24 +231,24 @@ class OpaquePartitionedEmitter(StormNames):
     }
 
     def num_partitions(self) -> int:
-        """Asked at every emission, replays included."""
+        """The current number of partitions; called for every emission, including replays."""
         raise NotImplementedError
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, last_metadata: Any
     ) -> Any:
-        """Emit from where `last_metadata` ends; returns the metadata (JSON).
+        """Emit a batch of `partition`, starting after `last_metadata` (None: the first); return its metadata (JSON).
 
-        None means "no position": the next call gets the last one that was not None.
+        Return None for "no new position": the next call gets the last metadata that was not None.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called when the task ends."""
+        """Release resources; called when the task ends."""
 
 
 class OpaquePartitionedTransactionalSpout(Component):
-    """Storm's ``IOpaquePartitionedTransactionalSpout``: a replay may differ; every tuple succeeds in one batch."""
+    """Storm's ``IOpaquePartitionedTransactionalSpout``: replays may differ; each tuple commits in one batch only."""
 
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
@@ -256,11 +257,11 @@ class OpaquePartitionedTransactionalSpout(Component):
     }
 
     def coordinator(self, context: TaskContext) -> OpaquePartitionedCoordinator:
-        """Called once per run, in the driver."""
+        """Create the coordinator; called once per run, in the driver."""
         return OpaquePartitionedCoordinator()
 
     def emitter(self, context: TaskContext) -> OpaquePartitionedEmitter:
-        """Called once per task and job, in a worker."""
+        """Create the emitter of one task; called once per task and job, in a worker."""
         raise NotImplementedError
 
 

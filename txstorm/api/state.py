@@ -1,4 +1,4 @@
-"""Declaring state and sinks, and the handles committers work with."""
+"""States and sinks: their declarations, and the handles through which committers read and write them."""
 
 from __future__ import annotations
 
@@ -28,28 +28,30 @@ WRITERS = (DELTALAKE, SPARK)
 
 
 def arrow_type(declared: Any) -> pa.DataType | None:
-    """The Arrow type of a declared column type (a Python type or an Arrow type), or None if there is none."""
+    """The Arrow type of a column declared with a Python or Arrow type; None for an unsupported type."""
     return declared if isinstance(declared, pa.DataType) else ARROW_TYPES.get(declared)
 
 
 @dataclass(frozen=True)
 class KeyedState:
-    """One value per key, kept in the Delta tables ``state/<name>`` and, but for the layout merge, ``changes/<name>``.
+    """State with one value per key, in the Delta tables ``state/<name>`` and (layout ``changes``) ``changes/<name>``.
 
-    Set it as an attribute of a committer; several attributes are several tables. One key column makes keys bare
-    values, several make them tuples, none makes a single row whose key is ``()``. One value column makes values
-    bare, several make them dicts.
+    Set it as an attribute of a committer, one attribute per state; `context.state(name)` returns its handle. With one
+    key column a key is a plain value, with several a tuple, with none there is a single row whose key is ``()``. With
+    one value column a value is plain, with several it is a dict.
 
     Attributes:
         name: names the tables; a letter, then letters, digits, ``_`` or ``-``.
-        key: column → type; no floats.
-        value: column → type; a Python type (str, int, float, bool, bytes, datetime, date, Decimal) or an Arrow type.
-        ttl: how long a key lives that nobody writes: it is gone for the first txid whose stamp is that much after the
-            stamp of the txid that wrote it last; None: for ever. Fixed by the first run, as the columns are.
-        layout: ``changes`` (commits append the changed rows, ``state/<name>`` follows now and then) or ``merge``
-            (``state/<name>`` is exact at every version; a commit writes the files of its keys again). Fixed by the
-            first run.
-        writer: who publishes: ``deltalake``, in the driver, or ``spark``, through delta-spark.
+        key: key column → type, as for `value`, but no floats.
+        value: value column → type: a Python type (str, int, float, bool, bytes, datetime, date, Decimal) or an Arrow
+            type.
+        ttl: time to live of a key after its last write: it has expired for every txid whose stamp is at least `ttl`
+            after the stamp of the txid that last wrote it; None: it never expires. Fixed by the first run, like the
+            columns.
+        layout: ``changes`` (commits append the changed rows to ``changes/<name>``; compaction updates ``state/<name>``
+            now and then) or ``merge`` (copy-on-write: a commit rewrites the files of ``state/<name>`` that
+            hold its keys, so every version of the table is exact). Fixed by the first run.
+        writer: the library that commits: ``deltalake``, in the driver, or ``spark``, through delta-spark.
     """
 
     name: str
@@ -62,16 +64,16 @@ class KeyedState:
 
 @dataclass(frozen=True)
 class CollectionState(KeyedState):
-    """Any number of rows per key, ordered, kept in the Delta tables ``state/<name>`` and ``changes/<name>``.
+    """State with an ordered collection of rows per key, in the Delta tables ``state/<name>`` and ``changes/<name>``.
 
-    The rows of a key are ordered by the order column, rows with the same place in the order by when they came. Set it
-    as an attribute of a committer; ``context.collection(name)`` gives its handle.
+    The rows of a key are sorted by the order column, ties in the order of arrival. Set it as an attribute of a
+    committer; ``context.collection(name)`` returns its handle.
 
     Attributes:
-        name, key, value, writer: as of `KeyedState`; `key` is that of the collections.
-        ttl: how long a row lives after it was appended, by the stamps of txids; None: until it is removed.
+        name, key, value, writer: as for `KeyedState`; each key has one collection.
+        ttl: time to live of a row after it was appended, by the stamps of txids; None: until it is removed.
         layout: ``changes``, the only one for collections.
-        order: the order column → its type: ``datetime`` or ``int``.
+        order: the order column → its type, ``datetime`` or ``int``.
     """
 
     order: Mapping[str, Any] = field(hash=False, kw_only=True)
@@ -93,62 +95,63 @@ class SinkTable:
 
 
 class StateHandle(Protocol):
-    """A committer's view of one `KeyedState` within one txid.
+    """A committer's access to one `KeyedState` within one txid.
 
-    A read sees everything up to the previous txid and this task's own writes; writes become visible to others
-    with the transaction. Only valid in `finish_batch`; `StateError` elsewhere.
+    Reads see all writes up to the previous txid, and this task's own; writes become visible to others when the
+    transaction commits. Usable in `finish_batch` only; raises `StateError` elsewhere.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """``{key: value}`` of those `keys` that have a value."""
+        """``{key: value}`` for the `keys` that have a value."""
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
 
     def put_many(self, values: Mapping[Any, Any]) -> None:
-        """Set many values."""
+        """Set the values of many keys."""
 
     def update(self, key: Any, function: Callable[[Any], Any]) -> Any:
-        """Set `key` to ``function(old value or None)`` and return the new value."""
+        """Set the value of `key` to ``function(old value or None)``; return the new value."""
 
     def update_many(self, partials: Mapping[Any, Any], function: Callable[[Any, Any], Any]) -> dict[Any, Any]:
-        """Set every key to ``function(old value or None, partial)``; returns the new values."""
+        """Set each key of `partials` to ``function(old value or None, partial)``; return ``{key: new value}``."""
 
     def merge(self, batch: Any, how: Mapping[str, str]) -> dict[Any, Any]:
-        """Fold the columns of a record batch into the state: value column → sum, count, min, max or last.
+        """Fold the rows of a record batch into the state; `how` maps a value column to sum, count, min, max or last.
 
-        The batch holds the key columns and, but for ``count``, the value columns. Returns the new values.
+        The batch must have the key columns and, except for ``count``, the value columns. Returns ``{key: new value}``.
         """
 
     def remove(self, key: Any) -> None:
-        """Remove `key`; removing an absent key changes nothing."""
+        """Remove `key`; does nothing if it is absent."""
 
     def remove_many(self, keys: Iterable[Any]) -> None:
         """Remove many keys."""
 
     def previous(self, key: Any) -> Any:
-        """The value `key` had before this txid, or None (Storm's ``prev``)."""
+        """The value of `key` before this txid, or None (Storm's ``prev``)."""
 
 
 class CollectionHandle(Protocol):
-    """A committer's view of one `CollectionState` within one txid.
+    """A committer's access to one `CollectionState` within one txid.
 
-    A row is ``(at, *values)``: its place in the order, and its values in the order of the columns. A read sees what
-    `StateHandle` says. Ranges include both ends; an end that is None is open. Only valid in `finish_batch`.
+    A row is ``(at, *values)``: the value of the order column, then the other values in the order of their columns.
+    Reads see what those of `StateHandle` see. Ranges include both bounds; a bound that is None is open. Usable in
+    `finish_batch` only.
 
     Raises:
-        StateError: (every method) used elsewhere, a key, place or value does not fit its column, or `start` is
-            after `end`.
+        StateError: (every method) if it is used elsewhere, if a key, an order value or another value does not fit its
+            column, or if `start` is after `end`.
     """
 
     def append(self, key: Any, at: Any, *values: Any) -> None:
-        """Append one row to the collection of `key`, at place `at` of its order."""
+        """Append one row to the collection of `key`; `at` is its value of the order column."""
 
     def append_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Append many rows: each ``(key, at, *values)``."""
+        """Append many rows, each ``(key, at, *values)``."""
 
     def append_batch(self, batch: Any) -> None:
         """Append the rows of a `pyarrow.RecordBatch` or `Table` that has the key, order and value columns."""
@@ -156,9 +159,9 @@ class CollectionHandle(Protocol):
     def scan(
         self, key: Any, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[Any, ...]]:
-        """The rows of `key` from place `start` to `end`, in order; with `reverse` from the last one back.
+        """The rows of `key` from `start` to `end` of the order column, ascending, or descending with `reverse`.
 
-        With a `limit` (at least 1) only so many, those that come first; what is behind them is not read.
+        A `limit` (at least 1) returns only the first `limit` rows and does not read the rest.
         """
 
     def scan_many(
@@ -170,27 +173,27 @@ class CollectionHandle(Protocol):
         limit: int | None = None,
         reverse: bool = False,
     ) -> dict[Any, list[tuple[Any, ...]]]:
-        """``{key: rows}`` of those `keys` that have rows from place `start` to `end`; each as `scan` gives them."""
+        """``{key: rows}`` for the `keys` that have rows from `start` to `end`; rows, limit and order as in `scan`."""
 
     def scan_table(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> pa.Table:
-        """The rows of `keys` from place `start` to `end`, by key as given, each in order, as an Arrow table.
+        """The rows of `keys` from `start` to `end` as an Arrow table: keys in the given order, the rows of each sorted.
 
-        It has the columns that `append_batch` takes: key, order, values. Rows that are on disk become columns as a
-        whole, without a Python object for each.
+        It has the columns that `append_batch` takes: key, order, values. Rows read from disk are converted to columns
+        in bulk, without a Python object per row.
         """
 
     def remove(self, key: Any, start: Any = None, end: Any = None) -> int:
-        """Remove the rows of `key` from place `start` to `end`; returns how many there were."""
+        """Remove the rows of `key` from `start` to `end` of the order column; return their number."""
 
     def remove_many(self, keys: Iterable[Any], start: Any = None, end: Any = None) -> int:
-        """Remove the rows of many keys from place `start` to `end`; returns how many there were."""
+        """Remove the rows of `keys` from `start` to `end` of the order column; return their number."""
 
 
 class SinkHandle(Protocol):
-    """A committer's view of one `SinkTable` within one txid."""
+    """A committer's access to one `SinkTable` or `Outlet` within one txid; usable in `finish_batch` only."""
 
     def append(self, *values: Any) -> None:
-        """Append one row; `values` in the order of the columns."""
+        """Append one row, its `values` in the order of the columns."""
 
     def append_batch(self, batch: Any) -> None:
-        """Append the rows of a `pyarrow.RecordBatch` or `Table` that has the columns."""
+        """Append the rows of a `pyarrow.RecordBatch` or `Table` with the declared columns."""

@@ -1,4 +1,4 @@
-"""Tuples as per-tuple bolts see them: light views with named fields."""
+"""Tuples as bolts see them: a tuple of values with named fields, and its origin."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from txstorm.api.attempt import TransactionAttempt
 
 
 class Fields(tuple[str, ...]):
-    """Names of the fields of a stream, in order: ``Fields("word", "n")``."""
+    """The field names of a stream, in order: ``Fields("word", "n")``."""
 
     __slots__ = ()
 
     def __new__(cls, *names: str) -> Fields:
-        """The names, one argument each."""
+        """Create from names, one argument each."""
         return super().__new__(cls, names)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run of tuples comes from; shared by all tuples of one record batch."""
+    """Source of a record batch: attempt, component, stream, task and fields; shared by all its tuples."""
 
     attempt: TransactionAttempt
     component: str
@@ -37,7 +37,7 @@ class Origin:
 
 
 class Tuple:
-    """One tuple: ``tuple["word"]``, ``tuple[0]``, ``tuple.values``; `attempt` is carried by the framework."""
+    """One tuple, read by field or position: ``tuple["word"]``, ``tuple[0]``, ``tuple.values``."""
 
     __slots__ = ("_origin", "values")
 
@@ -50,10 +50,10 @@ class Tuple:
             return self.values[self._origin.index[key]]
         except (KeyError, TypeError):
             pass
-        return self._elsewhere(key)
+        return self._sliced(key)
 
-    def _elsewhere(self, key: Any) -> Any:
-        """What lists have besides plain positions: negative ones and slices."""
+    def _sliced(self, key: Any) -> Any:
+        """Negative indices and slices, as lists have them; raises KeyError for an unknown field."""
         if not isinstance(key, str):
             with suppress(IndexError):
                 return self.values[key]
@@ -75,22 +75,22 @@ class Tuple:
 
     @property
     def attempt(self) -> TransactionAttempt:
-        """The attempt this tuple belongs to."""
+        """The transaction attempt that this tuple belongs to."""
         return self._origin.attempt
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields, in order."""
+        """The field names, in order."""
         return self._origin.fields
 
     @property
     def source_component(self) -> str:
-        """The component that emitted this tuple."""
+        """The id of the component that emitted this tuple."""
         return self._origin.component
 
     @property
     def source_stream(self) -> str:
-        """The stream it was emitted to."""
+        """The stream that this tuple was emitted on."""
         return self._origin.stream
 
     @property
@@ -99,7 +99,7 @@ class Tuple:
         return self._origin.task
 
     def as_dict(self) -> dict[str, Any]:
-        """The tuple as ``{field: value}``."""
+        """The values by field name: ``{field: value}``."""
         return dict(zip(self._origin.fields, self.values, strict=True))
 
     def getValue(self, index: int) -> Any:  # noqa: N802 - Storm's name

@@ -1,4 +1,4 @@
-"""From the builder to a frozen graph. Pure.
+"""Topologies: builder, checks, and the frozen graph they result in. Pure: no I/O, no outside system.
 
 May import: nothing else.
 Start: builder.py.

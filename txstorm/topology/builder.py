@@ -1,4 +1,4 @@
-"""The DSL's entry: collects the components of a topology and builds the frozen graph."""
+"""Topology builder: collects components and settings, checks them, and builds the frozen graph."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class TransactionalTopologyBuilder:
         topology = builder.build_topology()
 
     Args:
-        id: names the topology and its data directory.
+        id: the name of the topology, and of its data directory.
         spout_id: the spout's component id.
-        spout: the one spout.
-        parallelism: number of the spout's tasks, 1 when None.
+        spout: the spout; use a `CompositeSpout` for several sources.
+        parallelism: number of the spout's tasks; None: 1.
     """
 
     def __init__(self, id: str, spout_id: str, spout: AnySpout, parallelism: int | None = None) -> None:
@@ -37,42 +37,42 @@ class TransactionalTopologyBuilder:
         self._settings: dict[str, Any] = {}
 
     def set_bolt(self, id: str, bolt: BasicBolt | BatchBolt, parallelism: int | None = None) -> BoltDeclarer:
-        """Add a bolt; a batch bolt with the `Committer` marker is a committer. Returns the declarer of its inputs."""
+        """Add a bolt (a committer if it has the `Committer` marker); return the declarer of its inputs."""
         return self._add(id, bolt, parallelism, "bolt")
 
     def set_committer_bolt(
         self, id: str, bolt: BatchBolt, parallelism: int | None = None, *, external: bool | None = None
     ) -> BoltDeclarer:
-        """Add a batch bolt as a committer: its `finish_batch` runs in strong txid order.
+        """Add a batch bolt as a committer: its `finish_batch` runs in strict txid order. Return its declarer.
 
-        `external` says whether that has effects which no transaction holds; by default its class says so
-        (`txstorm.api.bolt.BatchBolt`).
+        `external` tells whether it has effects outside the transaction; None: as its class declares
+        (see `txstorm.api.bolt.BatchBolt`).
         """
         return self._add(id, bolt, parallelism, "committer", external)
 
     def get_spout_declarer(self) -> SpoutDeclarer:
-        """The declarer of the spout."""
+        """The declarer of the spout, to pace and configure it."""
         return SpoutDeclarer(self._declarations[0], self._settings)
 
     def set_setting(self, key: str, value: Any) -> TransactionalTopologyBuilder:
-        """Set one setting of the topology, by its own name or Storm's key; checked by `build_topology`."""
+        """Set one setting of the topology, by its name or Storm's key; checked by `build_topology`."""
         self._settings[key] = value
         return self
 
     def set_settings(self, values: Mapping[str, Any]) -> TransactionalTopologyBuilder:
-        """Set several settings at once."""
+        """Set several settings of the topology; see `set_setting`."""
         self._settings.update(values)
         return self
 
     def validate(self) -> Report:
-        """All faults and warnings of what was declared so far; changes nothing."""
+        """All faults and warnings of the topology as declared so far; changes nothing."""
         return self._checked([inspect(one) for one in self._declarations])
 
     def build_topology(self) -> Topology:
-        """Check everything and freeze the graph; its warnings are logged when it is run, not in every process.
+        """Check the topology and build the frozen graph; warnings are logged when it is run.
 
         Raises:
-            TopologyError: with all faults at once.
+            TopologyError: lists all faults at once.
         """
         inspected = [inspect(one) for one in self._declarations]
         report = self._checked(inspected)

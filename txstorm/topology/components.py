@@ -1,4 +1,4 @@
-"""Looks at one declaration: what kind of component it is, what it emits, which tables it declares."""
+"""Inspection of a declared component: its kind, output streams and tables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from txstorm.user_code import misfits
 
 @dataclass
 class ComponentInfo:
-    """A declaration and what its object says about itself.
+    """A declared component after inspection: the declaration, and the kind, streams and tables of its object.
 
     Attributes:
-        kind: None when the object is no component at all; `faults` says why.
-        streams: what `declare_output_fields` declared; None when it raised, so that nothing is said about them twice.
-        faults: what is wrong with the object itself.
+        kind: kind of component; None if the object is not a spout or bolt, as `faults` explains.
+        streams: the declared output streams; None if `declare_output_fields` raised, which `faults` reports already.
+        faults: faults of the object itself, as sentences.
     """
 
     id: Any
@@ -43,23 +43,22 @@ class ComponentInfo:
     faults: list[str] = field(default_factory=list)
 
     def component(self) -> Component:
-        """The frozen component; only after validation found no fault."""
+        """The frozen component; call only if validation found no faults."""
         assert self.kind is not None
-        streams = dict(self.streams or {})
         return Component(
             id=self.id,
             kind=self.kind,
             object=self.object,
             parallelism=self.parallelism,
             inputs=self.inputs,
-            streams=streams,
+            streams=dict(self.streams or {}),
             configuration=dict(self.configuration),
             external=self.external,
         )
 
 
 def inspect(declaration: Declaration) -> ComponentInfo:
-    """Inspect one declaration; calls the object's `declare_output_fields` once and never raises."""
+    """Inspect one declaration; call the object's `declare_output_fields` once. Never raises."""
     faults: list[str] = []
     kind = _spout_kind(declaration, faults) if declaration.role == "spout" else _bolt_kind(declaration, faults)
     usable = kind is not None

@@ -1,6 +1,6 @@
-"""What the builder's calls return, to say where a bolt's tuples come from and how a spout is paced.
+"""Declarers: the objects that the builder returns to declare the inputs of a bolt, or the pace of a spout.
 
-What the builder was told about one component, before anything is checked.
+They only record values in a `Declaration`, unchecked.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Role = Literal["spout", "bolt", "committer"]
 
 @dataclass
 class Declaration:
-    """One call of the builder; every value is as the user gave it.
+    """One component as declared to the builder; every value is unchecked.
 
     Attributes:
         id: the component's id.
         object: the spout or bolt.
-        parallelism: as given; None stands for 1.
-        role: which call it was: the constructor, `set_bolt` or `set_committer_bolt`.
-        inputs: the groupings declared so far.
+        parallelism: number of tasks; None: 1.
+        role: spout, bolt or committer, by the builder call: constructor, `set_bolt` or `set_committer_bolt`.
+        inputs: the subscriptions declared so far.
         configuration: the component's own configuration.
-        external: whether it has effects of its own; None stands for what its class says.
+        external: whether it has effects outside the transaction; None: as its class declares.
     """
 
     id: Any
@@ -41,22 +41,22 @@ class Declaration:
 
 
 class BoltDeclarer:
-    """Declares the inputs of one bolt; every call returns the declarer, so calls can be chained.
+    """Declares the inputs of one bolt; every method returns the declarer, so that calls can be chained.
 
-    Nothing is checked here: `build_topology` reports all faults together.
+    Nothing is checked until `build_topology`, which reports all faults together.
     """
 
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration
 
     def grouping(self, component: str, grouping: Grouping | str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Subscribe to a stream of `component`, divided by a `Grouping` or one named by its kind."""
+        """Subscribe to a stream of `component` with a `Grouping`, or a kind of grouping such as ``"shuffle"``."""
         known = grouping if isinstance(grouping, Grouping) else Grouping(str(grouping))
         self._declaration.inputs.append(Input(component, stream, known))
         return self
 
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Spread the tuples evenly over the tasks."""
+        """Distribute the tuples evenly among the tasks."""
         return self.grouping(component, Grouping("shuffle"), stream)
 
     def fields_grouping(
@@ -67,9 +67,9 @@ class BoltDeclarer:
         *,
         stream: str = DEFAULT_STREAM,
     ) -> BoltDeclarer:
-        """Give tuples that are equal in `fields` to the same task.
+        """Send tuples with equal `fields` to the same task.
 
-        Either ``fields_grouping("partial", ["word"])``, with ``stream=`` if wanted, or Storm's order
+        Call ``fields_grouping("partial", ["word"])``, optionally with ``stream=``, or with Storm's order of arguments
         ``fields_grouping("partial", "stream", ["word"])``.
         """
         names, source = _fields_and_stream(fields, then, stream)
@@ -83,40 +83,40 @@ class BoltDeclarer:
         *,
         stream: str = DEFAULT_STREAM,
     ) -> BoltDeclarer:
-        """Give tuples that are equal in `fields` to one of two tasks, so that a frequent key is shared by both."""
+        """Send tuples with equal `fields` to one of two tasks, so that two tasks share the load of a frequent key."""
         names, source = _fields_and_stream(fields, then, stream)
         return self.grouping(component, Grouping("partial_key", names), source)
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Give every tuple to task 0."""
+        """Send every tuple to task 0."""
         return self.grouping(component, Grouping("global"), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Give every tuple to every task."""
+        """Send every tuple to every task."""
         return self.grouping(component, Grouping("all"), stream)
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Leave the division to the framework."""
+        """Let the framework choose how to distribute the tuples."""
         return self.grouping(component, Grouping("none"), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Let the emitter name the task of each tuple; the stream must be declared with ``direct=True``."""
+        """Let the emitter choose the task of each tuple; the stream must be declared with ``direct=True``."""
         return self.grouping(component, Grouping("direct"), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Keep tuples in the worker they are in where source and bolt have equal parallelism, else shuffle."""
+        """Keep tuples in their worker if source and bolt have equal parallelism; otherwise shuffle."""
         return self.grouping(component, Grouping("local_or_shuffle"), stream)
 
     def custom_grouping(
         self, component: str, grouping: CustomStreamGrouping | str, stream: str | CustomStreamGrouping = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """Let an object of your own choose the tasks; Storm's order (component, stream, grouping) works too."""
+        """Let a `CustomStreamGrouping` choose the tasks; also takes Storm's order (component, stream, grouping)."""
         if isinstance(grouping, str) and not isinstance(stream, str):
             grouping, stream = stream, grouping
         return self.grouping(component, Grouping("custom", custom=grouping), str(stream))
 
     def add_configuration(self, key: str, value: Any) -> BoltDeclarer:
-        """Set a key in this component's own configuration, which its tasks find in ``context.settings``."""
+        """Set a key of this component's own configuration, which its tasks read from ``context.settings``."""
         self._declaration.configuration[key] = value
         return self
 
@@ -133,19 +133,19 @@ class BoltDeclarer:
 
 
 class SpoutDeclarer:
-    """Sets what concerns the spout; every call returns the declarer."""
+    """Paces and configures the spout; every method returns the declarer, so that calls can be chained."""
 
     def __init__(self, declaration: Declaration, settings: dict[str, Any]) -> None:
         self._declaration = declaration
         self._settings = settings
 
     def set_max_spout_pending(self, pending: int | str) -> SpoutDeclarer:
-        """Set how many transactions may be in flight at once, or ``"auto"``."""
+        """Set the maximum number of transactions in flight, or ``"auto"``."""
         self._settings["max_spout_pending"] = pending
         return self
 
     def add_configuration(self, key: str, value: Any) -> SpoutDeclarer:
-        """Set a setting of the topology (Storm keeps those with the spout), or a key of the spout's configuration."""
+        """Set a setting of the topology (as Storm's spout declarer does), or any key of the spout's configuration."""
         known = key in Settings.model_fields or key in STORM_KEYS
         (self._settings if known else self._declaration.configuration)[key] = value
         return self
@@ -157,7 +157,7 @@ class SpoutDeclarer:
 def _fields_and_stream(
     fields: str | Iterable[str], then: str | Iterable[str] | None, stream: str
 ) -> tuple[tuple[str, ...], str]:
-    """Sort out ``(fields)``, ``(stream, fields)`` and ``(fields, stream)``."""
+    """Fields and stream from arguments in the order ``(fields)``, ``(stream, fields)`` or ``(fields, stream)``."""
     if then is None:
         return _names(fields), stream
     if isinstance(fields, str):

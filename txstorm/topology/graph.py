@@ -1,9 +1,4 @@
-"""The built topology: frozen components in topological order. Pure values.
-
-Topological order of components, and the cycles that forbid one.
-
-The tables a user's bolt declares by having them as attributes.
-"""
+"""Topology: an immutable graph of components in topological order, with the tables that its committers declare."""
 
 from __future__ import annotations
 
@@ -29,9 +24,9 @@ Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
-    """The tables of `kind` among the attributes of `bolt`: class attributes first, the instance's over them.
+    """The tables of `kind` that `bolt` declares as attributes; an instance attribute overrides one of its class.
 
-    An attribute may hold one table or a tuple or list of them; the same declaration found twice counts once.
+    An attribute may hold one table, or a tuple or list of them. Equal declarations count once.
     """
     attributes: dict[str, Any] = {}
     for base in reversed(type(bolt).__mro__):
@@ -54,7 +49,7 @@ Kind = Literal["spout", "basic", "batch", "committer"]
 
 @dataclass(frozen=True)
 class Input:
-    """One subscription of a bolt: whose stream, and how its tuples are divided among the bolt's tasks."""
+    """One subscription of a bolt: source component, stream, and grouping."""
 
     component: str
     stream: str
@@ -66,14 +61,14 @@ class Component:
     """One node of the graph.
 
     Attributes:
-        id: its name, unique in the topology.
+        id: name, unique in the topology.
         kind: spout, basic bolt, batch bolt or committer.
-        object: the user's spout or bolt, of which every task gets its own copy.
-        parallelism: the number of its tasks, at least 1.
-        inputs: its subscriptions, in the order they were declared; empty for the spout.
-        streams: the streams it emits, name → declaration.
-        configuration: what `add_configuration` set for this component only.
-        external: whether its `finish_batch` has effects that no transaction holds.
+        object: the user's spout or bolt; every task works with a copy.
+        parallelism: number of tasks, at least 1.
+        inputs: subscriptions in the order of their declaration; empty for the spout.
+        streams: output streams, name → declaration.
+        configuration: the component's own configuration, set by `add_configuration`.
+        external: whether its commit phase has effects outside the transaction.
     """
 
     id: str
@@ -88,13 +83,13 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A checked, frozen graph; made by `TransactionalTopologyBuilder.build_topology`.
+    """A checked, immutable topology; built by `TransactionalTopologyBuilder.build_topology`.
 
     Attributes:
         id: the topology's name; also names its data directory.
-        components: in topological order, the spout first, ties by order of declaration.
+        components: in topological order, the spout first; ties in the order of declaration.
         settings: the topology's settings.
-        warnings: what the checks found worth saying without refusing the topology.
+        warnings: warnings of the checks, which did not prevent the topology from being built.
     """
 
     id: str
@@ -104,11 +99,11 @@ class Topology:
 
     @property
     def spout(self) -> Component:
-        """The one spout."""
+        """The spout."""
         return self.components[0]
 
     def component(self, id: str) -> Component:
-        """The component named `id`; raises `InputError` when there is none."""
+        """The component named `id`; raises `InputError` if there is none."""
         try:
             return self._by_id[id]
         except KeyError:
@@ -118,7 +113,7 @@ class Topology:
 
     @cached_property
     def commit_phase(self) -> frozenset[str]:
-        """The committers and everything that can be reached from them."""
+        """The ids of the committers and of all components downstream of them."""
         inside: set[str] = set()
         for component in self.components:
             if component.kind == "committer" or any(one.component in inside for one in component.inputs):
@@ -127,49 +122,49 @@ class Topology:
 
     @cached_property
     def states(self) -> dict[str, tuple[KeyedState, ...]]:
-        """Committer → the states it declares, in the order of its attributes; committers without one are left out."""
+        """Committer → the states it declares, in the order of its attributes; without committers that declare none."""
         return {owner: found for owner, found in self._tables(KeyedState).items() if found}
 
     @cached_property
     def sinks(self) -> dict[str, tuple[SinkTable, ...]]:
-        """Committer → the sinks it declares; committers without one are left out."""
+        """Committer → the sinks it declares; without committers that declare none."""
         return {owner: found for owner, found in self._tables(SinkTable).items() if found}
 
     @cached_property
     def maps(self) -> dict[str, tuple[MapState, ...]]:
-        """Committer → the maps it declares; committers without one are left out."""
+        """Committer → the maps it declares; without committers that declare none."""
         return {owner: found for owner, found in self._tables(MapState).items() if found}
 
     @cached_property
     def outlets(self) -> dict[str, tuple[Outlet, ...]]:
-        """Committer → the outlets it declares; committers without one are left out."""
+        """Committer → the outlets it declares; without committers that declare none."""
         return {owner: found for owner, found in self._tables(Outlet).items() if found}
 
     @property
     def external(self) -> bool:
-        """Whether a component has effects of its own, so that transactions are decided one by one."""
+        """Whether a component has effects outside the transaction, so that transactions are decided one at a time."""
         return any(component.external for component in self.components)
 
     @property
     def outside(self) -> bool:
-        """Whether its commits reach other systems: what comes before them is committed first."""
+        """Whether commits have effects in other systems, so that all earlier transactions are committed first."""
         return self.external or bool(self.maps) or bool(self.outlets)
 
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
-        """The same graph with some settings changed; raises `SettingError` as `Settings.parse` does."""
+        """This topology with some settings changed; raises `SettingError` like `Settings.parse`."""
         return replace(self, settings=self.settings.updated(changes))
 
     def fingerprint(self) -> str:
-        """A digest of the graph's shape: equal for two builds of one topology, in any process.
+        """A digest of the graph's shape, the same for every build of the topology in any process.
 
-        Covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks, maps and outlets; not the code and
-        not the settings.
+        It covers ids, kinds, parallelism, inputs, groupings, streams, states, sinks, maps and outlets, but neither the
+        code nor the settings.
         """
         shape = {"topology": self.id, "components": [self._shape(component) for component in self.components]}
         return blake2b(json.dumps(shape, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def describe(self, format: str = "text") -> str:  # noqa: A002 - the public word
-        """The topology as ``text``, ``mermaid``, ``dot``, ``json`` or ``svg``; raises `InputError` on another."""
+        """The topology as ``text``, ``mermaid``, ``dot``, ``json`` or ``svg``; raises `InputError` otherwise."""
         from txstorm.topology.pictures.describe import describe
 
         return describe(self, format)
@@ -177,7 +172,7 @@ class Topology:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        """What a notebook shows; see `txstorm.topology.pictures.describe.mimebundle`."""
+        """The display of the topology in a notebook; see `txstorm.topology.pictures.describe.mimebundle`."""
         from txstorm.topology.pictures.describe import mimebundle
 
         return mimebundle(self)
@@ -199,7 +194,7 @@ class Topology:
         maps = [[one.name, one.kind] for one in self.maps.get(component.id, ())]
         outlets = [[one.name, _columns_shape(one.columns)] for one in self.outlets.get(component.id, ())]
         return {
-            **({"maps": maps} if maps else {}),  # those without keep the fingerprint they had before there were maps
+            **({"maps": maps} if maps else {}),  # without maps: the fingerprint of versions that had none
             **({"outlets": outlets} if outlets else {}),
             "id": component.id,
             "kind": component.kind,
@@ -215,13 +210,16 @@ class Topology:
 
 
 def _grouping_shape(grouping: Grouping) -> list[Any]:
-    """The grouping without memory addresses: a custom one counts by its class."""
+    """The parts of a grouping that are equal in all processes; of a custom grouping the name of its class."""
     custom = None if grouping.custom is None else type(grouping.custom).__qualname__
     return [grouping.kind, list(grouping.fields), custom]
 
 
 def _more_shape(state: KeyedState) -> list[Any]:
-    """What not every state has; those without keep the fingerprint they had before there was such."""
+    """Optional parts of a state's shape (order, ttl, layout), left out at their defaults.
+
+    So the fingerprint of a state without them is that of versions that did not know them.
+    """
     order = [_columns_shape(state.order)] if isinstance(state, CollectionState) else []
     ttl = [] if state.ttl is None else [str(state.ttl)]
     return [*order, *ttl, *([] if state.layout == CHANGES else [state.layout])]
@@ -232,9 +230,9 @@ def _columns_shape(columns: Mapping[str, Any]) -> list[list[str]]:
 
 
 def topological(components: Sequence[Component]) -> tuple[Component, ...]:
-    """The components in topological order, ties by their place in `components`; there must be no cycle."""
+    """The components in topological order, ties in the order of `components`, which must have no cycle."""
     place = {component.id: i for i, component in enumerate(components)}
-    sorter = TopologicalSorter({one.id: [given.component for given in one.inputs] for one in components})
+    sorter = TopologicalSorter({one.id: [source.component for source in one.inputs] for one in components})
     sorter.prepare()
     ordered: list[Component] = []
     ready: list[int] = []
@@ -248,11 +246,12 @@ def topological(components: Sequence[Component]) -> tuple[Component, ...]:
 
 
 def cycles(sources: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Cycles of the graph component → its sources, in the direction the tuples flow, first and last alike.
+    """Cycles of the graph `sources`: component → components that it reads from.
 
-    Each cycle found is cut before the next is looked for, so independent cycles are all named.
+    A cycle is a path in the direction of the tuples whose last component is its first. One edge of each cycle is
+    removed before the search for the next, so all independent cycles are found.
     """
-    left = {name: list(dict.fromkeys(given)) for name, given in sources.items()}
+    left = {name: list(dict.fromkeys(inputs)) for name, inputs in sources.items()}
     found: list[tuple[str, ...]] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Other numbers of tasks for a built topology: what may change, and what may not (Storm's ``rebalance``)."""
+"""Rebalance: change the parallelism of components of a built topology (Storm's ``rebalance``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from txstorm.api.names import counted
 from txstorm.errors import InputError
 from txstorm.topology.checks.declared_tables import one_task_per_key
 from txstorm.topology.checks.validate import MAX_PARALLELISM
@@ -16,12 +17,12 @@ log = logging.getLogger("txstorm.topology")
 
 
 def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
-    """`topology` with `chosen` numbers of tasks, component → number; the others keep theirs.
+    """`topology` with the numbers of tasks in `chosen`, component → number; other components keep theirs.
 
-    Keyed state goes along: which task serves a key is computed from the key and the number of tasks.
+    Keyed state needs no migration: the task of a key is computed from the key and the number of tasks.
 
     Raises:
-        InputError: with all faults: an unknown component, a number out of range, or a component whose number is fixed.
+        InputError: lists all faults: unknown components, numbers out of range, components with a fixed number.
     """
     faults = [fault for name, tasks in chosen.items() for fault in _faults(topology, name, tasks)]
     if faults:
@@ -31,24 +32,32 @@ def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
 
 
 def rebalanced_before(topology: Topology, known: Mapping[str, Mapping[str, int]]) -> Topology:
-    """`topology` as its code has it, with what an earlier `rebalance` chose over the same numbers of the code.
+    """Re-apply an earlier rebalance; an override is dropped if the code's own parallelism has changed since.
 
-    Where the code says another number than it did then, or the choice no longer suits the code, the code counts.
+    All overrides are dropped if the topology in its present form does not allow them.
 
     Args:
-        topology: as built.
-        known: component → ``{"declared": by the code then, "chosen": number}``.
+        topology: the topology as built by its code.
+        known: component → ``{"declared": the code's number at the time, "chosen": the override}``.
     """
     declared = {one.id: one.parallelism for one in topology.components}
     chosen = {name: one["chosen"] for name, one in known.items() if declared.get(name) == one["declared"]}
     for name in sorted(set(known) - set(chosen)):
-        log.warning("topology %s: the code of %s has changed since it was rebalanced, and counts", topology.id, name)
+        log.warning(
+            "topology %s: the code of %s has changed since it was rebalanced; the code counts",
+            topology.id,
+            name,
+        )
     if not chosen:
         return topology
     try:
         made = rebalanced(topology, chosen)
     except InputError as error:
-        log.warning("topology %s: what was rebalanced no longer suits the code, which counts: %s", topology.id, error)
+        log.warning(
+            "topology %s: the code no longer allows the earlier rebalance; using the parallelism of the code: %s",
+            topology.id,
+            error,
+        )
         return topology
     log.info("topology %s: rebalanced to %s", topology.id, chosen)
     return made
@@ -63,25 +72,25 @@ def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= MAX_PARALLELISM:
         yield f"component {name!r}: expected a number of tasks from 1 to {MAX_PARALLELISM}, got {tasks!r}"
     elif tasks != component.parallelism and (reason := _fixed(topology, component, tasks)):
-        yield f"component {name!r} has {component.parallelism} task(s), {tasks} were asked for: {reason}"
+        yield f"component {name!r} cannot go from {counted(component.parallelism, 'task')} to {tasks}: {reason}"
 
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
-    """Why `component` cannot have `tasks` tasks, or None when it can."""
+    """The reason why `component` cannot have `tasks` tasks; None if it can."""
     if tasks == 1:
         return None
     if component.inputs and all(one.grouping.kind == "global" for one in component.inputs):
         return "all its tuples go to one task (global_grouping); give it another grouping in the code first"
     if component.parallelism > 1:
-        return None  # whoever wrote the code has read the warnings of `validate`
+        return None  # the author of the code has seen the warnings of `validate`
     by = {one.grouping.fields for one in component.inputs if one.grouping.kind == "fields"}
     for state in topology.states.get(component.id, ()):
         if len(by) > 1 or not all(one_task_per_key(one, list(state.key)) for one in component.inputs):
             fields = f"fields of the state's key ({', '.join(state.key) or 'it has none'})"
             return _shared_row(f"state {state.name!r}", fields)
     for one in topology.maps.get(component.id, ()):
-        # What its keys are made of is known to the bolt only.
-        if len(by) > 1 or any(given.grouping.kind in SPREADING for given in component.inputs):
+        # Only the bolt knows the fields that make up the keys of a map.
+        if len(by) > 1 or any(source.grouping.kind in SPREADING for source in component.inputs):
             return _shared_row(f"map {one.name!r}", "the fields that its keys are made of")
     return None
 

@@ -1,4 +1,4 @@
-"""The settings of a topology: what may be set, in which range, under which of Storm's keys."""
+"""Settings of a topology: names, types, ranges, defaults, and the equivalent keys of Storm."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ STORM_KEYS: dict[str, tuple[str, float]] = {
     "transactional.zookeeper.root": ("zookeeper_root", 1),
     "storm.zookeeper.session.timeout": ("zookeeper_session_timeout", 1000),
 }
-"""Storm's key → the setting's name, and how many of Storm's units make one of ours."""
+"""Storm's key → the setting's name, and the number of Storm's units in one unit of the setting."""
 
-_LATER = {
+_SET_ELSEWHERE = {
     "topology.transactional.id": "the id is the first argument of TransactionalTopologyBuilder; set it there",
 }
 
 
 _POLICY = re.compile(r"fail_topology|dead_letter|retry\([1-9][0-9]{0,5}\)( *, *dead_letter)?")
-
-
 _LETTERS = re.compile(r"(?P<count>[0-9]{1,18})|(?P<percent>[0-9]{1,3}(\.[0-9]{1,9})?) *%")
 
 
@@ -79,7 +77,7 @@ Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_n
 
 
 class SettingInfo(NamedTuple):
-    """One setting as the command line lists it."""
+    """One setting with its default, description and Storm key, for listings."""
 
     name: str
     default: Any
@@ -90,7 +88,7 @@ class SettingInfo(NamedTuple):
 class Settings(BaseModel):
     """The settings of one topology; immutable. Sizes are bytes, times are seconds.
 
-    `Settings.parse` takes text from outside and Storm's dotted keys; the constructor takes typed values by name.
+    `Settings.parse` accepts text and Storm's dotted keys; the constructor takes typed values by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,15 +97,15 @@ class Settings(BaseModel):
         "auto", description="transactions in flight at once; auto: up to 256, bounded by max_in_flight_bytes"
     )
     max_pack_txids: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
-        None, description="transactions one job processes at most; none: as many as pay"
+        None, description="transactions that one job processes at most; none: as many as pay off"
     )
     max_group_txids: Count = Field(64, description="transactions decided and published together at most")
     finish_ahead: bool = Field(
-        True, description="whether committers finish the next group while the one before it is published"
+        True, description="whether committers finish the next group while the previous one is published"
     )
     max_jobs: Count = Field(2, description="jobs that process at the same time")
     batch_timeout: Duration = Field(
-        600.0, description="seconds after which a batch, in either phase, is given up and tried again"
+        600.0, description="seconds in either phase after which an attempt is abandoned and the batch replayed"
     )
     enable_timeouts: bool = Field(True, description="whether batch_timeout applies")
     min_interval: Seconds = Field(0.0, description="seconds between the starts of two transactions at least")
@@ -117,100 +115,106 @@ class Settings(BaseModel):
     )
     max_dead_letters: Annotated[int | str | None, BeforeValidator(_letters_limit)] = Field(
         None,
-        description="dead letters of a run beyond which it fails: N, or P% of its input rows; none: no limit",
+        description="dead letters after which a run fails: more than N, or than P% of its input rows; none: no limit",
     )
-    retry_backoff: Seconds = Field(0.05, description="seconds before a failed batch is tried again; doubles")
-    retry_backoff_max: Seconds = Field(5.0, description="seconds between two tries of a batch at most")
+    retry_backoff: Seconds = Field(
+        0.05, description="seconds before a failed batch is replayed; doubles with each attempt"
+    )
+    retry_backoff_max: Seconds = Field(5.0, description="seconds between two attempts at a batch at most")
     max_retries: Annotated[Size | None, BeforeValidator(_none_word)] = Field(
-        None, description="tries after a FailedException before it counts as an exception that lasts; none: unlimited"
+        None, description="replays after a FailedException before it is treated as a permanent error; none: unlimited"
     )
-    max_in_flight_bytes: Count = Field(256 * MIB, description="bytes of processed, undecided batches at most")
+    max_in_flight_bytes: Count = Field(256 * MIB, description="bytes of processed but undecided batches at most")
     spill_bytes: Size = Field(
         8 * MIB, description="bytes of committers' input per task and transaction beyond which it goes through a file"
     )
     large_commit_rows: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
         1_000_000,
-        description="rows of a committer's input in a transaction beyond which a job commits it, where that is "
-        "possible; none: no bound",
+        description="rows of a committer's input in a transaction beyond which a job commits it, if that is "
+        "possible; none: no limit",
     )
     large_commit_bytes: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
-        256 * MIB, description="the same in bytes"
+        256 * MIB, description="large_commit_rows in bytes"
     )
     cargo_bytes: Annotated[Count, Field(le=16 * MIB)] = Field(
-        16 * MIB, description="bytes of one row between tasks at most; 16 MiB is the upper bound"
+        16 * MIB, description="bytes of one row sent between tasks at most; no more than 16 MiB"
     )
     index_cache_bytes: Count = Field(
-        1024 * MIB, description="bytes of states in the driver's memory at most; what is more is looked up on disk"
+        1024 * MIB, description="bytes of state kept in the driver's memory at most; the rest is read from disk"
     )
     state_max_lag: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
         10.0,
-        description="seconds that the table of a state may be behind its changes while the topology is busy; more "
-        "where keeping it up to date would take more than 3 % of a core; none: no bound",
+        description="seconds that the table of a state may lag behind its changes while the topology is busy; more "
+        "if keeping up would take more than 3 % of a core; none: no limit",
     )
     compact_on_stop: bool = Field(True, description="bring state tables up to date when the run stops")
     history_retention: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
         None,
-        description="seconds for which earlier transactions can be read and gone back to; none: for good. What is "
-        "older is removed, but for what savepoints need",
+        description="seconds for which earlier transactions can be read and rewound to; none: for ever. Older history "
+        "is removed, except for what savepoints need",
     )
     log_retention: Annotated[Duration, Field(le=36_500 * 86_400)] = Field(
         86_400.0,
         description="seconds that other readers can go back in the log of a table, and a streaming query of it may "
-        "stand still; earlier entries are archived, for txstorm",
+        "pause; older entries are archived, where only txstorm reads them",
     )
     ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None,
-        description="where the coordinator remembers: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "
+        description="where the coordinator keeps its ledger: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "
         "none: ledger.db in the data directory",
     )
-    keep_intents: Count = Field(3, description="published intents that are kept with their files")
+    keep_intents: Count = Field(3, description="published intents whose files are kept")
     zookeeper_servers: Annotated[str, BeforeValidator(_host_list)] = Field(
-        "", description="host:port,… of the ensemble that keeps the ledger; empty: the ledger is not in ZooKeeper"
+        "", description="host:port,… of the ZooKeeper ensemble with the ledger; empty: the ledger is not in ZooKeeper"
     )
     zookeeper_port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(_no_bool)] = Field(
-        2181, description="port of servers that are given without one"
+        2181, description="port of servers listed without one"
     )
-    zookeeper_root: str = Field("/transactional", description="node below which the ledger is, under the topology's id")
+    zookeeper_root: str = Field(
+        "/transactional", description="parent of the ledger's node, which is named by the topology's id"
+    )
     zookeeper_session_timeout: Duration = Field(
-        10.0, description="seconds after which ZooKeeper frees the lease of a run it does not hear of"
+        10.0, description="seconds without contact after which ZooKeeper releases the lease of a run"
     )
-    zookeeper_connect_timeout: Duration = Field(5.0, description="seconds to find a ZooKeeper server at the start")
+    zookeeper_connect_timeout: Duration = Field(
+        5.0, description="seconds to connect to a ZooKeeper server at the start"
+    )
     zookeeper_patience: Duration = Field(
-        30.0, description="seconds that a run waits for ZooKeeper to come back, before it steps down"
+        30.0, description="seconds that a run waits for ZooKeeper to come back before it stops"
     )
     zookeeper_acl: Literal["creator", "open"] = Field(
         "creator",
-        description="who may change the ledger's nodes: creator, the user of TXSTORM_ZOOKEEPER_AUTH; or open, every "
-        "client of the servers, where there are no credentials",
+        description="who may change the ledger's nodes: creator, the user of TXSTORM_ZOOKEEPER_AUTH; or open, any "
+        "client of the servers, without credentials",
     )
     zookeeper_tls: bool = Field(
         False, description="whether to speak TLS with ZooKeeper; a CA or certificate implies it"
     )
-    zookeeper_ca: str = Field("", description="PEM file of the authorities to trust; empty: those of the system")
+    zookeeper_ca: str = Field(
+        "", description="PEM file of the certificate authorities to trust; empty: those of the system"
+    )
     zookeeper_certificate: str = Field(
         "", description="PEM file of this client's certificate, if the servers ask for it"
     )
-    zookeeper_key: str = Field("", description="PEM file of the key of that certificate")
-    zookeeper_check_hostname: bool = Field(
-        True, description="whether a server's certificate must be of its host's name"
-    )
+    zookeeper_key: str = Field("", description="PEM file of the private key of that certificate")
+    zookeeper_check_hostname: bool = Field(True, description="whether a server's certificate must match its host name")
 
     @property
     def error_retries(self) -> int:
-        """N of ``retry(N)`` in `on_error`, 0 without it."""
+        """N of ``retry(N)`` in `on_error`; 0 if there is none."""
         return int(self.on_error[6 : self.on_error.index(")")]) if self.on_error.startswith("retry(") else 0
 
     @property
     def dead_letters(self) -> bool:
-        """Whether records that always fail go to the dead-letter table, instead of ending the topology."""
+        """Whether records that keep failing go to the dead-letter table instead of stopping the topology."""
         return self.on_error.endswith("dead_letter")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Settings:
-        """Read settings from outside: text such as ``"4"`` or ``"true"`` and Storm's dotted keys are accepted.
+        """Parse settings; values may be text such as ``"4"`` or ``"true"``, keys may be Storm's dotted ones.
 
         Raises:
-            SettingError: all unknown keys (with near ones) and impossible values at once.
+            SettingError: names all unknown keys (with suggestions) and invalid values at once.
         """
         settings, faults = cls.read(values)
         if settings is None:
@@ -219,7 +223,7 @@ class Settings(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
-        """As `parse`, but returns the faults; the settings are None when there is one."""
+        """Parse settings like `parse`, but return the faults instead of raising; with faults the settings are None."""
         named, faults = _named(values)
         try:
             settings = cls.model_validate(named)
@@ -233,7 +237,7 @@ class Settings(BaseModel):
         return (None, faults) if faults else (settings, [])
 
     def updated(self, changes: Mapping[str, Any]) -> Settings:
-        """These settings with `changes` read over them; raises `SettingError` as `parse` does."""
+        """These settings with `changes` applied; accepts and raises what `parse` does."""
         named, faults = _named(changes)
         if faults:
             raise SettingError("\n".join(faults))
@@ -241,14 +245,14 @@ class Settings(BaseModel):
 
     @classmethod
     def listed(cls) -> list[SettingInfo]:
-        """All settings with their defaults, one-line descriptions and Storm's keys, for the command line."""
+        """All settings with their defaults, one-line descriptions and Storm's keys."""
         storm = {name: key for key, (name, _) in STORM_KEYS.items()}
         fields = cls.model_fields.items()
         return [SettingInfo(name, one.default, one.description or "", storm.get(name)) for name, one in fields]
 
 
 def _named(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`values` under the settings' own names, and the faults of the keys."""
+    """`values` by the names of the settings (Storm's keys translated), and the faults of the keys."""
     named: dict[str, Any] = {}
     faults = []
     for key, value in values.items():
@@ -273,7 +277,7 @@ def _own_name(key: str, value: Any) -> tuple[str, Any]:
 
 
 def _unknown(key: str) -> str:
-    for prefix, sentence in _LATER.items():
+    for prefix, sentence in _SET_ELSEWHERE.items():
         if key.startswith(prefix):
             return f"setting {key!r}: {sentence}"
     known = [*Settings.model_fields, *STORM_KEYS]
@@ -282,7 +286,7 @@ def _unknown(key: str) -> str:
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """One sentence per setting, however many alternatives of its type were tried."""
+    """One sentence per invalid setting, even if its type is a union, of which each alternative reports an error."""
     tried: dict[str, tuple[Any, list[str]]] = {}
     for one in error.errors(include_url=False):
         name = str(one["loc"][0])

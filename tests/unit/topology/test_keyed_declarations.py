@@ -39,7 +39,7 @@ def events(**changes):
         (KeyedState("s", {"k": str}, {"n": int}, ttl=5), "ttl is a timedelta above 0 or None, got 5"),
         (KeyedState("s", {"k": str}, {"n": int}, writer="spark", layout="merge"), "writer 'spark' and the layout"),
         (KeyedState("s", {"k": str}, {"n": int}, layout="rows"), "expected the layout changes or merge, got 'rows'"),
-        (events(layout="merge"), "a collection cannot have the layout 'merge': each append would write"),
+        (events(layout="merge"), "a collection cannot have the layout 'merge': each append would rewrite"),
         (events(order={}), "order is a mapping of one column to its type; write order={'at': datetime}"),
         (events(order="at"), "order is a mapping of one column to its type"),
         (events(order={"at": int, "to": int}), "order is a mapping of one column to its type"),

@@ -111,5 +111,5 @@ def test_what_no_longer_suits_the_code_is_told_and_left(caplog):
     topology = made()
     with caplog.at_level(logging.WARNING):
         assert rebalanced_before(topology, known) is topology
-    assert "no longer suits the code" in caplog.text
+    assert "the code no longer allows the earlier rebalance" in caplog.text
     assert "the code of gone has changed" in caplog.text

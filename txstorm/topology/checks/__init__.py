@@ -1,4 +1,4 @@
-"""Faults of a topology, all found at once.
+"""Checks of a topology before it is built; they report all faults at once.
 
 May import: topology.
 Start: validate.py.

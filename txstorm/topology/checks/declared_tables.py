@@ -1,7 +1,4 @@
-"""Checks on what components declare: fields of streams, states, sinks, and how states are fed.
-
-Which column types a state or sink may have.
-"""
+"""Checks of declared streams, states, sinks and outlets: names, column types, and the groupings that feed a state."""
 
 from __future__ import annotations
 
@@ -39,9 +36,10 @@ _SCALARS = (
 
 
 def column_fault(declared: Any, *, key: bool) -> str | None:
-    """Why a column cannot have the type `declared`, with what to do; None when it can.
+    """The reason why a column cannot have the type `declared`, with a suggestion; None if it can.
 
-    What is allowed is what Delta tables can hold without changing it, and, for keys, what has one spelling per value.
+    Allowed are the types that Delta tables store without loss and, for keys, only those with one representation per
+    value.
     """
     found = arrow_type(declared) if isinstance(declared, Hashable) else None
     if found is None:
@@ -51,7 +49,7 @@ def column_fault(declared: Any, *, key: bool) -> str | None:
 
 
 def has_order(declared: Any) -> bool:
-    """Whether the rows of a collection can be ordered by a column of type `declared`: signed integers and times."""
+    """Whether `declared` is a type for the order column of a collection: a signed integer or a UTC timestamp."""
     found = arrow_type(declared) if isinstance(declared, Hashable) else None
     return found is not None and (_TYPES.is_signed_integer(found) or found == pa.timestamp("us", tz="UTC"))
 
@@ -87,7 +85,7 @@ def _nearest(found: pa.DataType) -> str:
 
 
 def stream_faults(one: ComponentInfo) -> Iterator[str]:
-    """Faults of the streams `one` declares."""
+    """Faults of the streams that one component declares."""
     for name, stream in (one.streams or {}).items():
         where = f"component {one.id!r}"
         if fault := name_fault(f"{where}: stream", name):
@@ -100,7 +98,7 @@ def stream_faults(one: ComponentInfo) -> Iterator[str]:
 
 
 def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Faults of all states and sinks, and clashes between them."""
+    """Faults of all states, sinks and outlets, and name clashes between them and with maps."""
     for one in components:
         yield from _owner_faults(one)
         for state in one.states:
@@ -124,7 +122,7 @@ def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
 
 
 def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
-    """Warnings where two tasks of a committer may change one key in one txid, which fails the batch."""
+    """Warnings about committers of which two tasks may change one key in one txid, which fails the batch."""
     if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
         return
     for state in one.states:
@@ -141,7 +139,7 @@ def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iter
 
 
 def one_task_per_key(given: Input, key: Sequence[str]) -> bool:
-    """Whether tuples with one key meet in one task; custom and direct groupings are taken at their author's word."""
+    """Whether all tuples with equal `key` go to one task; custom and direct groupings are assumed to ensure it."""
     if given.grouping.kind == "fields":
         return set(given.grouping.fields) <= set(key)
     return given.grouping.kind in ("global", "custom", "direct")
@@ -175,7 +173,7 @@ def _owner_faults(one: ComponentInfo) -> Iterator[str]:
             if one.kind in ("spout", "basic")
             else "mark the bolt with Committer or add it with set_committer_bolt"
         )
-        yield f"component {one.id!r} declares {kind} {name!r} but is no committer; {cure}"
+        yield f"component {one.id!r} declares {kind} {name!r} but is not a committer; {cure}"
 
 
 def _state_faults(owner: Any, state: KeyedState) -> Iterator[str]:
@@ -206,8 +204,8 @@ def _layout_faults(where: str, state: KeyedState) -> Iterator[str]:
         return
     if isinstance(state, CollectionState):
         yield (
-            f"{where}: a collection cannot have the layout {MERGE!r}: each append would write all rows of its key "
-            "again; leave the layout out"
+            f"{where}: a collection cannot have the layout {MERGE!r}: each append would rewrite all rows of its "
+            "key; leave the layout out"
         )
     if state.writer == SPARK:
         yield f"{where}: writer {SPARK!r} and the layout {MERGE!r} exclude each other: Spark appends; leave one out"
@@ -236,8 +234,8 @@ def _writer_faults(owner: Any, outlet: Outlet) -> Iterator[str]:
     missing = [name for name in OUTLET_METHODS if not callable(getattr(outlet.writer, name, None))]
     if missing or isinstance(outlet.writer, type):
         yield (
-            f"component {owner!r}, outlet {outlet.name!r}: expected a writer with {', '.join(OUTLET_METHODS)}, got a "
-            f"{type(outlet.writer).__name__}; pass an object such as KafkaWriter(...)"
+            f"component {owner!r}, outlet {outlet.name!r}: expected a writer with {', '.join(OUTLET_METHODS)}, got "
+            f"an object of type {type(outlet.writer).__name__}; pass an object such as KafkaWriter(...)"
         )
 
 
@@ -262,7 +260,7 @@ def _column_faults(where: str, columns: Mapping[str, Any], *, key: bool) -> Iter
 
 
 def _twins(where: str, names: Sequence[Any]) -> Iterator[str]:
-    """Delta tables do not tell columns apart that differ only in case."""
+    """Columns with equal names; Delta tables do not distinguish names that differ only in case."""
     first: dict[str, Any] = {}
     for name in names:
         twin = first.get(str(name).casefold())

@@ -1,4 +1,4 @@
-"""Checks on maps in stores of the user's own, and on what spout stands in front of them."""
+"""Checks of maps in external stores, and of their combination with an opaque spout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _METHODS = ("multi_get", "multi_put")
 
 
 def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Faults of all maps; a (value, txid) map behind an opaque spout must be asked for by name."""
+    """Faults of all maps; a transactional map with an opaque spout needs `allow_opaque_spout`."""
     opaque = _opaque(components[0].object)
     for one in components:
         for state in one.maps:
@@ -30,7 +30,7 @@ def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
 
 
 def map_warnings(components: Sequence[ComponentInfo]) -> Iterator[str]:
-    """Warnings about maps that may count a transaction twice."""
+    """Warnings about maps that are at least once, not exactly once."""
     for one in components:
         for state in one.maps:
             where = f"component {one.id!r}, map {state.name!r}"
@@ -38,8 +38,8 @@ def map_warnings(components: Sequence[ComponentInfo]) -> Iterator[str]:
                 yield f"{where}: a non_transactional map keeps no txid, so it counts at least once, not exactly once"
             elif not state.marked:
                 yield (
-                    f"{where}: {type(state.backend).__name__} keeps no mark (put_marked), so it cannot refuse the late "
-                    "put of a coordinator that was taken over: it counts at least once"
+                    f"{where}: {type(state.backend).__name__} keeps no mark (put_marked), so it cannot refuse a late "
+                    "put of a stale coordinator: it counts at least once"
                 )
 
 
@@ -57,8 +57,10 @@ def _faults(owner: Any, state: MapState) -> Iterator[str]:
 
 
 def _named(backend: object) -> str:
-    """What it is; never its text, which may be a URL with a password."""
-    return f"the class {backend.__name__}" if isinstance(backend, type) else f"a {type(backend).__name__}"
+    """The type of a backend for messages; never its text, which may be a URL with a password."""
+    return (
+        f"the class {backend.__name__}" if isinstance(backend, type) else f"an object of type {type(backend).__name__}"
+    )
 
 
 def _shared(components: Sequence[ComponentInfo]) -> Iterator[str]:
@@ -67,7 +69,7 @@ def _shared(components: Sequence[ComponentInfo]) -> Iterator[str]:
         for state in one.maps:
             other = first.setdefault(id(state.backend), state.name)
             if other != state.name:
-                yield f"maps {other!r} and {state.name!r} share one backend; give each its own, with a table of its own"
+                yield f"maps {other!r} and {state.name!r} share one backend; give each its own, with its own table"
 
 
 def _opaque(spout: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Checks that a component can be shipped to the workers."""
+"""Checks that components can be pickled and shipped to the workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txstorm.topology.components import ComponentInfo
 
 
 def shipping_faults(one: ComponentInfo) -> Iterator[str]:
-    """The fault of a component, or of a custom grouping of its inputs, that cannot be serialised."""
+    """Faults of a component, or of custom groupings of its inputs, that cannot be serialised."""
     if one.kind is not None:
         yield from _faults(f"component {one.id!r}", one.object)
     for given in one.inputs:
@@ -27,7 +27,7 @@ def _faults(where: str, shipped: Any) -> Iterator[str]:
     culprits = [attribute for attribute, value in getattr(shipped, "__dict__", {}).items() if _refused(value)]
     if culprits:
         what = f"its attribute{'s' * (len(culprits) > 1)} {', '.join(map(repr, culprits))} cannot be serialised"
-        cure = "make such things in prepare (bolts) or emitter (spouts), where each task gets its own"
+        cure = "create such things in prepare (bolts) or emitter (spouts), where each task gets its own"
     else:
         what = "it or something its code refers to cannot be serialised"
         cure = "do not hold locks, connections or open files in it or in the globals its methods use"

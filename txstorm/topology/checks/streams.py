@@ -1,4 +1,4 @@
-"""Checks on what one bolt subscribes to."""
+"""Checks of the subscriptions of a bolt: sources, streams and groupings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYED = ("fields", "partial_key")
 
 
 def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
-    """Faults of all inputs of `one`, among the components `known`."""
+    """Faults of the inputs of component `one`; `known` are all components by id."""
     if one.role != "spout" and not one.inputs:
         yield (
             f"bolt {one.id!r} subscribes to nothing; add a grouping to its declarer, "

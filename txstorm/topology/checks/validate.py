@@ -1,4 +1,4 @@
-"""All faults of a topology at once, each with what to do about it."""
+"""Validation of a topology: runs all checks, and reports every fault with its remedy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MAX_PARALLELISM = 32768
 
 @dataclass(frozen=True)
 class Report:
-    """What the checks found.
+    """Result of the checks, as sentences.
 
     Attributes:
-        faults: sentences that forbid the topology.
-        warnings: sentences worth reading that do not.
+        faults: errors; a topology with any cannot be built.
+        warnings: possible mistakes; the topology can be built.
     """
 
     faults: tuple[str, ...]

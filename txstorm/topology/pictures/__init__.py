@@ -1,4 +1,4 @@
-"""The graph as text, JSON, Mermaid, DOT and SVG.
+"""Pictures of a topology: text, JSON, Mermaid, DOT and SVG.
 
 May import: topology.
 Start: describe.py.

@@ -1,4 +1,4 @@
-"""Places the nodes of a layered graph, left to right: layers, order within them, heights (Sugiyama's method)."""
+"""Layered graph layout, left to right (Sugiyama's method): layers, order within layers, vertical positions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ BEND = 0.0
 """Height of the point where a link passes through a layer."""
 
 Point = tuple[str, ...]
-"""What stands in a layer: a node ``(id,)``, or ``(source, target, stream, layer)`` where a link passes through."""
+"""An item of a layer: a node ``(id,)``, or ``(source, target, stream, layer)`` where a link passes through."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything stands.
+    """Positions of all nodes and links.
 
     Attributes:
         layers: the points of each layer, from top to bottom.
-        centers: the vertical middle of every point; the topmost edge is at 0.
-        routes: for each link of the view the points it runs through, its ends included.
-        height: the height of the whole.
+        centers: the vertical centre of every point; the topmost edge is at 0.
+        routes: for each link of the picture the points it passes through, including its ends.
+        height: the total height.
     """
 
     layers: tuple[tuple[Point, ...], ...]
@@ -40,7 +40,7 @@ class Layout:
 
 
 def lay_out(topology: Picture, height_of: Callable[[str], float]) -> Layout:
-    """Lay out `topology` with the given heights of its nodes; the commit phase begins right of the processing phase."""
+    """Lay out `topology`, with node heights from `height_of` and the commit phase right of the processing phase."""
     depth = _depths(topology)
     routes = tuple(_route(link.source, link.target, link.stream, depth) for link in topology.links)
     layers: list[list[Point]] = [[] for _ in range(max(depth.values()) + 1)]
@@ -60,7 +60,7 @@ def lay_out(topology: Picture, height_of: Callable[[str], float]) -> Layout:
 
 
 def _depths(topology: Picture) -> dict[str, int]:
-    """The longest way from the spout; every commit-phase node is right of every processing-phase node."""
+    """The layer of each node: the longest path from the spout; commit-phase nodes come after all others."""
     depth: dict[str, int] = {}
     for commits in (False, True):
         first = max(depth.values(), default=-1) + 1 if commits else 0
@@ -88,7 +88,7 @@ def _neighbours(links: Links) -> tuple[dict[Point, list[Point]], dict[Point, lis
 
 
 def _ordered(layers: Sequence[Sequence[Point]], links: Links) -> list[list[Point]]:
-    """Sort every layer by the mean place of its neighbours, forth and back; keep the order with fewest crossings."""
+    """Sort layers by the mean position of neighbours, sweeping to and fro; return the order with fewest crossings."""
     before, after = _neighbours(links)
     current = [list(layer) for layer in layers]
     best, fewest = [list(layer) for layer in current], _crossings(current, links)
@@ -143,7 +143,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _offsets(layer: Sequence[Point], heights: Mapping[Point, float]) -> list[float]:
-    """How far each point is below the first when all stand as close as they may."""
+    """The distance of each point below the first when all are packed as closely as allowed."""
     offsets = [0.0]
     for upper, lower in pairwise(layer):
         offsets.append(offsets[-1] + (heights[upper] + heights[lower]) / 2 + GAP)
@@ -156,7 +156,7 @@ def _stacked(layer: Sequence[Point], heights: Mapping[Point, float]) -> list[flo
 
 
 def _spread(layer: Sequence[Point], wanted: Sequence[float], heights: Mapping[Point, float]) -> list[float]:
-    """The places nearest to `wanted` (least squares) that keep order and gaps: pool adjacent violators."""
+    """The positions nearest to `wanted` (least squares) that keep order and gaps, by pooling adjacent violators."""
     offsets = _offsets(layer, heights)
     blocks: list[tuple[float, int]] = []
     for value, offset in zip(wanted, offsets, strict=True):

@@ -1,4 +1,4 @@
-"""The rendered model of a topology: plain printable texts with all ids resolved; every picture is made from it."""
+"""Common model of all pictures of a topology: nodes, links and tables as printable text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND_WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A state, sink or map: its name, and its columns as text such as ``word → n``; of a map its kind and store."""
+    """A state, sink, map or outlet: its name, and its columns (``word → n``), or its kind and store, as text."""
 
     kind: Literal["state", "sink", "map", "outlet"]
     name: str
@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Node:
-    """One component as pictures show it; `emits` holds one text per stream."""
+    """One component as printable text; `emits` has one text per stream."""
 
     id: str
     kind: Kind
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def kind_word(self) -> str:
-        """The kind in words."""
+        """The kind as words."""
         return kind_word(self.kind, external=self.external)
 
 
@@ -59,13 +59,13 @@ class Link:
 
     @property
     def label(self) -> str:
-        """Grouping, and the stream if it is not the default one."""
+        """The grouping, preceded by the stream if it is not the default one."""
         return f"{self.stream}: {self.grouping}" if self.stream else self.grouping
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A whole topology; nodes in topological order, links by target and input."""
+    """A topology: nodes in topological order, links in the order of targets and their inputs."""
 
     id: str
     nodes: tuple[Node, ...]
@@ -78,24 +78,24 @@ class Picture:
 
     @property
     def committing(self) -> tuple[Node, ...]:
-        """The nodes of the commit phase, in the order they finish."""
+        """The nodes of the commit phase, in topological order."""
         return tuple(node for node in self.nodes if node.commits)
 
 
 def view(topology: Topology) -> Picture:
-    """The rendered model of `topology`."""
+    """The picture of `topology`."""
     nodes = tuple(_node(topology, component) for component in topology.components)
     links = tuple(_link(topology, target, one) for target in topology.components for one in target.inputs)
     return Picture(printable(topology.id), nodes, links)
 
 
 def printable(text: object) -> str:
-    """`text` with control characters and lone surrogates spelled out, so that no output format trips over them."""
+    """`text` with control characters and lone surrogates escaped, so that every output format can hold it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
 
 
 def kind_word(kind: Kind, *, external: bool) -> str:
-    """The kind in words, and whether it has effects of its own."""
+    """The kind as words, with ", external" for a component with effects outside the transaction."""
     return KIND_WORDS[kind] + (", external" if external else "")
 
 

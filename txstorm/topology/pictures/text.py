@@ -1,4 +1,4 @@
-"""The topology in the languages of Mermaid and Graphviz."""
+"""Mermaid and Graphviz (DOT) source of a topology."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _mermaid_arrow(link: Link) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Everything but letters, digits and harmless signs as Mermaid's numeric entities."""
+    """`text` escaped for Mermaid: all characters but letters, digits and safe punctuation as numeric entities."""
     return "".join(c if c.isalnum() or c in " _-.,:×→()" else f"#{ord(c)};" for c in text)
 
 

@@ -192,11 +192,13 @@ def test_faults_are_found_when_the_topology_is_built():
         builder.build_topology()
     told = "\n".join(refused.value.faults)
     assert "outlets 'one' and 'two' share one writer" in told
-    assert "outlet 'three': expected a writer with open, published, publish, close, got a object" in told
+    assert (
+        "outlet 'three': expected a writer with open, published, publish, close, got an object of type object" in told
+    )
     assert "component 'send3': outlet name '4'" in told or "outlet '4'" in told
     assert "column 'n'" in told
     assert "sink 'words' is declared by both" in told
-    assert "component 'middle' declares outlet 'middle' but is no committer" in told
+    assert "component 'middle' declares outlet 'middle' but is not a committer" in told
 
 
 def test_the_writer_stays_where_it_was_made():

@@ -173,7 +173,7 @@ def test_a_bolt_that_cannot_be_shipped_names_the_attribute():
 
     fault = only_fault(with_bolt(Locked()))
     assert fault.startswith("component 'b': Locked cannot be shipped to a worker: its attribute 'lock' ")
-    assert "make such things in prepare" in fault
+    assert "create such things in prepare" in fault
 
 
 def test_a_bolt_whose_code_cannot_be_shipped():
