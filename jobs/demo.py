@@ -2,7 +2,7 @@
 
 python -m jobs.demo [--json] [--data-dir DIR] [--engine spark|local] [--keep]
 
-Killed in the middle, the next run continues where it stood. Finished, the next run begins in an empty directory.
+If it is killed, the next run continues where it stopped. If it finished, the next run starts in an empty directory.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def tell(ending: Ending, found: dict[str, int]) -> None:
     print(
         f"\nCommitted txid {done['committed_txid']}. This run: {done['txids']} transactions with {words:,} words in "
         f"{done['seconds']:.1f} s, {words / done['seconds']:,.0f} words/s over all; replays: {done['replays']}.\n"
-        "Run it again, and it begins anew. Kill it in the middle and run it again, and it continues.\n"
+        "Run it again to start over. If you kill it before it ends, the next run continues where it stopped.\n"
     )
     program, place = shown(Path(sys.executable).with_name("txstorm")), shown(ending.data_dir)
     print("Look at the tables:")
