@@ -103,7 +103,7 @@ def words(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (in_tmp / "words.py").write_text(WORDS, encoding="utf-8")
     monkeypatch.setenv(AUTH, f"owner:{PASSWORD}")
     monkeypatch.delenv(AUTH_HOSTS, raising=False)
-    monkeypatch.setattr(credentials, "_named", set())
+    monkeypatch.setattr(credentials, "_named_hosts", set())
     monkeypatch.syspath_prepend(str(in_tmp))
     yield in_tmp
     sys.modules.pop("words", None)
@@ -114,7 +114,7 @@ def txstorm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     """Runs a command as a process of its own would: with nothing named before. Returns exit code and all it showed."""
 
     def command(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(credentials, "_named", set())
+        monkeypatch.setattr(credentials, "_named_hosts", set())
         capsys.readouterr()
         code = execute(list(arguments))
         return code, "".join(capsys.readouterr())
@@ -200,7 +200,7 @@ def test_who_names_the_servers_works_as_before(words: Path, zookeeper_server: Zo
     assert txstorm("status", DIRECTORY)[0] == 2
     # Settings in the topology's code name the servers, too; a handle and readers in its process know them from there.
     monkeypatch.setenv(AUTH_HOSTS, "")
-    monkeypatch.setattr(credentials, "_named", set())
+    monkeypatch.setattr(credentials, "_named_hosts", set())
     import words as module
 
     servers = {"zookeeper_servers": hosts, "zookeeper_root": zookeeper_server.new_chroot().removeprefix(hosts)}

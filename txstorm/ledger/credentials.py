@@ -33,7 +33,7 @@ STORES = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss")
 """Schemes whose hosts are the provider's or come from the environment, whatever the bucket."""
 
 _TLS = "tls://"
-_named: set[str] = set()
+_named_hosts: set[str] = set()
 _ask: Callable[[str], bool] = lambda question: False  # noqa: E731 - replaced by a function of the command line
 
 
@@ -50,14 +50,14 @@ def ask_with(ask: Callable[[str], bool]) -> None:
 def named_ledger(text: str) -> LedgerSpec:
     """Parse the ledger that the operator names; from now on this process may send secrets to its hosts."""
     spec = parse_ledger(text)
-    _named.update(_hosts(spec))
+    _named_hosts.update(_hosts(spec))
     return spec
 
 
 def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | None) -> None:
     """Raise `SecretRefused` if opening `spec` would send a secret to a host that only `directory` names."""
     if spec.kind == DELTA and (scheme := spec.place.partition("://")[0]) != spec.place:
-        if scheme.lower() not in STORES and spec.place not in _named:
+        if scheme.lower() not in STORES and spec.place not in _named_hosts:
             msg = (
                 f"ledger {spec}: expected one of an object store ({', '.join(STORES)}), or a ledger that you name; "
                 f"got it from {_source(directory)}: if it is right, add --ledger {shlex.quote(str(spec))}"
@@ -66,13 +66,13 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
         return
     if spec.kind != ZOOKEEPER or not os.environ.get(AUTH):
         return
-    known = _named | {one.removeprefix(_TLS) for one in _bound()}
-    unnamed = [one for one in _with_ports(spec, settings) if not _is_in(one, known)]
+    known = _named_hosts | {one.removeprefix(_TLS) for one in _allowed_hosts()}
+    unnamed = [one for one in _with_ports(spec, settings) if not _is_listed(one, known)]
     if not unnamed:
         return
     user, shown = os.environ[AUTH].partition(":")[0], ",".join(unnamed)
     if _ask(f"{_source(directory)} says that its ledger is at {shown}. Send the password of user {user!r} there?"):
-        _named.update(unnamed)
+        _named_hosts.update(unnamed)
         return
     msg = (
         f"ledger {spec}: the password in {AUTH} is not sent to {shown}, which only {_source(directory)} names. If that "
@@ -83,8 +83,8 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
 
 def over_tls(recorded: Settings, spec: LedgerSpec) -> Settings:
     """The `recorded` settings of a directory, with TLS if the environment asks for it for the hosts of `spec`."""
-    guarded = {one.removeprefix(_TLS) for one in _bound() if one.startswith(_TLS)}
-    if not any(_is_in(host, guarded) for host in _with_ports(spec, recorded)):
+    guarded = {one.removeprefix(_TLS) for one in _allowed_hosts() if one.startswith(_TLS)}
+    if not any(_is_listed(host, guarded) for host in _with_ports(spec, recorded)):
         return recorded
     ca = os.environ.get(CA, "")
     return recorded.model_copy(update={"zookeeper_tls": True, "zookeeper_check_hostname": True, "zookeeper_ca": ca})
@@ -101,11 +101,11 @@ def _with_ports(spec: LedgerSpec, settings: Settings | None) -> list[str]:
     return checked_hosts(spec.hosts, (settings or Settings()).zookeeper_port).split(",")
 
 
-def _bound() -> list[str]:
+def _allowed_hosts() -> list[str]:
     return [one.strip().lower() for one in os.environ.get(AUTH_HOSTS, "").split(",") if one.strip()]
 
 
-def _is_in(host: str, known: set[str]) -> bool:
+def _is_listed(host: str, known: set[str]) -> bool:
     """Whether `host`, which has a port, is among `known`; a known host without a port matches any port."""
     return host.lower() in known or re.sub(r":[0-9]+$", "", host.lower()) in known
 

@@ -52,7 +52,7 @@ def process_mark(pid: int | None = None) -> str:
     return f"{place}/{number}/{started}" if place and started else ""
 
 
-def is_gone(mark: str) -> bool:
+def process_has_ended(mark: str) -> bool:
     """Whether the process with this `process_mark` has certainly ended; False where that cannot be known from here."""
     place, own = mark.rsplit("/", 2), machine_mark()
     if not own or len(place) != 3 or place[0] != own or not place[1].isdecimal():
@@ -164,14 +164,14 @@ class FileLease:
             DataDirectoryError: the file cannot be created or locked.
         """
         with _registry_lock:
-            ours = _ours(self._key)
+            ours = _holder_here(self._key)
             if ours is not None:
                 raise held_error(self._key, ours)
             file = _open_lock_file(self._path)
             try:
                 _lock(file)
             except OSError as error:
-                theirs = _theirs(file)
+                theirs = _holder_elsewhere(file)
                 os.close(file)
                 raise _refusal(self._key, error, theirs) from None
             self._file = _files[self._key] = file
@@ -182,7 +182,7 @@ class FileLease:
         """Release the lease if this object holds it."""
         with _registry_lock:
             # In a forked child the lease, and the content of the file, are the parent's.
-            if self._file is not None and _ours(self._key) is not None:
+            if self._file is not None and _holder_here(self._key) is not None:
                 os.ftruncate(self._file, 0)
                 os.close(self._file)
                 del _registry[self._key], _files[self._key]
@@ -193,7 +193,7 @@ class FileLease:
         with _registry_lock:
             if self._file is None:
                 return
-            if _ours(self._key) is None:
+            if _holder_here(self._key) is None:
                 raise lost_error(self._key, "a copy of it in a forked process, whose parent has the lease")
             # The lock is on the removed file; another process could create a new file and lock that.
             if os.fstat(self._file).st_nlink == 0:
@@ -202,10 +202,10 @@ class FileLease:
     def holder(self) -> Holder | None:
         """The holder of the lease, or None; reading it disturbs no other process."""
         with _registry_lock:
-            ours = _ours(self._key)
-            return ours if ours is not None else self._elsewhere()
+            ours = _holder_here(self._key)
+            return ours if ours is not None else self._read_holder()
 
-    def _elsewhere(self) -> Holder | None:
+    def _read_holder(self) -> Holder | None:
         try:
             file = _opened(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -214,7 +214,7 @@ class FileLease:
             msg = f"{self._path}: expected a lock file that this user can read, got {error.strerror}; check the data"
             raise DataDirectoryError(f"{msg} directory") from error
         try:
-            return _theirs(file)
+            return _holder_elsewhere(file)
         finally:
             os.close(file)
 
@@ -236,7 +236,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _ours(key: str) -> Holder | None:
+def _holder_here(key: str) -> Holder | None:
     holder = _registry.get(key)
     return holder if holder is not None and holder.pid == os.getpid() else None
 
@@ -271,7 +271,7 @@ def _write(file: int, holder: Holder) -> None:
     os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
 
 
-def _theirs(file: int) -> Holder | None:
+def _holder_elsewhere(file: int) -> Holder | None:
     """The other process that holds the lock on `file`: the system tells its pid, the file's content the rest."""
     pid = _locking_pid(file)
     if pid is None:

@@ -139,7 +139,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     consumer({"bootstrap.servers": "", "group.id": "txstorm", **settings}, Troubles()).close()
 
 
-def _made(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:
+def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:
     try:
         return kind({"log_level": 2, **settings, "error_cb": troubles}, logger=log)
     except (ck.KafkaException, TypeError, ValueError) as error:
@@ -150,10 +150,10 @@ def _made(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troub
 
 def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
     """Create a `confluent_kafka.Consumer`; raises `SettingError`."""
-    return _made(ck.Consumer, settings, troubles)
+    return _create(ck.Consumer, settings, troubles)
 
 
-def places(offsets: Mapping[Partition, int]) -> list[Any]:
+def topic_partitions(offsets: Mapping[Partition, int]) -> list[Any]:
     """Return `offsets` in the form that the client takes."""
     return [ck.TopicPartition(*partition, offset) for partition, offset in offsets.items()]
 
@@ -169,7 +169,7 @@ class Cluster:
     def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:
         kept = {name: value for name, value in settings.items() if not name.startswith(_CONSUMER_ONLY)}
         self._troubles = Troubles()
-        self._admin = _made(ca.AdminClient, {"reconnect.backoff.max.ms": 1000, **kept}, self._troubles)
+        self._admin = _create(ca.AdminClient, {"reconnect.backoff.max.ms": 1000, **kept}, self._troubles)
         self._isolation = ck.IsolationLevel[isolation.upper()]
         self._servers = settings.get("bootstrap.servers", "")
 
@@ -182,7 +182,7 @@ class Cluster:
                 found = self._admin.list_topics(timeout=min(seconds, 0.5))
                 return sorted(name for name in found.topics if not name.startswith("__"))
             except ck.KafkaException as error:
-                self._give_up(deadline, error.args[0].str())
+                self._check_deadline(deadline, error.args[0].str())
 
     def topics(self, names: Collection[str], seconds: float) -> dict[str, Topic]:
         """The existing topics among `names`; raises `Unavailable`."""
@@ -213,7 +213,7 @@ class Cluster:
         cause = error.args[0]
         if cause.code() in UNKNOWN:
             return True
-        raise Unavailable(self._said(cause.str()), refused=cause.code() in REFUSED)
+        raise Unavailable(self._explained(cause.str()), refused=cause.code() in REFUSED)
 
     def ask(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, Future[int | None]]:
         """Request offsets of all partitions, with one request per leader, without blocking.
@@ -239,7 +239,7 @@ class Cluster:
         try:
             return {partition: answer.result() for partition, answer in asked.items()}
         except ck.KafkaException as error:
-            raise Unavailable(self._said(error.args[0].str())) from None
+            raise Unavailable(self._explained(error.args[0].str())) from None
 
     def serve(self) -> str:
         """Collect the client's errors and return them in words; call regularly."""
@@ -251,15 +251,15 @@ class Cluster:
         while open_:
             open_ = wait(open_, timeout=SLICE, return_when=FIRST_EXCEPTION).not_done
             if open_:
-                self._give_up(deadline, "no answer")
+                self._check_deadline(deadline, "no answer")
 
-    def _give_up(self, deadline: float, cause: str) -> None:
+    def _check_deadline(self, deadline: float, cause: str) -> None:
         self._admin.poll(0)
         refusal = self._troubles.refusal
         if refusal is not None or time.monotonic() > deadline:
-            raise Unavailable(self._said(cause), refused=refusal is not None)
+            raise Unavailable(self._explained(cause), refused=refusal is not None)
 
-    def _said(self, cause: str) -> str:
+    def _explained(self, cause: str) -> str:
         self._admin.poll(0)
         return f"{self._servers}: {str(self._troubles) or cause}"
 
@@ -298,7 +298,7 @@ class GroupPositions:
         """Write the positions, in the background unless `waiting`; a failure is only logged."""
         try:
             self._consumer.poll(0)
-            self._consumer.commit(offsets=places(positions), asynchronous=not waiting)
+            self._consumer.commit(offsets=topic_partitions(positions), asynchronous=not waiting)
         except ck.KafkaException as error:
             log.warning("positions could not be written to the consumer group: %s", error.args[0].str())
 

@@ -101,17 +101,17 @@ class KafkaWriter:
         self.topic = topic
         self.max_message_bytes = max_message_bytes
         self._servers = bootstrap_servers
-        self._given = settings or {}
-        if not callable(self._given):
-            _check_settings(topic, self._given)
+        self._extra = settings or {}
+        if not callable(self._extra):
+            _check_settings(topic, self._extra)
         self._progress = progress_topic
         self._prefix = transactional_id
         self._timeout = timeout
         self._headers: list[tuple[str, bytes]] = []
         self._marks = self._id = ""
-        self._place = (self._marks, 0)
+        self._marks_partition = (self._marks, 0)
         self._producer: Producer | None = None
-        self._found: Mark | None = None
+        self._mark: Mark | None = None
         self._troubles = Troubles()
 
     def open(self, outlet: str, topology: str, incarnation: str) -> None:
@@ -125,7 +125,7 @@ class KafkaWriter:
         self.close()
         self._id = f"{self._prefix}.{topology}.{outlet}.{incarnation}"
         self._marks = self._progress or f"txstorm.{topology}.{outlet}"
-        self._place = (self._marks, 0)
+        self._marks_partition = (self._marks, 0)
         self._headers = [("txstorm.topology", topology.encode())]
         try:
             cluster, admin = Cluster(self._settings()), AdminClient(self._settings())
@@ -136,16 +136,16 @@ class KafkaWriter:
             else:
                 self._make_progress_topic(cluster, admin)
         except (Unavailable, KafkaException) as error:
-            raise _unasked(self.topic, error) from None
+            raise _opening_error(self.topic, error) from None
 
     def published(self) -> Mark | None:
         """The last committed mark, read in a new session that fences older ones; see `OutletWriter`."""
         if self._producer is None:
             with self._session():
-                self._producer = self._led_producer()
+                self._producer = self._fencing_producer()
                 faults.point("kafka.fenced")
-                self._found = self._read_mark()
-        return self._found
+                self._mark = self._read_mark()
+        return self._mark
 
     def publish(self, rows: pa.Table, expected: Mark | None, mark: Mark) -> bool:
         """Write `rows` and `mark` in one Kafka transaction, if `expected` is the last mark; see `OutletWriter`.
@@ -154,14 +154,14 @@ class KafkaWriter:
         then on this producer is fenced, and its transaction cannot be committed.
         """
         producer = self._producer
-        if producer is None or self._found != expected:
+        if producer is None or self._mark != expected:
             return False
         try:
             with self._session():
                 self._transaction(producer, rows, mark)
         except _SessionEnded:
             return False
-        self._found = mark
+        self._mark = mark
         return True
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class KafkaWriter:
         before = None
         while left := producer.flush(self._timeout):
             if left == before:
-                msg = f"none of {left} records was acknowledged in {self._timeout} s{_because(self._troubles)}"
+                msg = f"none of {left} records was acknowledged in {self._timeout} s{_reported(self._troubles)}"
                 raise TimeoutError(msg)
             before = left
 
@@ -219,12 +219,12 @@ class KafkaWriter:
         except KafkaException as error:
             self._drop()
             kind = _SessionEnded if error.args[0].code() in _ENDED else ConnectionError
-            raise kind(f"{error.args[0].str()}{_because(self._troubles)}") from error
+            raise kind(f"{error.args[0].str()}{_reported(self._troubles)}") from error
         except BaseException:
             self._drop()
             raise
 
-    def _led_producer(self) -> Producer:
+    def _fencing_producer(self) -> Producer:
         """Create the only producer that may write; transactions of older ones have ended when this returns."""
         producer = Producer(
             {
@@ -248,7 +248,7 @@ class KafkaWriter:
 
     def _drop(self) -> None:
         # Not closed, which would abort the transaction and wait for the answer: the next session aborts it anyway.
-        producer, self._producer, self._found = self._producer, None, None
+        producer, self._producer, self._mark = self._producer, None, None
         if producer is not None:
             with suppress(KafkaException):
                 producer.purge()
@@ -258,9 +258,8 @@ class KafkaWriter:
     def _read_mark(self) -> Mark | None:
         """Find the last committed mark, searching backwards from the end in growing steps."""
         cluster = Cluster(self._settings(), "read_uncommitted")  # an end that includes uncommitted records
-        low, high = (
-            cluster.offsets({self._place: which}, self._timeout)[self._place] or 0 for which in (EARLIEST, LATEST)
-        )
+        where = self._marks_partition
+        low, high = (cluster.offsets({where: which}, self._timeout)[where] or 0 for which in (EARLIEST, LATEST))
         start = high
         while start > low:
             start = max(low, high - max(_TAIL, 8 * (high - start)))
@@ -273,7 +272,7 @@ class KafkaWriter:
         """Read the committed records in a range of the marks; blocks while another transaction is open there."""
         reader = RangeReader(self._settings())
         try:
-            return reader.read({self._place: extent}, {self._marks: ""}, self._timeout)[self._place]
+            return reader.read({self._marks_partition: extent}, {self._marks: ""}, self._timeout)[self._marks_partition]
         except Unavailable as error:
             # Brokers can forget a transaction and leave it open forever; KAFKA-20734 is one way.
             hint = "" if error.refused else _STAYS_OPEN
@@ -330,12 +329,12 @@ class KafkaWriter:
     # -- settings and errors ------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
-        settings = dict(self._given() if callable(self._given) else self._given)
+        settings = dict(self._extra() if callable(self._extra) else self._extra)
         _check_settings(self.topic, settings)
         return {"log_level": 0, **settings, "bootstrap.servers": self._servers}
 
 
-def _unasked(topic: str, error: Unavailable | KafkaException) -> InputError:
+def _opening_error(topic: str, error: Unavailable | KafkaException) -> InputError:
     """The error of a start for which the brokers did not answer, or refused access."""
     if isinstance(error, Unavailable):
         cause, refused = str(error), error.refused
@@ -346,7 +345,7 @@ def _unasked(topic: str, error: Unavailable | KafkaException) -> InputError:
     return InputError(msg) if refused else AwayError(msg)
 
 
-def _because(troubles: Troubles) -> str:
+def _reported(troubles: Troubles) -> str:
     """The producer's own errors, in parentheses: the call that failed only reports that it timed out."""
     said = str(troubles)
     troubles.clear()

@@ -26,7 +26,7 @@ from txstorm.clients.kafka.cluster import (
     Unavailable,
     Unreadable,
     consumer,
-    places,
+    topic_partitions,
 )
 
 
@@ -88,27 +88,27 @@ class RangeReader:
         self._troubles.clear()
         if self._paused:
             self._paused = False
-            self._consumer.resume(places({partition: span.known for partition, span in self._spans.items()}))
-        self._place(ranges, ids)
+            self._consumer.resume(topic_partitions({partition: span.known for partition, span in self._spans.items()}))
+        self._seek(ranges, ids)
         deadline, unknown_until = time.monotonic() + patience, time.monotonic() + min(patience, 2.0)
         while any(self._spans[partition].known < stop for partition, (_, stop) in ranges.items()):
-            unknown = self._take(self._next(ranges))
+            unknown = self._handle(self._next(ranges))
             if unknown is not None:
                 # A new partition, or a client with stale metadata: it has to ask for the topic again.
-                self._ask_again(ranges, unknown, unknown_until)
+                self._refresh_topic(ranges, unknown, unknown_until)
                 self._spans = {}
-                self._place(ranges, ids)
+                self._seek(ranges, ids)
             elif self._moved:
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
-                raise Unavailable(self._missing(ranges))
+                raise Unavailable(self._shortfall(ranges))
         return {partition: self._spans[partition].cut(*extent) for partition, extent in ranges.items()}
 
-    def _place(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
+    def _seek(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
         idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
         if self.fits(ranges, ids) < len(ranges) or idle > 5 * CHUNK:
             self._spans = {one: _Span(ids.get(one[0]), start, start) for one, (start, _) in ranges.items()}
-            self._consumer.assign(places({partition: start for partition, (start, _) in ranges.items()}))
+            self._consumer.assign(topic_partitions({partition: start for partition, (start, _) in ranges.items()}))
 
     def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
         left = sum(max(0, stop - self._spans[partition].known) for partition, (_, stop) in ranges.items())
@@ -118,16 +118,16 @@ class RangeReader:
         one = self._consumer.poll(SLICE)
         return [] if one is None else [one]
 
-    def _take(self, messages: Sequence[Any]) -> Partition | None:
+    def _handle(self, messages: Sequence[Any]) -> Partition | None:
         """Keep the records received; return a partition unknown to the brokers, if there is one."""
         self._moved = False
         start = 0
         # Some messages are no records but events of partitions; the records between them are handled by column.
-        news = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
-        for stop in [*news, len(messages)]:
+        events = [i for i, error in enumerate(map(_ERROR, messages)) if error is not None]
+        for stop in [*events, len(messages)]:
             self._keep(messages[start:stop])
             if stop < len(messages):
-                unknown = self._heard(messages[stop])
+                unknown = self._handle_event(messages[stop])
                 if unknown is not None:
                     return unknown
             start = stop + 1
@@ -140,23 +140,23 @@ class RangeReader:
                 span.add(run, offsets)
                 self._moved = True
 
-    def _heard(self, message: Any) -> Partition | None:
+    def _handle_event(self, message: Any) -> Partition | None:
         error = message.error()
         if error.code() == END:
-            self._ended((message.topic(), message.partition()), message.offset())
+            self._reach_end((message.topic(), message.partition()), message.offset())
         elif error.code() in UNKNOWN and message.topic() is not None:
             return message.topic(), message.partition()
         else:
-            self._complain(message, error)
+            self._handle_error(message, error)
         return None
 
-    def _ended(self, partition: Partition, offset: int) -> None:
+    def _reach_end(self, partition: Partition, offset: int) -> None:
         span = self._spans.get(partition)
         if span is not None:
             self._moved = self._moved or offset > span.known
             span.known = span.end = max(span.known, offset)
 
-    def _complain(self, message: Any, error: Any) -> None:
+    def _handle_error(self, message: Any, error: Any) -> None:
         partition = (message.topic(), message.partition())
         if error.code() in OUT_OF_RANGE and partition in self._spans:
             raise Unreadable(partition, self._spans[partition].known, error.str())
@@ -164,7 +164,7 @@ class RangeReader:
             raise Unavailable(error.str(), refused=True)
         self._troubles(error)
 
-    def _ask_again(self, ranges: Mapping[Partition, Range], unknown: Partition, until: float) -> None:
+    def _refresh_topic(self, ranges: Mapping[Partition, Range], unknown: Partition, until: float) -> None:
         if time.monotonic() > until:
             raise Unreadable(unknown, ranges.get(unknown, (0, 0))[0], "the brokers do not know it", unknown=True)
         try:
@@ -173,7 +173,7 @@ class RangeReader:
             self._troubles(error.args[0])
         time.sleep(SLICE)
 
-    def _missing(self, ranges: Mapping[Partition, Range]) -> str:
+    def _shortfall(self, ranges: Mapping[Partition, Range]) -> str:
         behind = [
             f"{topic}/{number} from offset {self._spans[topic, number].known} of {start}..{stop - 1}"
             for (topic, number), (start, stop) in ranges.items()
@@ -186,7 +186,7 @@ class RangeReader:
         """Pause fetching until the next read, if everything up to the end of the partitions has been fetched."""
         if self._spans and all(span.known == span.end for span in self._spans.values()):
             self._paused = True
-            self._consumer.pause(places({partition: span.known for partition, span in self._spans.items()}))
+            self._consumer.pause(topic_partitions({partition: span.known for partition, span in self._spans.items()}))
 
     def leave(self) -> None:
         """Release all partitions and stop fetching until the next read."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from txstorm.ledger.delta.versions import Content, LeaseRow
-from txstorm.ledger.lease import is_gone
+from txstorm.ledger.lease import process_has_ended
 
 SECONDS = 10.0
 """Seconds that a lease lasts after the last sign of life of its holder."""
@@ -42,14 +42,14 @@ class Held:
 
     Attributes:
         row: its row in the ledger.
-        told: time, by `steady`, just before the last sign of life was written.
+        renewed: time, by `steady`, just before the last sign of life was written.
         pid: the process that acquired it; a forked child does not hold it.
         lost: why it is lost; empty while it is not.
         ended: set when it is released.
     """
 
     row: LeaseRow
-    told: float
+    renewed: float
     pid: int
     lost: str = ""
     ended: threading.Event | None = None
@@ -61,11 +61,11 @@ class Held:
 
     def trusted(self, now: float) -> bool:
         """Whether no other process can have acquired it by `now`."""
-        return now - self.told < self.row.seconds * TRUSTED
+        return now - self.renewed < self.row.seconds * TRUSTED
 
     def quiet(self, now: float) -> bool:
         """Whether a sign of life is due."""
-        return now - self.told >= self.row.seconds / 3
+        return now - self.renewed >= self.row.seconds / 3
 
 
 class Watch:
@@ -89,7 +89,7 @@ class Watch:
     def is_free(self, content: Content) -> bool:
         """Whether the lease of `content`, which `look` has seen, may be acquired."""
         lease = content.lease
-        return lease is None or is_gone(lease.process) or self._now() - self._since >= lease.seconds
+        return lease is None or process_has_ended(lease.process) or self._now() - self._since >= lease.seconds
 
 
 def is_silent(content: Content, now: datetime) -> bool:

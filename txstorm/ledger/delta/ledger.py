@@ -160,7 +160,7 @@ class DeltaLedger:
         self._check_lost()
         if made:
             if held is not None:
-                held.told = started
+                held.renewed = started
             self._store.tidy(self._clock, token)
         return made
 
@@ -195,7 +195,7 @@ class DeltaLedger:
             return
         with self._lock:
             self._check_lost()
-            self._assure()
+            self._renew_or_fail()
 
     def wait_free(self, seconds: float) -> bool:
         """Block until the lease is free, by polling."""
@@ -210,7 +210,7 @@ class DeltaLedger:
             if held.ended is not None:
                 held.ended.set()
             try:
-                self._give_back(held)
+                self._release_row(held)
             except TxstormError as error:
                 log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
 
@@ -257,9 +257,9 @@ class DeltaLedger:
 
     def _hold(self, held: Held) -> None:
         self._held = held
-        threading.Thread(target=self._keep, args=(held,), name="txstorm-lease", daemon=True).start()
+        threading.Thread(target=self._keep_renewing, args=(held,), name="txstorm-lease", daemon=True).start()
 
-    def _keep(self, held: Held) -> None:
+    def _keep_renewing(self, held: Held) -> None:
         """Renew the lease by signs of life while there is nothing else to write; the thread ends with the lease."""
         assert held.ended is not None
         while not held.ended.wait(held.row.seconds / 12):
@@ -267,9 +267,9 @@ class DeltaLedger:
                 if self._held is not held or held.lost:
                     return
                 if held.quiet(self._now()):
-                    self._sign(held)
+                    self._renew(held)
 
-    def _sign(self, held: Held) -> None:
+    def _renew(self, held: Held) -> None:
         try:
             while not self._append(LEASE, lease=held.row, durable=False):
                 pass  # another process wrote; the next attempt is at the newest version
@@ -278,7 +278,7 @@ class DeltaLedger:
         except TxstormError as error:
             log.warning("%s: the lease cannot be renewed: %s", self._name, error)
 
-    def _assure(self) -> None:
+    def _renew_or_fail(self) -> None:
         """Write a sign of life; retry for as long as the lease lasts while the store does not answer."""
         held = self._held
         if held is None or held.trusted(self._now()):
@@ -298,7 +298,7 @@ class DeltaLedger:
                     raise lost_error(self._name, held.lost) from error
                 self._pause(POLL)
 
-    def _give_back(self, held: Held) -> None:
+    def _release_row(self, held: Held) -> None:
         for _ in range(TRIES):
             self._catch_up()
             row = self._content.lease

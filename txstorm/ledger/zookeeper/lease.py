@@ -60,7 +60,7 @@ class ZooKeeperLease:
         self._what = f"the ledger zookeeper:{session.hosts}{root}"
         self._now = now
         self._held: _Held | None = None
-        self._told = threading.Event()
+        self._changed = threading.Event()
 
     def acquire(self, me: Holder) -> None:
         """Acquire the lease for `me`, with the next epoch; raises `HeldError` if it is held."""
@@ -71,7 +71,7 @@ class ZooKeeperLease:
                 raise held_error(self._what, _holder(holder, self._what))
             version = 0 if epoch is None else epoch.version + 1
             try:
-                refusal = self._writer.carry_out(self._taking(me, version), session)
+                refusal = self._writer.carry_out(self._acquisition(me, version), session)
             except SessionOver:
                 continue  # a lease acquired in that session ended with it
             if refusal is None:
@@ -80,7 +80,7 @@ class ZooKeeperLease:
             # Another process was faster; this server may not know of it yet.
             self._session.sync(self._paths[0])
 
-    def _taking(self, me: Holder, version: int) -> list[NodeOp]:
+    def _acquisition(self, me: Holder, version: int) -> list[NodeOp]:
         lease, epoch = self._paths
         data = json.dumps({"format": FORMAT, "epoch": version, **asdict(me)}).encode()
         raised = Change(epoch, data, version - 1) if version else Create(epoch, data)
@@ -115,21 +115,21 @@ class ZooKeeperLease:
         """Block until the lease is free, for at most `seconds`; returns False also if no server can be reached."""
         end, left = self._now() + seconds, seconds
         while not closed():
-            self._told.clear()
+            self._changed.clear()
             try:
-                if self._session.absent(self._paths[0], self._tell, max(left, 0.0)):
+                if self._session.absent(self._paths[0], self._notify, max(left, 0.0)):
                     return True
             except Unreachable:
                 return False
             if left <= 0:
                 return False
-            self._told.wait(min(_LOOK, left))
+            self._changed.wait(min(_LOOK, left))
             left = end - self._now()
         return False
 
-    def _tell(self, event: object) -> None:
+    def _notify(self, event: object) -> None:
         # A method, since kazoo registers the same watcher only once.
-        self._told.set()
+        self._changed.set()
 
     def carry_out(self, ops: Sequence[NodeOp]) -> Refusal | None:
         """Carry out `ops` exactly once; for the holder, only while it holds its lease.

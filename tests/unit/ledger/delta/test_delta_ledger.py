@@ -20,7 +20,7 @@ from txstorm.errors import ConflictError, DataDirectoryError, FencedError, HeldE
 from txstorm.ledger.delta.content import SNAPSHOT_EVERY
 from txstorm.ledger.delta.lease import steady
 from txstorm.ledger.delta.ledger import DeltaLedger
-from txstorm.ledger.lease import is_gone, process_mark
+from txstorm.ledger.lease import process_has_ended, process_mark
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Put
 
 integration = pytest.mark.integration
@@ -289,7 +289,7 @@ def test_a_sleeper_that_reads_before_its_next_sign_takes_nothing_back(handle):
     second.acquire("second")
     assert first.get("a") is None
     now[0] += 3600
-    first._sign(first._held)
+    first._renew(first._held)
     assert "'second'" in second.holder()
     with pytest.raises(FencedError, match="it is held by 'second'"):
         first.check_lease()
@@ -328,8 +328,8 @@ def test_of_which_processes_it_is_known_that_they_are_gone():
         os._exit(0)
     marks = [f"{place}/{child}/1", f"{place}/{number}/{int(started) + 1}"]
     os.waitpid(child, 0)
-    assert all(map(is_gone, marks))
-    assert not any(map(is_gone, (own, "", "x", f"other/pid:[1]/{child}/1", f"{place}/x/1")))
+    assert all(map(process_has_ended, marks))
+    assert not any(map(process_has_ended, (own, "", "x", f"other/pid:[1]/{child}/1", f"{place}/x/1")))
 
 
 # -- a log that stays short -------------------------------------------------------------------------------------
