@@ -1,10 +1,11 @@
-"""Versions of a state table: which of them stay, and which one a state as of a txid is read from.
+"""Thinning of a state table's versions, and the version from which a state as of a txid is read.
 
-Compaction makes a new version every few seconds, so most of them are *superseded*: their files are removed some
-minutes after the next version is there. Some *stay*: their files are kept for as long as the history is. A state as of
-an earlier txid is a version that stays with the change rows after it. The commit info of every compaction says whether
-its version stays, and names the version before it that does, so a reader goes from one to the next and never looks at
-those between. Versions of other kinds, and of tables that were written before versions were thinned, stay.
+Compaction makes a new version every few seconds, so most versions are *superseded*: their files are deleted some
+minutes after the next version exists. Some versions *stay*: their files are kept for as long as the history is. A state
+as of an earlier txid is a version that stays, with the change rows after it applied. The commit info of every
+compaction says whether its version stays, and names the previous version that does, so a reader goes from one to the
+next without looking at those between. Versions of other kinds, and all versions of tables that were written before
+thinning was introduced, stay.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ log = logging.getLogger("txstorm.state")
 
 STAYS, BASE, SUPERSEDED, THINNED, AT = "stays", "base", "superseded", "thinned", "at"
 _WHOLE = (CREATED, RESTORED, BEGUN, REDEFINED)
-"""Kinds of commits whose versions always stay: what was before them may have other rows, or other columns."""
+"""Kinds of commits whose versions always stay: earlier versions may have other rows or other columns."""
 LEAST_ROWS = 500_000
-"""Change rows after a version that stays before the next one does; more where the state has more rows."""
+"""Change rows between two versions that stay; more if the state itself has more rows."""
 STAYS_MILLIS = 12 * 60 * 60 * 1000
-"""After this long a version stays, however little has changed, so that one is in the log that other readers see."""
+"""Longest time between two versions that stay, however little has changed, so that other readers' log has one."""
 SUPERSEDED_MILLIS = 10 * 60 * 1000
-"""The files of a superseded version are kept for this long, for readers that have just opened it."""
+"""Time that the files of a superseded version are kept, for readers that have just opened it."""
 
 
 def staying(log: TableLog) -> Iterator[tuple[LogEntry, int]]:
@@ -75,12 +76,13 @@ def as_of(info: Mapping[str, Any]) -> int:
 def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False) -> tuple[int, int]:
     """The version of a state table to read for txid `wanted`, and the txid it is as of.
 
-    It is the newest one where that is not ahead (but with `stays` only if it stays), else the newest one that stays and
-    is not ahead. Versions of earlier timelines count too: before one that a rewind took back there is a newer one that
-    it made.
+    This is the newest version if it is not ahead of `wanted` (with `stays` only if it stays), otherwise the newest
+    version that stays and is not ahead. Versions of earlier timelines count too: a version that a rewind took back is
+    never found, since the rewind made a newer one.
 
     Raises:
-        StateError: there is none, or none that is kept; or `wanted` is inside a group of the layout ``merge``.
+        StateError: there is no such version, or it is no longer kept; or `wanted` is inside a group of the layout
+            ``merge``.
     """
     last = table.last_txid()
     if last <= wanted and not (stays and not is_merged(table.log.properties)):
@@ -96,20 +98,20 @@ def version_as_of(table: TransactionalTable, wanted: int, *, stays: bool = False
 
 
 def why_not(table: TransactionalTable, txid: int | None) -> str | None:
-    """Why `table` does not hold what the transactions up to `txid` put into it (None: up to the last one); else None.
+    """The reason why `table` is incomplete as of `txid` (None: as of the last one); None if it is complete.
 
-    A table made later than the topology begins after a txid, a dropped one ends with one.
+    A table added to a running topology begins after a txid; a dropped one ends with one.
     """
     until, since = table.until(), table.since()
     if until is not None and (txid is None or txid > until):
         return f"it was dropped after txid {until} and lacks what was committed since"
-    if txid is not None and txid < since and table.ref.kind != LETTERS:  # before there was none, none was left out
+    if txid is not None and txid < since and table.ref.kind != LETTERS:  # dead letters: no rows are missing before it
         return f"it begins after txid {since}"
     return None
 
 
 def check_right(what: str, table: TransactionalTable, txid: int) -> None:
-    """Raise `StateError` where `table` cannot say what was in it at `txid`; see `why_not`."""
+    """Raise `StateError` if `table` is incomplete as of `txid`; see `why_not`."""
     if fault := why_not(table, txid):
         until = table.until()
         wanted = f"{table.since()} or later" if until is None else f"{table.since()} to {until}"
@@ -117,7 +119,7 @@ def check_right(what: str, table: TransactionalTable, txid: int) -> None:
 
 
 def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
-    """What to raise for a txid before `oldest`, the first that a state can be read as of."""
+    """The error for a txid before `oldest`, the first that a state can be read as of."""
     return StateError(
         f"state {name!r}: txid {wanted} is older than what is kept of it (or than the state itself); ask for txid "
         f"{oldest} or later"
@@ -125,7 +127,7 @@ def too_old(name: str, wanted: int, oldest: int | None) -> StateError:
 
 
 class _Base(NamedTuple):
-    """The newest version that stays; `at`: when it was made, ms since 1970; `rows`: change rows since."""
+    """The newest version that stays; `at`: its time, ms since 1970; `rows`: change rows since then."""
 
     version: int
     as_of: int
@@ -134,7 +136,7 @@ class _Base(NamedTuple):
 
 
 class _Old(NamedTuple):
-    """Files that version `version` has superseded at `at`, ms since 1970, and that no version that stays has."""
+    """Files that `version` superseded at `at`, ms since 1970, and that no version that stays contains."""
 
     version: int
     at: int
@@ -142,15 +144,18 @@ class _Old(NamedTuple):
 
 
 class Versions:
-    """The versions of one state table, as its leader thins them: which ones stay, and which files are to be removed.
+    """Thinning of one state table's versions by its leading coordinator: which stay, and which files to delete.
 
-    What is removed was named by the log entry that superseded it, made by compare-and-set when it was decided; a file
-    that left the table and is in no version that stays can never come back into it, so it does not matter how late,
-    how often or by whom it is removed.
+    A file is deleted only if the log entry that superseded it, a compare-and-set commit, has named it. A file that left
+    the table and is in no version that stays can never come back, so it does not matter how late, how often or by
+    which process it is deleted.
 
     Args:
-        table: at its newest version.
+        table: the state table, at its newest version.
         now: ms since 1970.
+
+    Attributes:
+        settled: whether the newest version stays.
     """
 
     def __init__(self, table: TransactionalTable, now: int) -> None:
@@ -161,11 +166,11 @@ class Versions:
         try:
             self._files = {file.path for file in (table.log if base is None else table.at(base.version)).files()}
         except TableCorrupt as cause:
-            log.warning("table %s: the files that it has now stay for good: %s", table.ref.uri, cause)
+            log.warning("table %s: its present files are never removed by thinning: %s", table.ref.uri, cause)
             self._files = {file.path for file in table.log.files()}
 
     def _read(self, log: TableLog, now: int) -> tuple[_Base | None, bool]:
-        """Also what was superseded lately and may not be removed yet: from the last entry that says how far that is."""
+        """Read base and `settled` from the log, and the files superseded but perhaps not yet deleted into `_old`."""
         base, settled = None, False
         for entry in log.history():
             info = entry.info
@@ -183,14 +188,14 @@ class Versions:
         return base, settled
 
     def decide(self, removes: Sequence[str], later: int, rows: int, now: int, *, stays: bool) -> Mapping[str, Any]:
-        """What the commit info of a compaction says of its version.
+        """Decide whether the version of a compaction stays; return the fields of its commit info.
 
         Args:
             removes: the files that leave the table.
-            later: change rows that it brings into the table.
-            rows: rows of the table before.
+            later: number of change rows that the compaction applies.
+            rows: number of rows in the table before.
             now: ms since 1970.
-            stays: whether it has to stay.
+            stays: whether the version has to stay.
         """
         since = self._base.rows + later
         stays = stays or since >= max(LEAST_ROWS, rows) or not 0 <= now - self._base.at < STAYS_MILLIS
@@ -203,7 +208,7 @@ class Versions:
         }
 
     def made(self, table: TransactionalTable, about: Mapping[str, Any]) -> None:
-        """The version that `table` is at was made, with what `decide` has said about it."""
+        """Record that the present version of `table` was committed with the fields `about` from `decide`."""
         self._old.append(_Old(table.version, about[AT], about[SUPERSEDED]))
         self.settled = about[STAYS]
         self._base = _Base(*about[BASE])
@@ -212,22 +217,22 @@ class Versions:
             self._files = {file.path for file in table.log.files()}
 
     def is_due(self, now: int) -> bool:
-        """Whether files were superseded long enough ago; `now`: ms since 1970."""
+        """Whether there are files superseded long enough ago to be deleted; `now`: ms since 1970."""
         return bool(self._old) and now - self._old[0].at >= SUPERSEDED_MILLIS
 
     def due(self, now: int) -> Sequence[str]:
-        """The files of the oldest version whose turn it is, relative to the table; then call `removed`."""
+        """Relative paths of the oldest version's files if they are due; delete them, then call `removed`."""
         return self._old[0].paths if self.is_due(now) else ()
 
     def removed(self) -> None:
-        """The files that `due` has named are removed."""
+        """Record that the files named by `due` are deleted."""
         self._thinned = self._old.popleft().version
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], columns: list[str]) -> pa.Table:
-    """`base` with the `later` changes over it: the row of the highest txid of each key, without removed ones.
+    """Apply the `later` changes to `base`: for each key the row of its highest txid, removed keys dropped.
 
-    `columns` are those of the answer, which is sorted by `keys`, None first.
+    The result has the given `columns` and is sorted by `keys`, None first.
     """
     ops = pa.repeat(pa.scalar(UPDATED, OP.type), base.num_rows)
     wanted = list(dict.fromkeys([*columns, TXID.name, OP.name]))

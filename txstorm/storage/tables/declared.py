@@ -35,8 +35,8 @@ class DeclaredTable:
     """A state or sink and the component that declares it, or the table of dead letters.
 
     Attributes:
-        component: who writes it.
-        table: its columns.
+        component: the component that writes it.
+        table: the declaration itself, with the columns.
         letters: whether it is the table of dead letters.
     """
 
@@ -46,7 +46,7 @@ class DeclaredTable:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         if self.letters:
             return "table of dead letters"
         return f"{'state' if isinstance(self.table, KeyedState) else 'sink'} {self.table.name!r}"
@@ -73,27 +73,28 @@ class DeclaredTable:
         return changes_schema(self.table) if ref.kind == CHANGES else state_schema(self.table)
 
     def about(self, ref: TableRef) -> dict[str, str]:
-        """What one of its tables says about its columns, for readers that do not have the topology's code."""
+        """The properties that describe the columns of one of its tables to readers without the topology's code."""
         if isinstance(self.table, SinkTable):
             return {VALUES: json.dumps(list(self.table.columns))}
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         return {**columns, **ttl_property(self.table), **({LAYOUT: MERGE} if self.merged else {})}
 
     def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
-        """What other readers and writers of one of its tables may rely on; existing tables get what of it they lack.
+        """The properties that other readers and writers of one of its tables rely on; added to existing tables.
 
         Args:
             ref: the table.
             log_retention: seconds that an entry stays in the log.
-            max_lag: seconds that the table of a state may be behind its changes; None: no bound.
+            max_lag: seconds that a state table may lag behind its changes; None: no bound.
         """
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
         return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def check_fit(self, found: Sequence[DeltaTableState]) -> None:
-        """Raise `StateError` unless its tables are as declared, or may become so (`TransactionalTable.is_untouched`).
+        """Raise `StateError` unless its tables are as declared, or can still be changed to it.
 
-        The layout is fixed when the tables are made, columns and types by the first commit.
+        The layout is fixed when the tables are created, columns and types by the first commit
+        (`TransactionalTable.is_untouched`).
         """
         for table in found:
             if table.until() is not None:
@@ -105,9 +106,9 @@ class DeclaredTable:
                 self.checked(table)
 
     def check_unrecorded(self, found: Sequence[DeltaTableState], committed: int) -> None:
-        """Raise `StateError` where tables that the ledger does not record hold transactions, but not the last one."""
+        """Raise `StateError` if tables unknown to the ledger hold transactions, but not all up to `committed`."""
         for table in found if not self.letters else ():
-            written = not all(one.is_untouched() for one in found)
+            written = not all(other.is_untouched() for other in found)
             if table.ref == self.refs[0] and written and table.last_txid() < committed:
                 msg = (
                     f"{self.label}: the table {table.ref.uri} is at txid {table.last_txid()}, and the ledger does not "
@@ -117,7 +118,7 @@ class DeclaredTable:
                 raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
-        """Whether the table has other columns or another key than declared, or says another time to live."""
+        """Whether the table's columns, key, layout or time to live differ from the declaration."""
         try:
             self.checked(found)
         except StateError:
@@ -125,9 +126,9 @@ class DeclaredTable:
         return False
 
     def checked(self, found: DeltaTableState) -> DeltaTableState:
-        """The existing table `found`; raises `StateError` when its layout, ttl, columns or key are not as declared.
+        """Return the existing table `found`; raises `StateError` unless layout, ttl, columns and key are as declared.
 
-        Raises `TableRefused` when it has a Delta feature that txstorm does not obey.
+        Raises `TableRefused` if it has a Delta feature that txstorm does not implement.
         """
         found.check_writable()
         if isinstance(self.table, KeyedState):
@@ -155,17 +156,17 @@ class DeclaredTable:
             raise StateError(msg)
 
     def _check_layout(self, found: DeltaTableState) -> None:
-        there = found.handle.properties.get(LAYOUT, CHANGES_LAYOUT)
-        if isinstance(self.table, KeyedState) and self.table.layout != there:
+        actual = found.handle.properties.get(LAYOUT, CHANGES_LAYOUT)
+        if isinstance(self.table, KeyedState) and self.table.layout != actual:
             msg = (
                 f"{self.label}: declared with the layout {self.table.layout!r}, the table {found.ref.uri} has "
-                f"{there!r}, which is fixed when the table is made; give the state a new name, or backfill into a new "
+                f"{actual!r}, which is fixed when the table is made; give the state a new name, or backfill into a new "
                 "data directory (jobs/replay.py --into)"
             )
             raise StateError(msg)
 
     def check(self) -> None:
-        """Raise `StateError` for a name or column that no table can have."""
+        """Raise `StateError` for a name or column that is not possible in a table."""
         columns = self.table.columns if isinstance(self.table, SinkTable) else [*self.table.key, *self.table.value]
         if isinstance(self.table, CollectionState):
             columns = [*columns, *self.table.order]
@@ -174,9 +175,8 @@ class DeclaredTable:
         lowered = [str(column).lower() for column in columns]
         if len(set(lowered)) < len(lowered):
             faults.append(f"{self.label}: {list(columns)} differ only in case or not at all, which tables cannot hold")
-        found = [one for one in faults if one]
-        if found:
-            raise StateError("; ".join(found))
+        if any(faults):
+            raise StateError("; ".join(filter(None, faults)))
         if isinstance(self.table, KeyedState):
             check_ttl(self.table)
         for ref in self.refs:
@@ -184,7 +184,7 @@ class DeclaredTable:
 
 
 def dropped(label: str, until: int | None) -> StateError:
-    """The error of a table that is declared again after it was dropped."""
+    """The error for a table that is declared again after it was dropped."""
     return StateError(
         f"{label}: was dropped after txid {until}, and lacks what was committed since; give it a new name, or backfill "
         "into a new data directory (jobs/replay.py --into)"
@@ -203,19 +203,19 @@ def declarations(
     """All declarations, states first, in the order of the components.
 
     Raises:
-        StateError: a name or type is impossible, or two components declare one state or sink.
+        StateError: a name or type is impossible, or two components declare the same state or sink.
     """
     declared = [DeclaredTable(component, table) for component, tables in states.items() for table in tables]
     declared += [DeclaredTable(component, table) for component, tables in sinks.items() for table in tables]
     seen: dict[tuple[str, str], DeclaredTable] = {}
-    for one in declared:
-        one.check()
-        key = one.refs[0].kind, one.table.name.lower()
+    for table in declared:
+        table.check()
+        key = table.refs[0].kind, table.table.name.lower()
         if key in seen:
             msg = (
-                f"{one.label} is declared by {seen[key].component!r} and by {one.component!r} (as "
+                f"{table.label} is declared by {seen[key].component!r} and by {table.component!r} (as "
                 f"{seen[key].table.name!r}); a table has one writer: give one of them another name"
             )
             raise StateError(msg)
-        seen[key] = one
+        seen[key] = table
     return declared

@@ -1,4 +1,4 @@
-"""Where the tables of a topology are: what taking over, rolling forward and rewinding need of a data directory."""
+"""The tables of a data directory, as take-over, roll-forward and rewind see them: a port and its one real adapter."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from txstorm.storage.tables.table_log import TransactionalTable
 
 
 class TableDirectory(Protocol):
-    """Holds tables, staged files and the history. Its text names it in messages."""
+    """The tables, staged files and history of one topology. `str()` of it names it in messages."""
 
     def has(self, ref: TableRef) -> bool:
-        """Whether there is a table `ref`, readable or not."""
+        """Whether the table `ref` exists, readable or not."""
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> TransactionalTable:
         """The table `ref` at its newest version; raises `TableCorrupt` and `DataDirectoryError`."""
 
     def check_staged(self, uri: str, staged: Staged) -> None:
-        """Raise `TableCorrupt` unless a file staged for the table `uri` is there as it was staged."""
+        """Raise `TableCorrupt` unless the file staged for the table `uri` exists, unchanged."""
 
     def check_history(self) -> None:
-        """Raise where the history table is damaged."""
+        """Raise `TableCorrupt` or `DataDirectoryError` if the history table is damaged or of a newer format."""
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the rows of the history that are not there yet."""
+        """Append those of `rows` that the history table lacks."""
 
 
 class Directory:
-    """A data directory as a `TableDirectory`."""
+    """A data directory in a file system, as a `TableDirectory`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Directory:
         return str(self.path)
 
     def has(self, ref: TableRef) -> bool:
-        """Whether there is a table `ref`, readable or not."""
+        """Whether the table `ref` exists, readable or not."""
         return is_table(self.path / ref.uri)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> DeltaTableState:
@@ -53,25 +53,25 @@ class Directory:
         return DeltaTableState.open(self.path, owner, ref)
 
     def check_staged(self, uri: str, staged: Staged) -> None:
-        """Raise `TableCorrupt` unless a file staged for the table `uri` is there as it was staged."""
+        """Raise `TableCorrupt` unless the file staged for the table `uri` exists, unchanged."""
         check_digest(self.path / uri, staged)
 
     def check_history(self) -> None:
-        """Raise where the history table is damaged."""
+        """Raise `TableCorrupt` or `DataDirectoryError` if the history table is damaged or of a newer format."""
         check_history(self.path)
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the rows of the history that are not there yet."""
+        """Append those of `rows` that the history table lacks."""
         append_history(self.path, rows)
 
 
 def placed(where: Path | TableDirectory) -> TableDirectory:
-    """`where` as a place, if it is a data directory."""
+    """The `TableDirectory` of a path; a `TableDirectory` is returned as it is."""
     return Directory(where) if isinstance(where, Path) else where
 
 
 def check_there(place: TableDirectory, ref: TableRef) -> None:
-    """Raise `TableCorrupt` unless there is the table `ref`, readable or not."""
+    """Raise `TableCorrupt` unless the table `ref` exists, readable or not."""
     if not place.has(ref):
         msg = (
             f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
@@ -81,10 +81,10 @@ def check_there(place: TableDirectory, ref: TableRef) -> None:
 
 
 def table_refs(data_dir: Path) -> Iterator[TableRef]:
-    """All tables that are in a data directory, whether a ledger knows them or not."""
+    """All tables found in a data directory, whether the ledger knows them or not."""
     for kind in (CHANGES, SINK, STATE):
         folder = data_dir / DIRECTORIES[kind]
-        names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         yield from (TableRef(kind, name) for name in names if is_table(folder / name))
     if is_table(data_dir / DIRECTORIES[LETTERS]):
         yield TableRef(LETTERS, "")

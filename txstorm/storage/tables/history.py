@@ -1,4 +1,4 @@
-"""The history table: one row per txid, appended in steps from the ledger's last rows, kept for good."""
+"""The history table: one row per committed txid, appended in batches from the ledger's last rows and never removed."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ SCHEMA = pa.schema(
 
 _TEXT = {"extents", "versions"}
 _durable: dict[Path, int] = {}
-"""By table, the last version of the log that this process has seen to be durable, with all before it."""
+"""By table path, the last log version that this process has made durable, together with all before it."""
 
 
 def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Append the rows that are not there yet; returns how many that were.
+    """Append those of `rows` that the table lacks; return their number.
 
-    `rows` are of one timeline, in txid order and without gaps; calling it again with the same or overlapping rows
-    adds nothing twice. The table is made with the first rows.
+    `rows` are of one timeline, in txid order and without gaps. Idempotent: the same or overlapping rows are not added
+    twice. The table is created with the first rows.
 
     Args:
         data_dir: the data directory.
-        rows: per txid: ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970), ``first`` and
+        rows: for each txid ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970), ``first`` and
             ``last`` of its group, ``digest``, ``extents`` and ``versions`` (table → version) as JSON values, and
-            ``tuples`` (None when not known).
+            ``tuples`` (None if unknown).
 
     Raises:
         TableCorrupt: the table cannot be read.
-        BlockedError: it cannot be written.
+        BlockedError: the table cannot be written.
     """
     if not rows:
         return 0
@@ -79,7 +79,7 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def read_history(data_dir: Path) -> pa.Table:
-    """All rows, by timeline and txid; no rows when none was written yet.
+    """All rows, sorted by timeline and txid; none if nothing was written yet.
 
     Raises:
         TableCorrupt: the table is damaged.
@@ -93,7 +93,7 @@ def read_history(data_dir: Path) -> pa.Table:
 
 
 def recorded_stamp(data_dir: Path, txid: int) -> int | None:
-    """The stamp of `txid` in the history table, UTC microseconds, of the newest timeline; None if not there."""
+    """The stamp of `txid` on its newest timeline, UTC microseconds; None if the history table does not have it."""
     path = data_dir / HISTORY
     if not is_table(path):
         return None
@@ -103,13 +103,13 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
 
 
 def check_history(data_dir: Path) -> None:
-    """Check the table without writing, where there is one; raises as `read_history`."""
+    """Check the table, if it exists, without writing; raises as `read_history`."""
     if is_table(data_dir / HISTORY):
         _open(data_dir / HISTORY).check_writable()
 
 
 def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
-    """Give the table, where there is one, those of the `wanted` properties that it lacks; what a user has set stays."""
+    """Set those of the `wanted` properties that the table, if it exists, lacks; values set by a user stay."""
     if not is_table(data_dir / HISTORY):
         return
     handle = _open(data_dir / HISTORY)
@@ -128,7 +128,7 @@ def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
 
 
 def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """`rows`, as `append_history` takes them, as a table of `SCHEMA`."""
+    """Convert `rows`, in the form `append_history` takes, to a table with `SCHEMA`."""
     return pa.table([_column(field, rows) for field in SCHEMA], schema=SCHEMA)
 
 
@@ -148,9 +148,9 @@ def _append(handle: DeltaHandle, app: str, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def secure_history(handle: DeltaHandle) -> None:
-    """Make all of the log durable that this process has not made durable before.
+    """Make every log entry durable that this process has not made durable before.
 
-    An earlier process, or an earlier call, may have failed to sync what it wrote: that is written again.
+    Earlier entries are written again: an earlier process, or an earlier call, may have failed to sync them.
     """
     version = handle.version
     known = _durable.get(handle.path, handle.checkpointed - 1)
@@ -160,7 +160,7 @@ def secure_history(handle: DeltaHandle) -> None:
 
 
 def _tidy(handle: DeltaHandle) -> None:
-    """Shorten what a start, and each of the next calls, reads of the log."""
+    """Write a checkpoint if one is due, so that the next opening of the table reads less of the log."""
     for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
         pass
 
@@ -193,20 +193,20 @@ def _open(path: Path) -> DeltaHandle:
 def history_rows(
     intent: Intent, versions: Mapping[str, int], tuples: Mapping[int, int] | None = None
 ) -> list[dict[str, Any]]:
-    """The history of a decided group, one row per txid. After a roll-forward the number of tuples is not known."""
+    """The history rows of a decided group, one per txid; `tuples` is None if unknown, as after a roll-forward."""
     first, last = intent.first, intent.last
     return [
         {
-            "txid": one.txid,
-            "attempt": one.attempt_id,
-            "stamp": one.stamp,
+            "txid": record.txid,
+            "attempt": record.attempt_id,
+            "stamp": record.stamp,
             "first": first,
             "last": last,
-            "digest": one.digest,
-            "extents": one.extents,
-            "tuples": None if tuples is None else tuples[one.txid],
+            "digest": record.digest,
+            "extents": record.extents,
+            "tuples": None if tuples is None else tuples[record.txid],
             "versions": dict(versions),
             "timeline": intent.timeline,
         }
-        for one in intent.txids
+        for record in intent.txids
     ]

@@ -1,9 +1,7 @@
-"""Whose a table is, which one it is, and what it says about itself for readers without the topology's code.
+"""Table identity: owning topology, kind and name, and the properties readers need without the topology's code.
 
-Table properties that tell other readers and writers what they may rely on, also on tables made without them.
-
-A table gets them when it is made, and the ones that it lacks when a coordinator leads it. What a user has set stays as
-it is: `SET` keeps the values that txstorm gave, so that only those follow a setting that changes.
+A table gets its properties when it is created; a coordinator that takes the lead adds the ones it lacks. Values set by
+a user stay: the property `SET` records the values that txstorm gave, and only those follow a changed setting.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ KEYS, VALUES, LAYOUT = "txstorm.keys", "txstorm.values", "txstorm.layout"
 
 
 class TopologyIdentity(NamedTuple):
-    """Whose table it is.
+    """The owner of a table: one incarnation of a topology, on one timeline.
 
     Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
+        topology: the topology's id.
+        incarnation: random id created at the first run of the data directory.
+        timeline: 0 at first; every rewind adds 1.
     """
 
     topology: str
@@ -56,11 +54,11 @@ class TopologyIdentity(NamedTuple):
 
     @property
     def until_app(self) -> str:
-        """The app id under which a dropped table keeps the last txid it is right for."""
+        """The app id under which a dropped table keeps the last txid it is complete for."""
         return f"txstorm/{self.incarnation}/until"
 
     def properties(self) -> dict[str, str]:
-        """What every table of this owner says about itself."""
+        """The properties of every table of this owner."""
         return {
             "txstorm.format": FORMAT,
             "txstorm.topology": self.topology,
@@ -69,29 +67,29 @@ class TopologyIdentity(NamedTuple):
 
 
 class TableRef(NamedTuple):
-    """Which table: ``changes``, ``state`` or ``sink`` and its name, or ``dead-letters``, which has none."""
+    """Kind and name of a table: ``changes``, ``state`` or ``sink``, or ``dead-letters``, whose name is empty."""
 
     kind: str
     name: str
 
     @property
     def uri(self) -> str:
-        """Its directory, relative to the data directory; also its name in ledger and messages."""
+        """The table's directory, relative to the data directory; also its name in ledger and messages."""
         return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
 
     @property
     def bounded(self) -> str:
-        """The one column that its files have statistics of."""
+        """The one column for which its files have min/max statistics."""
         return "_kg" if self.kind == STATE else "_txid"
 
     def txid_app(self, owner: TopologyIdentity) -> str:
-        """The app id under which it keeps its last txid."""
+        """The app id under which the table keeps its last txid."""
         table = f"{self.kind}-{self.name}" if self.name else self.kind
         return f"txstorm/{owner.incarnation}/{owner.timeline}/{table}"
 
 
 def key_names_of(properties: Mapping[str, str]) -> list[str]:
-    """The key columns that a state's table names among its `properties`."""
+    """The key columns of a state's table, from its `properties`."""
     return list(json.loads(properties.get(KEYS, "[]")))
 
 
@@ -101,7 +99,7 @@ def is_merged(properties: Mapping[str, str]) -> bool:
 
 
 def check_owner(table: Path | str, properties: Mapping[str, str], owner: TopologyIdentity) -> None:
-    """Raise `DataDirectoryError` unless a table with these `properties` is the owner's, and in a format read here."""
+    """Raise `DataDirectoryError` unless a table with these `properties` is the owner's, in a format read here."""
     if "txstorm.incarnation" not in properties:
         msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"
         raise DataDirectoryError(msg)
@@ -132,24 +130,24 @@ def log_properties(seconds: float = DEFAULT_SECONDS) -> dict[str, str]:
     Other writers must not shorten the log: Spark and delta-rs would delete entries, where txstorm archives them.
     """
     whole = max(1, math.ceil(seconds))
-    unit, size = next(one for one in _UNITS if whole % one[1] == 0)
+    unit, size = next((unit, size) for unit, size in _UNITS if whole % size == 0)
     return {LOG_RETENTION: f"interval {whole // size} {unit}", "delta.enableExpiredLogCleanup": "false"}
 
 
 def lag_properties(seconds: float | None) -> dict[str, str]:
-    """The property of a state's table that may be `seconds` behind its changes while its topology runs; None: any."""
+    """The property that says how far, in seconds, a state table may lag behind its changes; None: no bound."""
     return {MAX_LAG: "none" if seconds is None else f"{seconds:g}"}
 
 
 def recorded(wanted: Mapping[str, str]) -> dict[str, str]:
-    """`wanted` for a new table, with the note of what txstorm has set."""
+    """The properties of a new table: `wanted`, and the record of the values that txstorm set."""
     return {**wanted, SET: json.dumps(wanted, sort_keys=True)}
 
 
 def due(found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What a table with the properties `found` has to get so that it has the `wanted` ones; nothing when it has.
+    """The properties to set on a table that has `found`, so that it has the `wanted` ones; empty if it has them.
 
-    A property that it has with a value that txstorm did not set is a user's, and stays.
+    A value that txstorm did not set is a user's, and stays.
     """
     ours = _set_before(found)
     changed = {
@@ -172,10 +170,10 @@ _KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
 
 
 def table_ref(uri: str) -> TableRef:
-    """What ledger and intents call ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…`` or ``dead_letters``.
+    """Parse a table name of ledger or intents: ``changes/…``, ``sinks/…``, ``maps/…``, ``outlets/…``, ``dead_letters``.
 
-    States of the layout ``merge`` are called ``state/…`` there. Raises `LedgerCorrupt` for anything else: what a ledger
-    holds does not choose directories.
+    States of the layout ``merge`` are called ``state/…`` there. Raises `LedgerCorrupt` for anything else, so that the
+    content of a ledger cannot choose a directory.
     """
     directory, _, name = uri.partition("/")
     ref = TableRef(_KINDS.get(directory, ""), name)
@@ -184,6 +182,6 @@ def table_ref(uri: str) -> TableRef:
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:
-    """All tables behind the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
+    """All tables of the `recorded` names: a state has two, or one (layout merge), maps and outlets have none."""
     refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
     return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]

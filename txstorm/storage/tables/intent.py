@@ -1,6 +1,6 @@
-"""The intent: what was decided about a group of txids, complete enough to be published without the topology's code.
+"""The intent: the recorded decision about a group of txids, complete enough to publish it without the topology's code.
 
-What an intent says of one staged file.
+Its JSON form, and the validation of intents read back from a ledger.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _STAGED_PATH = re.compile(rf"{STAGED}/[^/\\\0]*[^/\\\0.][^/\\\0]*")
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One staged file.
+    """One staged file, as an intent describes it.
 
     Attributes:
         path: relative to its table.
-        size: bytes.
+        size: in bytes.
         digest: blake2b over the bytes, as hex.
         rows: number of rows.
         stats: Delta's statistics of the file, as JSON.
-        first: lowest txid of a row.
-        last: highest txid of a row.
+        first: lowest txid of its rows.
+        last: highest txid of its rows.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Staged:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Staged:
-        """What `to_json` made; raises `ValueError` where its path is not that of a staged file."""
+        """Inverse of `to_json`; raises `ValueError` if the path is not the path of a staged file."""
         if not isinstance(found["path"], str) or not _STAGED_PATH.fullmatch(found["path"]):
             raise ValueError(f"expected the path of a file in {STAGED}, got {found['path']!r}")
         return cls(**{name: found[name] for name in cls.__slots__})
@@ -59,7 +59,7 @@ class Staged:
 
 FORMAT, VERSION = "txstorm-intent", 2
 ONE_FILE = 1
-"""The version of an intent whose tables have one staged file each: that of all intents, once."""
+"""Format version of an intent whose tables have one staged file each: older releases wrote and read only these."""
 CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
 DIRECTORIES = {
     CHANGES: "changes",
@@ -70,7 +70,7 @@ DIRECTORIES = {
     LETTERS: "dead_letters",
 }
 OUTSIDE = (MAP, OUTLET)
-"""Kinds whose rows go to a system of the user's own, which the topology's code alone knows how to reach."""
+"""Kinds whose rows go to an external system of the user, which only the topology's code can reach."""
 
 
 class TxidRecord(NamedTuple):
@@ -79,8 +79,8 @@ class TxidRecord(NamedTuple):
     Attributes:
         txid: the transaction.
         attempt_id: the attempt that was decided.
-        digest: of the input.
-        extents: what was read of the source, as JSON values.
+        digest: digest of its input.
+        extents: the ranges read from the source, as JSON values.
         stamp: its processing time, UTC microseconds since 1970.
     """
 
@@ -102,26 +102,27 @@ class TxidRecord(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> TxidRecord:
-        """What `to_json` made."""
+        """Inverse of `to_json`."""
         return cls(found["txid"], found["attempt"], found["digest"], found["extents"], found["stamp"])
 
 
 UNKNOWN = -1
-"""Of a map or outlet, in an intent that was made again from staged files: the txid before it, which its mark knows."""
+"""`IntentTable.previous` of a map or outlet in an intent rebuilt from staged files: its mark, outside, knows the txid.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class IntentTable:
-    """One table that an intent touches, or map or outlet in a system of the user's own.
+    """One table that an intent writes to, or one map or outlet in an external system.
 
     Attributes:
         kind: ``changes``, ``sink``, ``map``, ``outlet`` or ``dead-letters``.
         name: the state's, sink's, map's or outlet's name; empty for the one table of dead letters.
         uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
         schema: the Arrow schema of the staged rows, as base64 of Arrow IPC.
-        previous: the last txid of the table before this group; `UNKNOWN` where the ledger was lost with it.
-        staged: the rows, or the first part of them.
-        more: the other parts: the tasks of a large commit stage a file each.
+        previous: the last txid of the table before this group; `UNKNOWN` if it was lost with the ledger.
+        staged: the staged file, or the first of several.
+        more: the other staged files: each task of a large commit stages one.
     """
 
     kind: str
@@ -139,13 +140,13 @@ class IntentTable:
 
     def arrow_schema(self) -> pa.Schema:
         """The schema of the staged rows."""
-        import pyarrow as pa  # not above: who only asks how a topology is need not wait for it
+        import pyarrow as pa  # not at the top: a status query needs intents, but need not wait for this import
 
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for an intent."""
-        more = {"more": [one.to_json() for one in self.more]} if self.more else {}
+        more = {"more": [staged.to_json() for staged in self.more]} if self.more else {}
         return {
             "kind": self.kind,
             "name": self.name,
@@ -158,7 +159,7 @@ class IntentTable:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> IntentTable:
-        """What `to_json` made."""
+        """Inverse of `to_json`; raises `LedgerCorrupt` and `ValueError` for paths outside the table's directory."""
         check_place(found["kind"], found["name"], found["uri"])
         staged = Staged.from_json(found["staged"])
         more = tuple(map(Staged.from_json, found.get("more", ())))
@@ -170,11 +171,11 @@ class Intent:
     """A decided group: consecutive txids, and the staged rows of every table they touch.
 
     Attributes:
-        topology: its id.
-        incarnation: made at the first run of the data directory.
-        timeline: 0, and one more after every rewind.
-        epoch: of the coordinator that decided.
-        txids: one record each, in order, without gaps.
+        topology: the topology's id.
+        incarnation: random id created at the first run of the data directory.
+        timeline: 0 at first; every rewind adds 1.
+        epoch: the epoch of the coordinator that decided.
+        txids: one record per txid, in order, without gaps.
         tables: in the order in which they are published.
     """
 
@@ -210,11 +211,11 @@ class Intent:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Intent:
-        """What `to_json` made.
+        """Inverse of `to_json`.
 
         Raises:
             DataDirectoryError: it was written by a newer txstorm.
-            LedgerCorrupt: it is no intent.
+            LedgerCorrupt: it is not an intent.
         """
         _check_format(found)
         try:
@@ -229,17 +230,17 @@ class Intent:
 
 
 def encode_schema(schema: pa.Schema) -> str:
-    """An Arrow schema as text."""
+    """Encode an Arrow schema as text: base64 of Arrow IPC."""
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
 def encode(intent: Intent) -> bytes:
-    """The intent as bytes of JSON; the same intent gives the same bytes."""
+    """Encode the intent as JSON bytes; equal intents give equal bytes."""
     return json.dumps(intent.to_json(), sort_keys=True, allow_nan=False).encode()
 
 
 def decode(data: bytes) -> Intent:
-    """What `encode` made; raises as `Intent.from_json`."""
+    """Inverse of `encode`; raises as `Intent.from_json`."""
     try:
         found = json.loads(data)
     except ValueError as cause:
@@ -258,8 +259,8 @@ def _check_format(found: Any) -> None:
 
 
 def check_place(kind: str, name: str, uri: str) -> None:
-    """Raise `LedgerCorrupt` unless `uri` is the directory, below the data directory, of the table `name`."""
-    # Dead letters are one table, which has no name.
+    """Raise `LedgerCorrupt` unless `uri` is the directory of the table `name`, relative to the data directory."""
+    # There is one table of dead letters; its name is empty.
     expected = "dead_letters" if kind == LETTERS and not name else f"{DIRECTORIES.get(kind)}/{name}"
     named = name_fault(kind, name) is None or (kind == LETTERS and not name)
     if kind not in DIRECTORIES or not named or uri != expected:

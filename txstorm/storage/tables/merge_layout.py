@@ -1,13 +1,11 @@
-"""The layout ``merge``: every commit of a state's table has one current row per key, and there is no table of changes.
+"""The layout ``merge``: every version of a state's table has one current row per key, and there is no changes table.
 
-A group's change rows are staged like those of any table. What publishing them puts into the table is a function of
-these rows and of the table's newest version: the files with the key groups they touch are written again, with them
-over their rows, and take the place of the old ones in the one commit that carries the group's last txid.
+Copy-on-write: a group's change rows are staged as for any table; publishing rewrites each data file that holds a
+changed key group, as a pure function of staged rows and newest version, and replaces the old files in the one commit
+that carries the group's last txid.
 
-When rows of a state of the layout ``merge`` are over though nobody writes: then a group touches the table for that.
-
-The table is to have no key that is gone, at any version. A group's last stamp says which are; the staged rows of the
-group and the table as it is say what publishing makes of them (`txstorm.storage.tables.merge_layout`).
+No version of the table may hold an expired key; the stamp of the group's last txid says which keys have expired. So a
+group may have to rewrite files of the table although it changes no key of the state (`Expiring`).
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ from txstorm.storage.tables.rewrite import Rewriting, counted, group_counts
 from txstorm.storage.tables.staging import checked_bytes
 
 FILE_ROWS = 65_536
-"""Of a file at most: a commit writes every file again that has a changed key."""
+"""Most rows of a file: a commit rewrites every file that holds a changed key."""
 
 
 def merged_files(
     table: DeltaHandle, staged: Sequence[Staged], epoch: int, stamp: int
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """The files that come into `table`, and those that leave it, when the `staged` change rows are published.
+    """Rewrite the files of `table` that the `staged` change rows touch; return the files to add and to remove.
 
-    Called in P7, again after every failure: what an earlier call wrote is then referred to by nothing, and swept.
-    `stamp`: of the group's last txid, UTC microseconds. Passes the fault point ``merge.staged``.
+    Called in P7 (publish), and again after every failure: nothing refers to files that an earlier call wrote, and they
+    are swept later. `stamp`: of the group's last txid, UTC microseconds. Passes the fault point ``merge.staged``.
 
     Raises:
         TableCorrupt: the staged rows, or a file of the table, are missing or damaged.
         OSError: the disk is full.
     """
-    later = pa.concat_tables(pq.read_table(pa.BufferReader(checked_bytes(table.path, one))) for one in staged)
+    later = pa.concat_tables(pq.read_table(pa.BufferReader(checked_bytes(table.path, file))) for file in staged)
     ttl, counts = ttl_of(table.properties), counted(later)
     over = None if ttl is None else over_at(stamp, ttl)
     if over is not None:
@@ -60,9 +58,9 @@ def merged_files(
 
 
 def check_group_end(name: str, commit: Mapping[str, Any], wanted: int) -> None:
-    """Raise `StateError` where txid `wanted` is inside the group of a `commit`: its txids are not told apart here.
+    """Raise `StateError` if txid `wanted` is inside the group of `commit`: the table has one version for all of it.
 
-    Txids of other groups, which changed nothing in the table, are addressable: the table was the same all the time.
+    Txids of groups that did not change the table can be read: the table was the same throughout.
     """
     first, last = commit["txids"][0]["txid"], commit["last"]
     if first <= wanted < last:
@@ -74,7 +72,7 @@ def check_group_end(name: str, commit: Mapping[str, Any], wanted: int) -> None:
 
 
 def no_changes(name: str) -> StateError:
-    """What to raise when somebody asks for the change rows of a state of this layout."""
+    """The error for a request for the change rows of a state with this layout."""
     return StateError(
         f"state {name!r}: the layout merge keeps no change rows that could be shown or compared; compare the state as "
         'of the ends of two groups, or declare it with layout="changes" in a new data directory'
@@ -82,9 +80,9 @@ def no_changes(name: str) -> StateError:
 
 
 class Expiring:
-    """The rows of one table, whose keys have a time to live, by the oldest of each of its files.
+    """Expiry check for one table whose keys have a time to live: the oldest stamp in each of its files.
 
-    A file is read for that once, when the first group after it is staged.
+    Each file is read once, when the first group after it is staged.
     """
 
     def __init__(self, handle: DeltaHandle) -> None:
@@ -92,9 +90,9 @@ class Expiring:
         self._oldest: dict[str, datetime] = {}
 
     def is_due(self, stamp: int) -> bool:
-        """Whether a row is over at `stamp`, UTC microseconds.
+        """Whether any row has expired at `stamp`, UTC microseconds.
 
-        Asked before a group that ends with it is staged, and after the one before that is published.
+        Called before the group that ends with `stamp` is staged, and after the previous group is published.
 
         Raises:
             TableCorrupt: a file is missing or damaged.
@@ -103,10 +101,10 @@ class Expiring:
         ttl = ttl_of(handle.properties)
         assert ttl is not None
         paths = (file.path for file in handle.files())
-        self._oldest = {path: self._oldest.get(path) or self._read(path) for path in paths}
+        self._oldest = {path: self._oldest.get(path) or self._oldest_stamp(path) for path in paths}
         return any(oldest <= over_at(stamp, ttl) for oldest in self._oldest.values())
 
-    def _read(self, path: str) -> datetime:
+    def _oldest_stamp(self, path: str) -> datetime:
         stamps: Any = self._handle.read([STAMP.name], paths=[path])[STAMP.name]
         oldest: datetime = pc.min(stamps).as_py()
         return oldest

@@ -1,7 +1,7 @@
-"""Files of a state table written again with later changes over them, a range of key groups at a time.
+"""Copy-on-write of a state table: rewrite its files with later changes applied, one range of key groups at a time.
 
-A file of a state table holds a range of key groups, as its statistics of ``_kg`` say, so that only ranges in which
-something has changed are written. Compaction does it beside the commits, the layout ``merge`` with every commit.
+Each file of a state table holds a range of key groups, recorded in its statistics of ``_kg``, so only ranges with
+changes are rewritten. Compaction does it in parallel to commits, the layout ``merge`` in every commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txstorm.storage.tables.intent import STAGED
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
 
 Counts = npt.NDArray[np.int64]
-"""Rows of every key group."""
+"""Number of rows in each key group."""
 
 FILE_ROWS = 500_000
 FILE_BYTES = 32 << 20
@@ -35,12 +35,12 @@ FILE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class KeyGroupRange:
-    """Some neighbouring key groups and the files that hold their rows.
+    """A range of key groups and the files that hold their rows.
 
     Attributes:
-        first, last: the key groups, both included.
-        paths: files of the table, with rows of these key groups only.
-        later: change rows of these key groups.
+        first, last: the key groups, both inclusive.
+        paths: files of the table that have rows of these key groups only.
+        later: number of change rows in these key groups.
     """
 
     first: int
@@ -50,21 +50,21 @@ class KeyGroupRange:
 
 
 class Rewriting:
-    """New files for a state table; nothing refers to them yet.
+    """One copy-on-write pass over a state table: writes new files, to which nothing refers yet.
 
     Args:
-        table: the state table, at the version that is written again.
+        table: the state table, at the version to rewrite.
         keys: the key columns.
-        epoch: of the coordinator.
+        epoch: the coordinator's epoch.
         now: milliseconds since 1970.
-        file_rows: of a file at most; by default `FILE_ROWS`.
-        over: where keys have a time to live, rows with this stamp or a lower one are gone; without it those that were
-            when the newest change was made.
-        threads: whether Arrow's threads help with reading; without them the caller's does all of the work.
+        file_rows: most rows of a file; by default `FILE_ROWS`.
+        over: for keys with a time to live, rows with this stamp or an older one have expired; None: rows that had
+            expired when the newest change was made.
+        threads: whether to use Arrow's threads for reading; otherwise the calling thread does all of the work.
 
     Attributes:
-        written: paths of files that this has written, or is about to write, relative to the table.
-        adds: the new files; `removes`: paths of those whose rows they hold.
+        written: paths, relative to the table, of the files written or about to be written.
+        adds: the new files; `removes`: paths of the files that they replace.
     """
 
     def __init__(
@@ -86,30 +86,32 @@ class Rewriting:
         self._ttl, self._over, self._threads = ttl_of(table.properties), over, threads
 
     def spans(self, counts: Counts) -> list[KeyGroupRange]:
-        """The ranges that have changed, in their order, each as large as a file, about; `counts`: change rows."""
+        """The changed ranges, in order, each about as large as one file; `counts`: change rows of each key group."""
         files = _files(self._table)
         weights = counts if files else counts + group_counts(self._table)
         spans = (part for span in self._ranges(files, counts) for part in self._cut(span, counts, weights))
         return [span for span in spans if span.later]
 
     def rewrite(self, span: KeyGroupRange, later: pa.Table) -> None:
-        """Write the files of `span`, with those of the change rows `later` that are of it over them."""
+        """Rewrite the files of `span`, with the change rows in `later` that fall into it applied."""
         within = (KEY_GROUP.name, span.first, span.last)
         base = self._table.read(paths=span.paths, within=within, threads=self._threads)
-        rows = self._there(base, _between(later, span))
+        groups = later[KEY_GROUP.name]
+        inside = pc.and_(pc.greater_equal(groups, span.first), pc.less_equal(groups, span.last))
+        rows = self._live_rows(base, later.filter(inside))
         rows = rows.take(pa.array(np.argsort(rows[KEY_GROUP.name].to_numpy(), kind="stable")))
         self.adds += [self._write(part) for part in self._parts(rows)]
         self.removes.update(span.paths)
 
     def give_up(self) -> None:
-        """Remove what was written: there is no use for it."""
+        """Delete the files written, if they will not be committed."""
         for path in self.written:
             (self._table.path / path).unlink(missing_ok=True)
 
-    def _there(self, base: pa.Table, later: pa.Table) -> pa.Table:
-        """The rows of `base` with the `later` changes over them, without those that are gone.
+    def _live_rows(self, base: pa.Table, later: pa.Table) -> pa.Table:
+        """Apply the `later` changes to `base` and drop expired rows.
 
-        A row whose time to live is over when a change is made is gone for every later transaction.
+        A row that had expired when a change was made does not exist for any later transaction.
         """
         rows = folded(base, later, self._keys, threads=self._threads)
         if self._over is not None:
@@ -124,7 +126,7 @@ class Rewriting:
         return DataFile(path, len(data), self._now, column_stats(rows, KEY_GROUP.name))
 
     def _ranges(self, files: Sequence[tuple[int, str, int]], counts: Counts) -> Iterator[KeyGroupRange]:
-        """All key groups, cut where a file begins; small neighbours together. Without `files` one range for all."""
+        """All key groups, split where files begin; small adjacent files share a range. Without `files` one range."""
         first, size = 0, 0
         paths = [] if files else [file.path for file in self._table.files()]
         for begins, path, rows in files:
@@ -136,9 +138,9 @@ class Rewriting:
         yield KeyGroupRange(first, KEY_GROUPS - 1, tuple(paths), int(counts[first:].sum()))
 
     def _cut(self, span: KeyGroupRange, counts: Counts, weights: Counts) -> Iterator[KeyGroupRange]:
-        """`span` in parts that can be held in memory, where one of its files would not be enough for its rows.
+        """Split `span`, if its rows do not fit into one file, into parts that fit into memory.
 
-        All of them have its files: if one has changed, all are written again.
+        Every part has all files of `span`: if one part has changed, all are rewritten.
         """
         total = int(weights[span.first : span.last + 1].sum())
         parts = -(-total // self._most)
@@ -153,7 +155,7 @@ class Rewriting:
             first = last + 1
 
     def _parts(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """`rows`, which are by key group, as files of about the wanted size; a key group is in one of them."""
+        """Split `rows`, sorted by key group, into files of about the wanted size; no key group is split."""
         if not rows.num_rows:
             return
         most = max(1, min(self._most, FILE_BYTES * rows.num_rows // max(1, rows.nbytes)))
@@ -166,7 +168,7 @@ class Rewriting:
 
 
 def group_counts(table: DeltaHandle, low: Bound | None = None, high: Bound | None = None) -> Counts:
-    """How many rows of `table` every key group has, of those between the bounds."""
+    """Count the rows of `table` in each key group, between optional bounds."""
     counts = np.zeros(KEY_GROUPS, np.int64)
     for part in table.batches(low, high, [KEY_GROUP.name]):
         counts += counted(part)
@@ -174,12 +176,12 @@ def group_counts(table: DeltaHandle, low: Bound | None = None, high: Bound | Non
 
 
 def counted(rows: pa.Table) -> Counts:
-    """How many of `rows` every key group has."""
+    """Count `rows` in each key group."""
     return np.bincount(rows[KEY_GROUP.name].to_numpy(), minlength=KEY_GROUPS)
 
 
 def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = True) -> pa.Table:
-    """The rows of `base` (a state) with the `later` changes over them, without removed ones; in no order."""
+    """Apply the `later` changes to `base`, the rows of a state, and drop removed keys; in no order."""
     later = later.take(pc.sort_indices(later[TXID.name]))
     ops = pa.concat_arrays([pa.repeat(False, base.num_rows), *pc.equal(later[OP.name], REMOVED).chunks])
     rows = pa.concat_tables([base, later.select(base.schema.names).cast(base.schema)])
@@ -194,7 +196,7 @@ def folded(base: pa.Table, later: pa.Table, keys: list[str], *, threads: bool = 
 
 
 def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:
-    """First key group, path and rows of every file; none where they overlap or do not say what they hold."""
+    """First key group, path and row count of every file; empty if files overlap or lack statistics."""
     actions = table.actions(KEY_GROUP.name)
     least, most = f"min.{KEY_GROUP.name}", f"max.{KEY_GROUP.name}"
     if not {least, most, "num_records"} <= set(actions.column_names) or actions[least].null_count:
@@ -202,11 +204,6 @@ def _files(table: DeltaHandle) -> list[tuple[int, str, int]]:
     paths = [file.path for file in table.files()]
     rows = actions["num_records"].fill_null(0).to_pylist()
     files = sorted(zip(actions[least].to_pylist(), actions[most].to_pylist(), paths, rows, strict=True))
-    if any(later[0] <= one[1] for one, later in pairwise(files)):
+    if any(following[0] <= file[1] for file, following in pairwise(files)):
         return []
     return [(begins, path, size) for begins, _, path, size in files]
-
-
-def _between(rows: pa.Table, span: KeyGroupRange) -> pa.Table:
-    groups = rows[KEY_GROUP.name]
-    return rows.filter(pc.and_(pc.greater_equal(groups, span.first), pc.less_equal(groups, span.last)))

@@ -1,7 +1,4 @@
-"""The writer that publishes through Spark: the staged rows are read by Spark, which makes files and log entry.
-
-What publishes the tables that a topology declares with ``writer="spark"``.
-"""
+"""The writer of tables declared with ``writer="spark"``: Spark reads the staged rows and writes files and log entry."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ from txstorm.topology.graph import Topology
 
 
 class SparkWriter:
-    """Publishes with one Spark session, which several threads may use at once.
+    """Publishes through one Spark session. Thread-safe.
 
-    The commit carries the txid as its one app transaction, and epoch, attempts and digests in its metadata. It is made
-    under the table's lock, after a look that the table is at the version that was decided on: with that it is a
-    compare-and-set like that of the default writer. What Spark has made of it is to be read back, since it skips a
-    txid that the table has already, and tries again by itself when others have appended meanwhile.
+    The commit carries the txid as its only app transaction, and epoch, attempts and digests in its metadata. It is made
+    under the table's lock, after a check that the table still is at the expected version; this makes it a
+    compare-and-set like the default writer's. The result has to be read back: Spark skips a txid that the table already
+    has, and retries by itself if other writers have appended meanwhile.
 
     Args:
         spark: the session.
-        close: called once, when no table is written any more.
+        close: called once, after the last write.
     """
 
     def __init__(self, spark: SparkDelta, close: Callable[[], None] = lambda: None) -> None:
@@ -39,17 +36,17 @@ class SparkWriter:
         self._close = close
 
     def prepare(self, table: Path) -> bool:
-        """Have everybody commit to `table` under its lock from now on; raises `InputError` where that does not hold."""
-        fresh = share(table)
+        """Make every writer commit to `table` under its lock from now on; raises `InputError` if Spark would not."""
+        newly_shared = share(table)
         self._spark.check_lock(table)
-        return fresh
+        return newly_shared
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
-        """As the port says; `commit` only adds files, which are staged ones."""
+        """Have Spark append the staged files that `commit` adds (it removes none); as `Writer.commit`."""
         txid, before = commit.transactions[txid_app], handle.version
         stats = [json.loads(file.stats) for file in commit.adds]
-        rows = sum(one["numRecords"] for one in stats)
-        txids = min(one["minValues"]["_txid"] for one in stats), max(one["maxValues"]["_txid"] for one in stats)
+        rows = sum(file["numRecords"] for file in stats)
+        txids = min(file["minValues"]["_txid"] for file in stats), max(file["maxValues"]["_txid"] for file in stats)
         metadata = spark_metadata(commit.info, rows, txids, txid_app, txid, commit.label)
         with self._spark.locked(handle.path):
             handle.refresh()
@@ -61,16 +58,16 @@ class SparkWriter:
         return None
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Release the session; idempotent."""
         close, self._close = self._close, lambda: None
         close()
 
 
 def spark_writer(topology: Topology) -> SparkWriter | None:
-    """The writer of `topology`'s tables that Spark writes; None where there are none.
+    """The writer of the tables that `topology` declares with ``writer="spark"``; None if there are none.
 
-    Called before anything is written, and before the engine starts, which then shares the session: this process's, or
-    one that is made with Delta.
+    Called before anything is written and before the engine starts, which then shares the session: the process's current
+    one, or a new one with Delta.
 
     Raises:
         MissingDependency, InputError: pyspark, Java, delta-spark or a setting of the session is missing.
@@ -89,6 +86,6 @@ def spark_writer(topology: Topology) -> SparkWriter | None:
 
 
 def let_go(writer: SparkWriter | None) -> None:
-    """The run is not to be: nothing will be written."""
+    """Release the writer of a run that failed to open: nothing will be written."""
     if writer is not None:
         writer.close()

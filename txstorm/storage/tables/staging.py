@@ -1,4 +1,4 @@
-"""Staged files: the rows of one table for one group, on disk and durable before anything refers to them."""
+"""Staged files: the rows of one group for one table, durable on disk before any intent refers to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REPEATED = ("_txid", "_op")
 
 
 class StagedName(NamedTuple):
-    """What a staged file's name says: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
+    """The fields in a staged file's name: ``<epoch>-<txid>-<attempt>-<component>-<task>-<uuid>.<seal>.parquet``."""
 
     epoch: int
     txid: int
@@ -35,31 +35,31 @@ class StagedName(NamedTuple):
     task: str
 
     def text(self, unique: str) -> str:
-        """The file's name; `unique` comes from `txstorm.clients.delta.footer_digest.sealed`."""
+        """Format the file's name; `unique` comes from `txstorm.clients.delta.footer_digest.sealed`."""
         return f"{self.epoch}-{self.txid}-{self.attempt}-{self.component}-{self.task}-{unique}.parquet"
 
 
 def compact_name(epoch: int, unique: str) -> str:
-    """The name of a file of a compaction; `unique` as for `StagedName.text`."""
+    """The name of a file written by a compaction; `unique` as for `StagedName.text`."""
     return f"{epoch}-compact-{unique}.parquet"
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch of the coordinator that wrote the file `name`, or None when it is none of ours."""
+    """The epoch of the coordinator that wrote the file `name`, or None if txstorm did not write it."""
     epoch, _, rest = name.partition("-")
     ours = name.endswith(".parquet") and (rest.startswith("compact-") or len(name.split("-")) >= _FIELDS)
     return int(epoch) if ours and epoch.isascii() and epoch.isdigit() else None
 
 
 def unique() -> str:
-    """A fresh name part."""
+    """A random part for the name of a new file."""
     return uuid.uuid4().hex
 
 
 def stage(table: Path, rows: pa.Table, name: StagedName, unique: Callable[[], str] = unique) -> Staged:
-    """Write `rows` (with ``_txid``, maybe none) durably below `table`, under a name nobody else uses.
+    """Write `rows` (with ``_txid``; possibly no rows) durably below `table`, under a unique name.
 
-    Called in P5; nothing refers to the file until an intent does. Passes the fault points ``p5.staged.before``
+    Called in P5 (stage); nothing refers to the file until an intent does. Passes the fault points ``p5.staged.before``
     and ``p5.staged.after``.
     """
     faults.point("p5.staged.before")
@@ -78,7 +78,7 @@ def txid_stats(rows: pa.Table) -> str:
 
 
 def column_stats(rows: pa.Table, column: str) -> str:
-    """Delta's statistics of a file with `rows`, of one column of whole numbers, as JSON."""
+    """Delta's statistics of a file with `rows`, for one integer column, as JSON."""
     if not rows.num_rows:
         return json.dumps({"numRecords": 0})
     numbers = rows[column].to_numpy()
@@ -92,18 +92,18 @@ def column_stats(rows: pa.Table, column: str) -> str:
 
 
 def encoded(rows: pa.Table) -> memoryview:
-    """`rows` as the bytes of a Parquet file whose pages have checksums."""
+    """Encode `rows` as a Parquet file whose pages have checksums."""
     sink = pa.BufferOutputStream()
-    few = [name for name in _REPEATED if name in rows.column_names]
-    dictionary = few if rows.num_rows <= _SMALL else True  # of few rows, one makes the file larger, and takes longer
+    repeated = [name for name in _REPEATED if name in rows.column_names]
+    dictionary = repeated if rows.num_rows <= _SMALL else True  # with few rows, dictionaries cost space and time
     pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, use_dictionary=dictionary)
     return memoryview(sink.getvalue())
 
 
 def write_new(path: Path, data: memoryview) -> None:
-    """Write a file that must not exist yet, and make it and its name durable; raises `OSError` with its name.
+    """Create a file, which must not exist yet, and make content and name durable; raises `OSError` with its path.
 
-    After an error the file is of no use: the rows are to be written again under another name.
+    After an error the file is useless: write the rows again under another name.
     """
     make_directories(path.parent)
     try:
@@ -119,10 +119,10 @@ def digest(data: memoryview | bytes) -> str:
 
 
 def data_file(table: Path, staged: Staged) -> DataFile:
-    """The staged file as an entry for the table's log.
+    """Describe the staged file for the table's log.
 
     Raises:
-        TableCorrupt: the file is gone, or has another size.
+        TableCorrupt: the file is missing, or has another size.
     """
     file = table / staged.path
     try:
@@ -142,7 +142,7 @@ def check_digest(table: Path, staged: Staged) -> None:
 
 
 def checked_bytes(table: Path, staged: Staged) -> bytes:
-    """The bytes of the staged file; raises `TableCorrupt` unless they are those it was staged with."""
+    """Read the staged file; raises `TableCorrupt` unless it has the bytes it was staged with."""
     data_file(table, staged)
     if (table / staged.path).resolve() != table.resolve() / staged.path:
         raise _damaged(table / staged.path, "it is a symbolic link, or below one")

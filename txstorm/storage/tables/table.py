@@ -1,6 +1,6 @@
-"""One Delta table of a topology in its data directory: how it is made, opened, and made durable.
+"""One Delta table of a topology in its data directory: creating, opening, checkpointing it and making it durable.
 
-Who makes the commits that publish rows: the port, and the default writer.
+Also the port for writers that publish rows, and the default writer.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from txstorm.storage.tables.table_log import (
 
 
 class Writer(Protocol):
-    """Publishes the staged rows of groups to the tables that were declared with it.
+    """Publishes the staged rows of groups to the tables declared with this writer.
 
-    Everything else that is written to a table (epochs, compactions, rewinds, what a new coordinator rolls forward) is
-    written by the handle itself, whoever the writer is: a table may be written by one today and by another tomorrow.
+    Every other commit (epochs, compactions, rewinds, a group rolled forward by a new coordinator) goes through the
+    table's handle, whatever the writer: so the writer of a table may change from run to run.
     """
 
     def prepare(self, table: Path) -> bool:
-        """Called in P0 before the epoch is raised; True when `table` must get a commit so that other runs notice.
+        """Prepare `table` in P0 (take-over), before its epoch is raised; True if the epoch needs a commit regardless.
 
         Raises:
             InputError: the table cannot be written to safely from here.
         """
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
-        """Make the next version if `handle` is at the newest one, else change nothing.
+        """Write the next version if `handle` is at the newest one; otherwise change nothing.
 
-        Returns the version, or None where the table has to be asked what it holds now; `refresh` the handle unless it
-        has moved there. `txid_app`: the app id among those of `commit` that keeps the txid.
+        Returns the version, or None if only the table itself can tell whether the commit happened. The caller refreshes
+        the handle unless it has moved to that version. `txid_app`: the app id in `commit` that keeps the txid.
 
         Raises:
-            ConflictError: the table is at another version than the handle, or somebody else committed meanwhile.
-            TableCorrupt: the commit failed for another reason; it may have been made nevertheless.
+            ConflictError: the table is at another version than the handle, or another writer committed meanwhile.
+            TableCorrupt: the commit failed for another reason; it may have happened nevertheless.
             BlockedError: the table cannot be written to now.
         """
 
 
 class DirectWriter:
-    """The default: a log entry that refers to the staged file, made by the driver."""
+    """The default writer: the driver writes a log entry that refers to the staged file."""
 
     def prepare(self, table: Path) -> bool:
-        """Nothing to do."""
+        """Do nothing: no preparation is needed."""
         return False
 
     def commit(self, handle: DeltaHandle, commit: Commit, txid_app: str) -> int | None:
-        """As the port says."""
+        """Commit through the handle; as `Writer.commit`."""
         handle.commit(commit)
         return handle.version
 
@@ -84,26 +84,26 @@ log = logging.getLogger("txstorm.state")
 
 CHECKPOINT_EVERY = 20
 _DECLARED = {KEYS, VALUES, LAYOUT, TTL}
-"""Properties that a declaration gives a table, or does not."""
+"""Properties that come from a table's declaration; one that is not declared is absent."""
 CHECKPOINT_MOST = 100
 ARCHIVING_SHARE = 100
-"""So many times within the retention of a log its oldest entries are moved to the archive."""
+"""Times per retention period that the oldest entries of a log are moved to the archive."""
 MOST_ENTRIES = 1_000_000
-"""Entries of a log beyond which a run warns: every reader lists them."""
+"""Length of a log beyond which a run warns: every reader lists all entries."""
 LEAST_SECONDS = 60.0
-"""Time in which a rate is measured at least."""
+"""Shortest time over which a commit rate is measured."""
 
 
 def checkpoint_after(handle: DeltaHandle) -> int:
-    """Versions between two checkpoints of a log that txstorm alone writes, and reads when it is opened only."""
+    """Versions between two checkpoints of a log that only txstorm writes, and reads only on opening the table."""
     return max(CHECKPOINT_EVERY, min(handle.checkpointed // 2, CHECKPOINT_MOST))
 
 
 class Archiving:
-    """When the log of a table is listed again, to move old entries to the archive; used by one thread at a time.
+    """Schedule for moving old entries of one table's log to the archive. Not thread-safe.
 
-    Each time some hundredth of what the log keeps is moved. So the cost of listing it, which grows with its length, is
-    spread over as many commits.
+    Each time about a hundredth of the log is moved, which spreads the cost of listing the log, proportional to its
+    length, over as many commits.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
@@ -113,7 +113,7 @@ class Archiving:
         self._warned = False
 
     def steps(self, handle: DeltaHandle, uri: str) -> Iterator[None]:
-        """Move what has to be moved now, in steps; warn once of a log with more entries than readers should list."""
+        """Move the entries that are due, in steps; warn once about a log too long for readers to list."""
         now, seconds = self._wall(), log_retention(handle.properties)
         since, first = self._started = self._started or (now, handle.version)
         rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
@@ -124,21 +124,21 @@ class Archiving:
         if expected > MOST_ENTRIES and not self._warned:
             self._warned = True
             log.warning(
-                "table %s: makes %.3g versions a second, so its log has, or will have, %.3g entries in the %g s that "
-                "it keeps them (%s), and readers list them all: expected at most %d; make fewer versions (larger "
+                "table %s: gets %.3g versions a second, so its log has, or will have, %.3g entries in the %g s for "
+                "which it keeps them (%s), and readers list them all: expected at most %d; make fewer versions (larger "
                 "transactions, a larger max_group_txids), or set a smaller log_retention",
                 *(uri, rate, expected, seconds, LOG_RETENTION, MOST_ENTRIES),
             )
 
 
 class Shortening:
-    """A checkpoint of a table, and the move of old entries to the archive, beside commits.
+    """Write a checkpoint of a table and archive old log entries, in parallel to commits.
 
-    `steps` runs on any thread, on a handle of its own. A checkpoint only saves time, so one that fails (a full disk)
-    is reported and does not stop the run.
+    `steps` may run on any thread; it opens its own handle. A checkpoint only saves time, so a failed one (a full disk)
+    is logged and does not stop the run.
 
     Attributes:
-        made: a handle that begins with the new checkpoint; None while there is none.
+        made: a handle that starts from the new checkpoint; None until there is one.
     """
 
     def __init__(self, opener: Callable[[], DeltaHandle], uri: str, every: int, archiving: Archiving) -> None:
@@ -147,7 +147,7 @@ class Shortening:
         self._uri, self._every, self._archiving = uri, every, archiving
 
     def steps(self) -> Iterator[None]:
-        """Write and move; between two steps the work can be left off."""
+        """Write the checkpoint, then archive; the caller may abandon the work between two steps."""
         try:
             handle = self._opener()
             files = handle.checkpoint(self._every)
@@ -176,7 +176,7 @@ class DeltaTableState(TransactionalTable):
 
         Raises:
             TableCorrupt: it is missing or damaged.
-            DataDirectoryError: it belongs to somebody else, or has a newer format.
+            DataDirectoryError: it belongs to another topology, or has a newer format.
         """
         return cls(data_dir, owner, ref, DeltaHandle.open(data_dir / ref.uri))
 
@@ -191,53 +191,53 @@ class DeltaTableState(TransactionalTable):
         about: Mapping[str, str],
         since: int | None = None,
     ) -> DeltaTableState:
-        """Create an empty, durable table whose range starts after `txid`; `about` are further table properties.
+        """Create an empty, durable table that is as of `txid`; `about`: further table properties.
 
-        Those that are to follow the settings later come from `properties.recorded`. `since`: the txid it begins after,
-        if that is another one: a copy of older rows is about to be put into it.
+        Properties that shall follow later changes of the settings come from `identity.recorded`. `since`: the txid
+        after which the table begins, if not `txid`: a copy of older rows is about to be put into it.
         """
         since = txid if since is None else since
         path = data_dir / ref.uri
-        new = [one for one in (path / STAGED, *(path / STAGED).parents) if not one.exists()]
+        new = [directory for directory in (path / STAGED, *(path / STAGED).parents) if not directory.exists()]
         (path / STAGED).mkdir(parents=True, exist_ok=True)
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
         commit = Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: since}, info)
         properties = {**owner.properties(), STATS_COLUMNS: ref.bounded, **about}
         handle = DeltaHandle.create(path, schema, properties, commit)
-        made = cls(data_dir, owner, ref, handle)
-        made.sync(range(1))
+        table = cls(data_dir, owner, ref, handle)
+        table.sync(range(1))
         new.append(handle.log_entry(0).parent)
-        for directory in ((path / STAGED).parent, path, path.parent, data_dir):
-            sync_names(directory, [one for one in new if one.parent == directory])
-        return made
+        for parent in ((path / STAGED).parent, path, path.parent, data_dir):
+            sync_names(parent, [directory for directory in new if directory.parent == parent])
+        return table
 
     def renew_directories(self) -> None:
-        """Make the names of the directories durable of a table that an earlier start made, and did not record."""
-        below = self.path / STAGED
-        for one in (below, below.parent, self._handle.log_entry(0).parent, self.path):
-            renew(one)
-            sync_file(one.parent)
+        """Make the directory names durable of a table that a killed start created but did not record."""
+        staged = self.path / STAGED
+        for directory in (staged, staged.parent, self._handle.log_entry(0).parent, self.path):
+            renew(directory)
+            sync_file(directory.parent)
         sync_file(self.path.parent.parent)
 
     def use(self, writer: Writer) -> None:
-        """Publish groups with `writer`; called before the epoch is raised."""
+        """Publish groups with `writer` from now on; call before the epoch is raised."""
         self._writer = writer
 
     def prepare(self) -> bool:
-        """Have the writer look whether the table can be written to; raises `InputError` where it cannot safely."""
+        """Have the writer prepare the table; raises `InputError` if writing to it would not be safe."""
         return self._writer.prepare(self.path)
 
     def check_writable(self) -> None:
-        """Raise `TableRefused` where the table has a feature that txstorm does not obey."""
+        """Raise `TableRefused` if the table has a feature that txstorm does not implement."""
         self._handle.check_writable()
         if self.ref.kind == STATE and self._handle.append_only:
             raise TableRefused(append_only_text(self.path))
 
     def due_properties(self) -> Mapping[str, str]:
-        """The property that tells readers of which column files have statistics, where it is missing or says otherwise.
+        """The property that names the column with statistics in the files, if it is missing or wrong.
 
-        Without it deltalake takes the missing bounds for null and finds no rows by any other column. Files with bounds
-        of other columns only, as others or an older txstorm may have left them, are read right without any.
+        Without it deltalake takes missing bounds for null and finds no rows by any other column. If files have bounds
+        of other columns only, as other writers or an older txstorm may have left them, no column may be named.
         """
         found, wanted = self._handle.properties.get(STATS_COLUMNS), self.ref.bounded
         if found != wanted and self._handle.is_silent(wanted):
@@ -245,18 +245,18 @@ class DeltaTableState(TransactionalTable):
         return {} if found == wanted else {STATS_COLUMNS: wanted}
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Have the writer make a commit that publishes rows."""
+        """Have the writer commit a group's rows; as `TransactionalTable.commit_group`."""
         self.check_writable()
         return self._writer.commit(self._handle, commit, self._txid_app)
 
     def redefine(self, schema: pa.Schema, about: Mapping[str, str], epoch: int) -> None:
-        """Give a table to which nothing was ever committed other columns, and properties that say so, in one commit.
+        """Change the columns, and the properties that describe them, of a table without any transaction, in one commit.
 
         Called by the coordinator of `epoch`, which leads the table.
 
         Raises:
             FencedError: a newer coordinator leads the table.
-            StateError: the table has features that txstorm cannot change the columns of.
+            StateError: the table has features with which txstorm cannot change columns.
             BlockedError: the commit cannot be made.
         """
         others = {key: text for key, text in self._handle.properties.items() if key not in _DECLARED}
@@ -279,47 +279,47 @@ class DeltaTableState(TransactionalTable):
         return self._handle
 
     def check_there(self) -> None:
-        """A look, without reading, whether the log can be written to; called before a group is published to any table.
+        """Check, without reading it, that the log can be written to; called before a group is published to any table.
 
         Raises:
-            BlockedError: it is gone, or may not be written to.
+            BlockedError: the log is missing, or may not be written to.
         """
         log = self._handle.log_entry(0).parent
         if os.access(log, os.W_OK):
             return
         try:
             self._handle.reopen()
-        except TableCorrupt as gone:
-            raise self.blocked("commit to it", gone) from gone
+        except TableCorrupt as unreadable:
+            raise self.blocked("commit to it", unreadable) from unreadable
         raise self.blocked("commit to it", PermissionError(f"no right to write to {log}"))
 
     @property
     def is_long(self) -> bool:
-        """Whether the log is to be shortened; may be asked by any thread."""
+        """Whether the log is due for a checkpoint. Thread-safe."""
         return self._handle.version >= self._handle.checkpointed + self._long_after
 
     def _checkpoint_after(self) -> int:
-        """Versions between checkpoints, each of which costs as much as some commits; more where only starts read it."""
+        """Versions between two checkpoints, which are expensive; more if the log is only read on opening the table."""
         alone = self._writer is DIRECT and self._handle.is_plain
         return checkpoint_after(self._handle) if alone else CHECKPOINT_EVERY
 
     def opener(self) -> Callable[[], DeltaTableState]:
-        """What opens the table at its newest version on another handle, on any thread; neither lists the log."""
+        """Function that opens a new handle at the newest version, on any thread; neither call lists the log."""
         opened, data_dir, owner, ref = self._handle.opener(newest=True), self.data_dir, self.owner, self.ref
         return lambda: DeltaTableState(data_dir, owner, ref, opened())
 
     def shortening(self) -> Shortening:
-        """What shortens the log; called in the committer's turn. Call `shortened` with it, when its steps are over."""
+        """The work that shortens the log; call in the committer's turn, and `shortened` after its last step."""
         return Shortening(self._handle.opener(), self.ref.uri, self._long_after, self._archiving)
 
     def shortened(self, done: Shortening) -> None:
-        """Start from the checkpoint that `done` has made, if it has; called in the committer's turn."""
+        """Move to the checkpoint that `done` has written, if any; call in the committer's turn."""
         if done.made is not None:
             self._handle.begin_with(done.made)
             self._long_after = self._checkpoint_after()
 
     def tidy(self) -> None:
-        """Shorten the log where it is long, at once: where there are no commits beside that would have to wait."""
+        """Shorten the log now if it is due: for use when no commits have to wait for it."""
         if self.is_long:
             work = self.shortening()
             for _ in work.steps():
@@ -328,16 +328,16 @@ class DeltaTableState(TransactionalTable):
         self._long_after = self._checkpoint_after()
 
     def sync(self, versions: range, *, again: bool = False) -> None:
-        """Make versions of the log durable; with `again` an earlier sync of theirs may have failed."""
+        """Make versions of the log durable; `again`: an earlier sync of theirs may have failed."""
         self._handle.make_durable(versions, again=again)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
-        """The staged files; of a state of the layout ``merge`` files that are written here with its rows over theirs.
+        """The files that the commit adds and removes: the staged ones, or with the layout ``merge`` rewritten ones.
 
-        `stamp`: of the last txid, UTC microseconds.
+        `stamp`: processing time of the group's last txid, UTC microseconds since 1970.
 
         Raises:
-            TableCorrupt: the staged file is gone or has another size, or a file to be written again is damaged.
+            TableCorrupt: a staged file is missing or has another size, or a file to be rewritten is damaged.
             OSError: the disk is full.
         """
         if table.kind != STATE:
@@ -350,7 +350,7 @@ class DeltaTableState(TransactionalTable):
         self.check_schema(table.arrow_schema())
 
     def check_staged(self, table: IntentTable) -> None:
-        """Raise `TableCorrupt` unless the staged rows are what was decided, and have the table's columns."""
+        """Raise `TableCorrupt` unless the staged files are unchanged and have the table's columns."""
         self.check_columns(table)
         for staged in table.files:
             check_digest(self.path, staged)
@@ -360,12 +360,12 @@ class DeltaTableState(TransactionalTable):
         return self._handle if version == self.version else DeltaHandle.open(self.path, version)
 
     def has_file(self, path: str) -> bool:
-        """Whether there is a file at `path`, relative to the table."""
+        """Whether a file exists at `path`, relative to the table."""
         return (self.path / path).exists()
 
     def check_schema(self, expected: pa.Schema) -> None:
-        """Raise `TableCorrupt` unless the table has the columns a decided transaction wants to add."""
-        if self.ref.kind == STATE:  # the layout merge: its rows are changes
+        """Raise `TableCorrupt` unless the table has the columns of the rows that a decided transaction adds."""
+        if self.ref.kind == STATE:  # the layout merge: the staged rows are changes
             expected = pa.schema([field for field in expected if field.name != OP.name])
         differences = schema_differences(expected, self._handle.schema)
         if differences:
@@ -374,9 +374,11 @@ class DeltaTableState(TransactionalTable):
 
 
 def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
-    """The table `ref`, on the timeline of its newest commit."""
+    """Open the table `ref`, on the timeline of its newest commit."""
     handle = DeltaHandle.open(data_dir / ref.uri)
-    own = handle.properties
+    found = handle.properties
     timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
-    owner = TopologyIdentity(own.get("txstorm.topology", ""), own.get("txstorm.incarnation", ""), next(timelines, 0))
+    owner = TopologyIdentity(
+        found.get("txstorm.topology", ""), found.get("txstorm.incarnation", ""), next(timelines, 0)
+    )
     return DeltaTableState(data_dir, owner, ref, handle)

@@ -1,12 +1,9 @@
-"""A table as its log tells it: whose it is, which txid and epoch it is at, and how a group gets into it.
+"""The commit protocol of one table, over its log alone: owner, txid and epoch checks, and publishing exactly once.
 
-What is decided about a table is decided here, on the log alone; `txstorm.storage.tables.table` has files and
-directories.
+Files and directories are the business of `txstorm.storage.tables.table`. The commit infos in a log tile the txids: each
+begins where the one before it ended, so a lost entry shows as a gap.
+
 It is one module, since every commit follows the same rule: read txid and epoch, commit by compare-and-set, read again.
-
-What a compaction wants of a table: files in the place of others.
-
-The commit infos of a log tile the txids: where one entry was lost, the next does not begin where the last ended.
 """
 
 from __future__ import annotations
@@ -26,15 +23,15 @@ from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable, T
 
 @dataclass(frozen=True, slots=True)
 class RewriteFiles:
-    """Files of a table in the place of others.
+    """A commit that replaces data files of a table, as compaction and retention ask for it.
 
     Attributes:
-        adds: the new ones, durable.
-        removes: the paths of the old ones.
-        now: milliseconds since 1970, which the old ones are marked with.
-        base, as_of: the table goes from the one txid to the other; None: its rows stay what they are.
-        floor: rows up to this txid leave the table; None: none do.
-        about: what else the commit info says, of a table that goes to `as_of`.
+        adds: the new files, already durable.
+        removes: the paths of the files they replace.
+        now: milliseconds since 1970, recorded as the deletion time of the old files.
+        base, as_of: the txids that the table is as of before and after; None: its rows do not change.
+        floor: rows up to this txid leave the table; None: no rows do.
+        about: further fields of the commit info, for a table that moves to `as_of`.
     """
 
     adds: Sequence[DataFile]
@@ -47,21 +44,21 @@ class RewriteFiles:
 
 
 def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `TableCorrupt` where somebody else has changed rows of a state; files put together are no harm."""
+    """Raise `TableCorrupt` if another writer has changed rows of a state; compaction by other writers is harmless."""
     for info in infos:
         if FOREIGN in info:
             msg = (
-                f"table {table}: somebody else has changed its rows (operation {info[FOREIGN]}): it is no longer what "
-                "the topology has committed; restore the table's directory from a copy, and write to tables of your own"
+                f"table {table}: another writer has changed its rows (operation {info[FOREIGN]}): it no longer holds "
+                "what the topology has committed; restore the table's directory from a copy, and write to other tables"
             )
             raise TableCorrupt(msg)
 
 
 def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `TableCorrupt` where txids of a timeline are missing between two of `infos`, which come oldest first.
+    """Raise `TableCorrupt` if txids of a timeline are missing between two of `infos`, given oldest first.
 
-    A power failure may leave the newest entry empty, which says nothing and is made again; an empty one with others
-    after it has lost what it held.
+    A power failure may leave the newest entry empty; nothing was acknowledged with it, and its group is published
+    again. An empty entry with later ones after it has lost its content.
     """
     lasts: dict[int, int | None] = {}
     for info in infos:
@@ -84,11 +81,11 @@ BEGUN, DROPPED, REDEFINED = "begin", "drop", "redefine"
 
 
 class TableLog(Protocol):
-    """The log of one table at the version last read or made; see `txstorm.clients.delta.handle.DeltaHandle`."""
+    """The log of one table at the version last read or written; see `txstorm.clients.delta.handle.DeltaHandle`."""
 
     @property
     def version(self) -> int:
-        """The version this is at."""
+        """The table version that this is at."""
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -98,45 +95,45 @@ class TableLog(Protocol):
         """Move to the newest version."""
 
     def reopen(self) -> None:
-        """Read the log anew, after an error; raises `TableCorrupt` where it is gone."""
+        """Read the log from the beginning, after an error; raises `TableCorrupt` if it is missing."""
 
     def still_has(self, version: int) -> bool:
-        """Whether the entry of `version`, which this made, was not replaced by another writer; True where unknown."""
+        """Whether `version` still is the entry written through this object, not another writer's; True if unknown."""
 
     def app_version(self, app_id: str) -> int | None:
-        """The last version that was committed under `app_id`, or None."""
+        """The last number committed for the Delta app transaction `app_id`, or None."""
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """The commit info of `version`; empty where that is not there, or no longer kept."""
+        """The commit info of `version`; empty if that does not exist or is no longer kept."""
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
         """The commit infos since the last checkpoint, oldest first; raises `TableCorrupt`."""
 
     def commit(self, commit: Commit) -> None:
-        """Make the next version if this is at the newest one, and move to it; else change nothing.
+        """Write the next version if this is at the newest one, and move to it; otherwise change nothing.
 
         Raises:
             ConflictError: the table is at another version; call `refresh`.
-            TableCorrupt: it failed for another reason, and may have been made nevertheless: call `reopen`.
+            TableCorrupt: it failed for another reason, and the version may exist nevertheless: call `reopen`.
             BlockedError: the table cannot be written to now.
         """
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
-        """The kept versions, newest first, from this one or an earlier one on."""
+        """The versions still in the log, newest first, starting at this one or at `newest`."""
 
     def files(self) -> Sequence[DataFile]:
         """The files of this version."""
 
 
 class TransactionalTable(ABC):
-    """A table at the version last read. Every commit of it is a compare-and-set on that version.
+    """A table at the version last read. Every commit to it is a compare-and-set on that version.
 
     Args:
-        where: what an error about its owner calls it.
+        where: the table's name in an error about its owner.
 
     Raises:
-        DataDirectoryError: it belongs to somebody else, or has a newer format.
-        TableCorrupt: its log lacks an entry, or somebody else has changed rows of a state.
+        DataDirectoryError: the table belongs to another topology, or has a newer format.
+        TableCorrupt: its log lacks an entry, or another writer has changed rows of a state.
     """
 
     def __init__(self, owner: TopologyIdentity, ref: TableRef, log: TableLog, where: str | None = None) -> None:
@@ -149,23 +146,23 @@ class TransactionalTable(ABC):
         check_owner(where or self._uri, log.properties, owner)
         infos = self._check_log()
         self._recent = [info.get("last") if self._publishes(info) else None for info in infos]
-        self._durable = log.version  # whoever leads has made all of it durable, see `raise_epoch`
-        self._doubted = False  # whether a sync of a version after that one failed, or may have
+        self._durable = log.version  # the leading coordinator has made all of it durable, see `raise_epoch`
+        self._doubted = False  # whether a sync of a later version has failed, or may have
 
     @abstractmethod
     def sync(self, versions: range, *, again: bool = False) -> None:
-        """Make versions of the log durable; with `again` an earlier sync of theirs may have failed."""
+        """Make versions of the log durable; `again`: an earlier sync of theirs may have failed."""
 
     @abstractmethod
     def published_files(
         self, table: IntentTable, epoch: int, stamp: int
     ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
-        """The files that come into the table, and those that leave it, when the staged rows are published.
+        """The files that the commit adds and removes when the staged rows are published.
 
-        `stamp`: milliseconds since 1970 that new files are marked with.
+        `stamp`: processing time of the group's last txid, UTC microseconds since 1970.
 
         Raises:
-            TableCorrupt: the staged rows, or what of the table is written again with them, are not as they were.
+            TableCorrupt: the staged rows, or table files that have to be rewritten with them, have changed.
         """
 
     @abstractmethod
@@ -174,7 +171,7 @@ class TransactionalTable(ABC):
 
     @abstractmethod
     def check_staged(self, table: IntentTable) -> None:
-        """Raise `TableCorrupt` unless the staged rows are what was decided, and have the table's columns."""
+        """Raise `TableCorrupt` unless the staged files are unchanged and have the table's columns."""
 
     @abstractmethod
     def at(self, version: int) -> TableLog:
@@ -182,23 +179,26 @@ class TransactionalTable(ABC):
 
     @abstractmethod
     def has_file(self, path: str) -> bool:
-        """Whether there is a file at `path`, relative to the table."""
+        """Whether a file exists at `path`, relative to the table."""
 
     def prepare(self) -> bool:
-        """Called before the epoch is raised; True when the table must get a commit so that other runs notice."""
+        """Prepare for a new epoch, before it is raised; True if even an unchanged epoch needs a commit, for other runs.
+
+        A commit in flight, of a run that does not know about the preparation, then conflicts.
+        """
         return False
 
     def check_writable(self) -> None:  # noqa: B027 - only tables with a protocol have features
-        """Raise `TableRefused` where the table has a feature that txstorm does not obey; nothing by default."""
+        """Raise `TableRefused` if the table has a feature that txstorm does not implement; by default never."""
 
     def due_properties(self) -> Mapping[str, str]:
-        """Properties that follow from what the files are, and that the table lacks; a user cannot choose them."""
+        """Missing properties that follow from the table's files and are not for a user to choose."""
         return {}
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Make a commit that publishes rows; raises as `TableLog.commit`.
+        """Commit a group's rows; raises as `TableLog.commit`.
 
-        Returns the version, or None where the table has to be asked what it holds now.
+        Returns the version, or None if only the table itself can tell whether the commit happened.
         """
         self._log.commit(commit)
         return self._log.version
@@ -214,10 +214,10 @@ class TransactionalTable(ABC):
         return self._log.version
 
     def last_txid(self) -> int:
-        """The last txid that was published to this table (``state/…``: the txid it is as of).
+        """The last txid published to this table (for ``state/…`` the txid it is as of).
 
         Raises:
-            DataDirectoryError: it has none on this timeline.
+            DataDirectoryError: the table has no txid on this timeline.
         """
         txid = self._log.app_version(self._txid_app)
         if txid is None:
@@ -233,13 +233,13 @@ class TransactionalTable(ABC):
         return self._log.app_version(self._epoch_app) or 0
 
     def floor(self) -> int:
-        """The txid up to which its rows may have been removed, being older than the kept history; 0 at first."""
+        """The txid up to which retention may have removed its rows; 0 at first."""
         return self._log.app_version(self.owner.floor_app) or 0
 
     def since(self) -> int:
-        """The txid that it begins after: it holds nothing of that one and earlier ones; 0 from the first run on.
+        """The txid after which the table begins: it has no rows of that one or earlier ones; 0 from the first run on.
 
-        A table made by an older txstorm says so in its first entry only, which may no longer be kept.
+        A table created by an older txstorm says so in its first entry only, which may no longer be kept.
         """
         since = self._log.app_version(self.owner.since_app)
         if since is not None:
@@ -249,15 +249,15 @@ class TransactionalTable(ABC):
         return int(self._log.info(0).get("last", 0))
 
     def until(self) -> int | None:
-        """The last txid that it is right for, once it was dropped; else None."""
+        """The last txid the table is complete for, if it was dropped; else None."""
         return self._log.app_version(self.owner.until_app)
 
     def is_untouched(self) -> bool:
-        """Whether no transaction was ever committed to it: it may still begin later, or with other columns."""
+        """Whether no transaction was ever committed to it: its first txid and its columns may still change."""
         return self.last_txid() == self.since() and not self._log.files()
 
     def drop(self, until: int, epoch: int) -> None:
-        """Write down that it is right up to txid `until` and gets nothing more, unless that stands there already.
+        """Record that the table is complete up to txid `until` and gets no more rows; idempotent.
 
         Raises:
             FencedError: a newer coordinator leads the table.
@@ -269,12 +269,13 @@ class TransactionalTable(ABC):
     def begin(self, txid: int, epoch: int) -> None:
         """Let a table to which nothing was ever committed begin after `txid`; raises as `drop`.
 
-        A start that was killed has made it, and transactions may have been committed without it since.
+        A run that was killed while it started may have created the table, and transactions may have been committed
+        without it since.
         """
         self.amend(lambda: self.last_txid() == txid, lambda: self._beginning(txid, epoch), epoch, "let it begin")
 
     def amend(self, is_done: Callable[[], bool], made: Callable[[], Commit], epoch: int, what: str) -> None:
-        """Make a commit without rows, unless it is made; raises as `drop`."""
+        """Write the commit without rows that `made` returns, unless `is_done`; raises as `drop`."""
         for _ in range(TRIES):
             self._check_epoch(epoch)
             if is_done():
@@ -301,27 +302,27 @@ class TransactionalTable(ABC):
         self._log.refresh()
 
     def raise_epoch(self, epoch: int, completed: int | None = None) -> None:
-        """Make `epoch` the table's, so that a coordinator with an older one can no longer commit to it.
+        """Raise the table's epoch, which fences every coordinator with an older one: its commits are refused.
 
-        The commit carries the table's last txid again, so that a Spark commit in flight conflicts with it. It is made
-        durable with all that was committed before: the coordinator of then may have died, or be, between a commit and
+        The commit repeats the table's last txid, so that a Spark commit in flight conflicts with it. It is made durable
+        together with all earlier versions: the previous coordinator may have died (or be paused) between a commit and
         its sync, or that sync may have failed. So these versions are written again.
 
         Args:
-            epoch: of this coordinator.
-            completed: the last txid whose group the ledger knows to be complete in this table; versions up to that
-                group's are durable.
+            epoch: this coordinator's epoch.
+            completed: the last txid whose group the ledger knows to be complete in this table; versions up to and
+                including that group's are durable.
 
         Raises:
             FencedError: the table has a newer epoch.
         """
         self._log.refresh()
-        fresh = self.prepare()
+        must_commit = self.prepare()
         if self._check_epoch(epoch) < epoch:
             self._durable, self._doubted = self._known_durable(completed), True
         for _ in range(TRIES):
-            if self._check_epoch(epoch) == epoch and not fresh:
-                self._make_durable(self.version)  # the answer of an earlier try may be lost
+            if self._check_epoch(epoch) == epoch and not must_commit:
+                self._make_durable(self.version)  # the answer to an earlier try may be lost
                 return
             last = self.last_txid()
             info = {**identity_info(self.owner), "kind": EPOCH, "epoch": epoch, "last": last}
@@ -332,10 +333,9 @@ class TransactionalTable(ABC):
         raise self.blocked("raise the epoch", None)
 
     def set_properties(self, wanted: Mapping[str, str], epoch: int) -> None:
-        """Give the table those of the `wanted` properties that it lacks; what a user has set of them stays.
+        """Set those of the `wanted` properties that the table lacks; values set by a user stay.
 
-        And those that follow from what its files are. Called when the epoch is raised. Without anything to set it
-        writes nothing.
+        Also sets `due_properties`. Called when the epoch is raised. Writes nothing if there is nothing to set.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -357,16 +357,16 @@ class TransactionalTable(ABC):
         raise self.blocked("set its properties", None)
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
-        """Publish the staged rows of `intent` to this table, once; returns the version that holds them.
+        """Publish the staged rows of `intent` to this table exactly once; return the version that holds them.
 
-        Called in P7, again after a lost answer or a crash, and by a later coordinator that rolls the intent forward:
-        what decides is what the table says (design rule R4). Passes the fault points ``p7.<number>.before``,
-        ``.written`` (between the write and its answer) and ``.after``.
+        Idempotent: called in P7 (publish), again after a lost answer or a crash, and by a later coordinator that rolls
+        the intent forward. Whether it is published already is read from the table itself (R4, compare-and-set).
+        Passes the fault points ``p7.<number>.before``, ``.written`` (between the write and its answer) and ``.after``.
 
         Raises:
             FencedError: a newer coordinator leads this table.
-            TableCorrupt: the table holds something else than the intent expects.
-            TableRefused: the table has a Delta feature that txstorm does not obey.
+            TableCorrupt: the table's content contradicts the intent.
+            TableRefused: the table has a Delta feature that txstorm does not implement.
             BlockedError: the commit cannot be made.
         """
         faults.point(f"p7.{number}.before")
@@ -390,9 +390,9 @@ class TransactionalTable(ABC):
         raise self.blocked(f"publish txid {intent.last}", None)
 
     def exchange(self, files: RewriteFiles, epoch: int) -> bool:
-        """Put files in the place of others; False when the table has changed so that they are of no use.
+        """Replace files of the table; False if the table has changed meanwhile and the new files are useless.
 
-        Called in the committer's turn, with what a compaction wrote beside the commits.
+        Called in the committer's turn, with the files that a compaction has written in parallel to the commits.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -413,12 +413,16 @@ class TransactionalTable(ABC):
         raise self.blocked("put rewritten files into it", None)
 
     def _try(self, commit: Commit, written: str | None = None) -> int | None:
-        """The version that the commit made, or None when it is not known to; then the log is at the newest one.
+        """Try a commit: the version it made, or None if it may not have happened; then the log is at the newest one.
 
-        `written`: of a group's commit, the fault point between the write and its answer.
+        `written`: for a group's commit, the fault point between the write and its answer.
         """
         try:
-            version = self.commit_group(commit) if written else self._made(commit)
+            if written:
+                version = self.commit_group(commit)
+            else:
+                self._log.commit(commit)
+                version = self._log.version
         except ConflictError:
             self._log.refresh()
             return None
@@ -427,16 +431,12 @@ class TransactionalTable(ABC):
             return None
         if written:
             faults.point(written)
-        if self._log.version != version:  # made by somebody else for us
+        if self._log.version != version:  # another process (Spark) made it for us
             self._log.refresh()
         return version
 
-    def _made(self, commit: Commit) -> int:
-        self._log.commit(commit)
-        return self._log.version
-
     def secure(self) -> None:
-        """Make all of the log durable that is read since the last checkpoint, whatever became of earlier syncs."""
+        """Make the whole log since the last checkpoint durable, whatever became of earlier syncs."""
         self._durable, self._doubted = self._known_durable(None), True
         self._make_durable(self.version)
 
@@ -444,24 +444,24 @@ class TransactionalTable(ABC):
         return info.get("kind") == COMMITTED and info.get("timeline") == self.owner.timeline
 
     def _known_durable(self, completed: int | None) -> int:
-        """The last version known to be durable: that of the group that ends with `completed`, if it is recent."""
+        """The last version known to be durable: the version of the group ending with `completed`, if it is recent."""
         before = self._durable - len(self._recent)
         if completed is None:
             return before
         return max((before + at for at, last in enumerate(self._recent, 1) if last == completed), default=before)
 
     def _make_durable(self, version: int) -> None:
-        """Make `version` durable, and those before it that are not known to be: of which the answer was lost, say.
+        """Make `version` durable, and all earlier versions not known to be, such as one whose answer was lost.
 
-        A power cut that took one of them and left a later one would leave a table that cannot be read. After a failed
-        sync another one proves nothing (R14): the next call has all of them written again.
+        A power cut that lost one of them and kept a later one would leave an unreadable table. After a failed sync, a
+        second sync proves nothing (R14, a failed sync is never trusted): the next call writes all of them again.
         """
         again, self._doubted = self._doubted, True
         self.sync(range(min(self._durable + 1, version), version + 1), again=again)
         self._durable, self._doubted = max(self._durable, version), False
 
     def _check_unchanged(self, table: IntentTable) -> None:
-        """Once a commit could not be made, in this call or an earlier one: somebody else may have changed the table."""
+        """After a failed commit, in this call or an earlier one, check that no other writer has changed the table."""
         if self._lost:
             self._check_log()
             self.check_columns(table)
@@ -475,17 +475,17 @@ class TransactionalTable(ABC):
         return infos
 
     def _after_failure(self, cause: TableCorrupt) -> None:
-        """The commit may have been made or not: read again, and only when nothing has moved give up."""
+        """Read the log again after a commit with unknown outcome; raise `BlockedError` if the table has not moved."""
         before = self._log.version
         try:
             self._log.reopen()
-        except TableCorrupt as gone:
-            raise self.blocked("commit to it", gone) from gone
+        except TableCorrupt as unreadable:
+            raise self.blocked("commit to it", unreadable) from unreadable
         if self._log.version == before:
             raise self.blocked("commit to it", cause) from cause
 
     def _published(self, table: IntentTable, intent: Intent, epoch: int) -> int | None:
-        """The version that already holds `intent`, or None when it is this table's turn to get it."""
+        """The version that already holds `intent`, or None if the table is at the txid before it."""
         self._check_epoch(epoch)
         last = self.last_txid()
         if last >= intent.last:
@@ -499,7 +499,7 @@ class TransactionalTable(ABC):
         return None
 
     def _same(self, intent: Intent) -> int:
-        """The version that ends with the intent's last txid, which must hold the very attempts of the intent."""
+        """The version that ends with the intent's last txid; raises unless it holds exactly the intent's attempts."""
         for version, info in self.commits():
             if info["last"] == intent.last:
                 expected, found = _attempts(intent.txids), _attempts_of(info)
@@ -519,7 +519,7 @@ class TransactionalTable(ABC):
         raise TableCorrupt(msg)
 
     def commits(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Version and commit info of the groups on this timeline, newest first, as far as the log is kept."""
+        """Version and commit info of each group on this timeline, newest first, as far back as the log is kept."""
         for entry in self._log.history():
             if entry.info.get("kind") == COMMITTED and entry.info.get("timeline") == self.owner.timeline:
                 yield entry.version, entry.info
@@ -571,13 +571,13 @@ class TransactionalTable(ABC):
             raise TableCorrupt(msg)
 
     def blocked(self, what: str, cause: BaseException | None) -> BlockedError:
-        """The error of a commit that cannot be made."""
+        """The error for a commit that cannot be made."""
         why = f": {cause}" if cause else f" in {TRIES} tries: another writer changes it all the time; stop that one"
         return BlockedError(f"table {self.ref.uri}: cannot {what}{why}")
 
 
 def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
-    """What every commit info says of its owner."""
+    """The owner's fields in every commit info."""
     return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
 
 
