@@ -1,4 +1,4 @@
-"""What a row is: schema, canonical values, update rule, time to live, folding. Pure Arrow, no I/O.
+"""Rows of states and sinks: schema, canonical values, update rule, time to live, folding. Pure Arrow, no I/O.
 
 May import: nothing else.
 Start: semantics.py.

@@ -1,8 +1,8 @@
-"""Values of one column: Python values checked against the declared type, to Arrow and back.
+"""Values of one column: check Python values against the declared type, and convert them to Arrow and back.
 
-Checks go column by column: the set of Python types tells at once that all is well, and only otherwise is the culprit
-looked for. What is kept is canonical (built-in types, UTC, decimals at the column's scale), so that a value reads the
-same before and after it went through a table.
+Checks go column by column: the set of Python types shows quickly that all values are right; only if it does not is the
+offending value searched for. Stored values are canonical (built-in types, UTC, decimals at the column's scale), so a
+value reads the same before and after a round trip through a table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ALIASES = (
     (pa.types.is_large_list, list),
 )
 _WIDENED = {(int, float), (int, Decimal)}
-# Subclasses that are another type to a user: True is no int here, a datetime no date.
+# Subclasses that are another type to a user: True is not an int here, a datetime is not a date.
 _STRANGERS: dict[type, tuple[type, ...]] = {int: (bool,), float: (bool,), Decimal: (bool,), date: (datetime,)}
 _AS_GIVEN = (str, int, bool, bytes, date)
 _shorten = Repr()
@@ -52,18 +52,18 @@ _shorten.maxstring = _shorten.maxother = 60
 
 
 def shown(value: object) -> str:
-    """`value` for a message: its repr, shortened."""
+    """The repr of `value`, shortened for a message."""
     return _shorten.repr(value)
 
 
 def python_type(kind: pa.DataType) -> type:
-    """The Python type of the values of a column of Arrow type `kind`; `NoneType` for types no column can have."""
+    """The Python type of values in a column of Arrow type `kind`; `NoneType` for unsupported types."""
     pairs = (*((fits, exact) for fits, exact, _ in _FAMILIES), *_ALIASES)
     return next((exact for fits, exact in pairs if fits(kind)), type(None))
 
 
 def misfit(kind: pa.DataType, value: Any) -> str | None:
-    """``"expected …, got …"`` when `value` is not of Arrow type `kind`; None when it is (range aside)."""
+    """``"expected …, got …"`` if `value` does not have Arrow type `kind`, else None; ranges are not checked."""
     if value is None:
         return None
     exact, accepted = next((exact, accepted) for fits, exact, accepted in _FAMILIES if fits(kind))
@@ -79,9 +79,9 @@ def _misfit_inside(kind: pa.DataType, value: Any) -> str | None:
         faults = (misfit(kind.value_type, item) for item in value)
     else:
         fields = [kind.field(i) for i in range(kind.num_fields)]
-        if set(value) != {one.name for one in fields}:
-            return f"expected a dict with {[one.name for one in fields]}, got one with {sorted(map(str, value))}"
-        faults = (misfit(one.type, value[one.name]) for one in fields)
+        if set(value) != {field.name for field in fields}:
+            return f"expected a dict with {[field.name for field in fields]}, got one with {sorted(map(str, value))}"
+        faults = (misfit(field.type, value[field.name]) for field in fields)
     return next((fault for fault in faults if fault), None)
 
 
@@ -98,9 +98,11 @@ class Column:
     """One declared column of a state or sink.
 
     Attributes:
-        owner: whose column, for messages: ``state 'counts'``.
+        owner: the state or sink, for messages: ``state 'counts'``.
         role: ``key column``, ``value column`` or ``column``, for messages.
         field: its name and Arrow type.
+        exact: the Python type of its canonical values.
+        as_given: whether values of that very type need no conversion.
     """
 
     owner: str
@@ -120,11 +122,11 @@ class Column:
         return str(self.field.name)
 
     def canonical(self, values: Sequence[Any], label: Label) -> Sequence[Any]:
-        """`values` in the one form that is kept; the same object when nothing had to be converted.
+        """Convert `values` to canonical form; returns the same object if there was nothing to convert.
 
         Args:
             values: Python values, None allowed.
-            label: names the row of a position in messages.
+            label: returns the name, in messages, of the row at a position.
 
         Raises:
             StateError: a value has another type, is a naive datetime, or is out of the column's range.
@@ -132,13 +134,13 @@ class Column:
         return self.checked(values, label)[0]
 
     def checked(self, values: Sequence[Any], label: Label) -> tuple[Sequence[Any], pa.Array | None]:
-        """As `canonical`, and the values as an Arrow array when the check has made one."""
+        """As `canonical`; also returns the values as an Arrow array if the check has built one."""
         kinds = set(map(type, values))
         kinds.discard(type(None))
         if not kinds:
             return values, None
         if self.as_given and kinds == {self.exact}:
-            # The array finds the range of an integer, and lone surrogates.
+            # Building the array detects integers out of range and lone surrogates.
             return values, self._fitting(values, label) if self.exact in (int, str) else None
         if kinds == {self.exact} == {datetime} and all(value is None or value.tzinfo is UTC for value in values):
             return values, None
@@ -151,22 +153,22 @@ class Column:
         return python_values(array), array
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """Canonical `values` as an Arrow array."""
+        """Convert canonical `values` to an Arrow array."""
         return pa.array(values, self.field.type)
 
     def conformed(self, column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-        """An Arrow column in the declared type; only lossless conversions within a kind of value are made.
+        """Cast an Arrow column to the declared type; only lossless conversions within a kind of value are allowed.
 
         Raises:
-            StateError: another kind of value, a timestamp without a time zone, or a value out of range.
+            StateError: the column has another kind of value, a timestamp without a time zone, or a value out of range.
         """
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        given = python_type(kind)
-        fine = given is self.exact or (given, self.exact) in _WIDENED or pa.types.is_null(kind)
+        actual = python_type(kind)
+        compatible = actual is self.exact or (actual, self.exact) in _WIDENED or pa.types.is_null(kind)
         fault = f"expected {type_text(self.field.type)}, got {type_text(kind)}"
-        if not fine or (given is datetime and kind.tz is None):
-            keyless = "key" in self.role and given is float
-            declare = "" if keyless else f", or declare it with that type: {{{self.name!r}: {given.__name__}}}"
+        if not compatible or (actual is datetime and kind.tz is None):
+            float_key = "key" in self.role and actual is float
+            declare = "" if float_key else f", or declare it with that type: {{{self.name!r}: {actual.__name__}}}"
             raise self._error(where, f"{fault}; cast the column{declare}")
         try:
             return column if column.type == self.field.type else column.cast(self.field.type)

@@ -1,4 +1,4 @@
-"""Keys and values between the three forms they have: as users see them, as tuples, as Arrow columns."""
+"""Conversion of keys and values between their three forms: as users see them, as tuples, as Arrow columns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from txstorm.storage.rows.schema import KEY_GROUP, PLACE, PREV, STAMP, TXID, key
 Key = Any
 Value = tuple[Any, ...]
 Arrays = Sequence[pa.Array | None]
-"""One for each column, None where nobody has made it yet; empty when that is so for all."""
+"""The Arrow array of each column, None for one not built yet; empty if none is."""
 
 
 class KeyForm:
     """The keys of a state: bare values with one key column, tuples with several, ``()`` with none.
 
     Attributes:
-        grouped: how many of the columns the key group is made of; the rows of a collection are in one.
+        grouped: number of leading columns that determine the key group; all rows of a collection are in one group.
     """
 
     def __init__(self, state: KeyedState) -> None:
@@ -41,11 +41,11 @@ class KeyForm:
         self.grouped = len(self.columns) - (PLACE if isinstance(state, CollectionState) else 0)
 
     def canonical(self, keys: Iterable[Key], where: str) -> list[Key]:
-        """`keys` checked and in the form they are kept in; raises `StateError` naming the key and column."""
+        """Check `keys` and convert them to canonical form; raises `StateError` naming the key and column."""
         return self.checked(keys, where)[0]
 
     def checked(self, keys: Iterable[Key], where: str) -> tuple[list[Key], Arrays]:
-        """As `canonical`, and the arrays of the key columns, as far as the check has made them."""
+        """As `canonical`; also returns the arrays of the key columns that the check has built."""
         given = keys if isinstance(keys, list) else list(keys)
         if not given:
             return given, [None] * len(self.columns)
@@ -60,12 +60,12 @@ class KeyForm:
         return given if all(map(_same, kept, columns)) else self._joined(kept), arrays
 
     def arrays(self, keys: Sequence[Key], made: Arrays = ()) -> list[pa.Array]:
-        """Canonical `keys` as one Arrow array per key column; those of `made` are taken as they are."""
+        """Convert canonical `keys` to one Arrow array per key column; arrays in `made` are used as they are."""
         columns = self._split(keys) if keys else [()] * len(self.columns)
         return _arrays(self.columns, columns, made)
 
     def of_table(self, table: pa.Table) -> list[Key]:
-        """The keys of the rows of `table`, which has the key columns."""
+        """The keys of the rows of `table`, which must have the key columns."""
         columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.columns]
         return self._joined(columns) if columns else [()] * table.num_rows
 
@@ -84,12 +84,14 @@ class KeyForm:
 
 
 class ValueForm:
-    """The values of a state: bare with one value column, dicts with several; kept as tuples.
+    """The values of a state: to users bare values with one value column, dicts with several; stored as tuples.
 
-    Where keys have a time to live, the tuples end with the stamp of the txid that wrote them, which users do not see.
+    If keys have a time to live, the tuples end with the stamp of the txid that wrote them, which users do not see.
 
     Attributes:
-        columns, names: what users see; `stored`: these and the stamp.
+        columns, names: the value columns that users see.
+        stored: these columns and the stamp, if there is one.
+        struct: the Arrow fields of `stored`.
     """
 
     def __init__(self, state: KeyedState) -> None:
@@ -102,17 +104,17 @@ class ValueForm:
         self._nested = any(column.exact in (list, dict) for column in self.columns)
 
     def canonical(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Value]:
-        """The `values` put for `keys`, checked, as tuples; raises `StateError` naming key and column."""
+        """Check the `values` put for `keys` and convert them to tuples; raises `StateError` naming key and column."""
         return self.checked(values, keys, where)[0]
 
     def checked(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
-        """As `canonical`, and the arrays of the value columns, as far as the check has made them."""
+        """As `canonical`; also returns the arrays of the value columns that the check has built."""
         if not values:
             return [], [None] * len(self.columns)
         return self.rows([values] if len(self.columns) == 1 else self._split(values, keys, where), keys, where)
 
     def rows(self, columns: Sequence[Sequence[Any]], keys: Sequence[Key], where: str) -> tuple[list[Value], Arrays]:
-        """As `checked`, for values that come column by column."""
+        """As `checked`, for values given column by column."""
         checked = [
             column.checked(column_values, lambda i: f"key {shown(keys[i])} ({where})")
             for column, column_values in zip(self.columns, columns, strict=True)
@@ -120,7 +122,7 @@ class ValueForm:
         return list(zip(*(kept for kept, _ in checked), strict=True)), [array for _, array in checked]
 
     def public(self, values: Sequence[Value | None]) -> list[Any]:
-        """`values` as users see them, None where there is none; never an object that is kept."""
+        """Convert stored `values` to the users' form, None for no value; copies nested objects."""
         if self._nested:
             values = deepcopy(values)
         if len(self.columns) == 1:
@@ -129,43 +131,43 @@ class ValueForm:
         return [None if value is None else dict(zip(names, value, strict=False)) for value in values]
 
     def tuples(self, values: Sequence[Value]) -> list[Value]:
-        """`values` as tuples without what users do not see; never an object that is kept."""
+        """Strip the stamp, which users do not see, from stored `values`; copies nested objects."""
         if self._nested:
             values = deepcopy(values)
         return list(values) if len(self.stored) == len(self.columns) else [value[:-1] for value in values]
 
     def arrays(self, values: Sequence[Value | None], made: Arrays = ()) -> list[pa.Array]:
-        """Canonical `values` as one Arrow array per value column, nulls where there is no value.
+        """Convert canonical `values` to one Arrow array per stored column, null for no value.
 
-        Those of `made` are taken as they are.
+        Arrays in `made` are used as they are.
         """
-        there = made and all(array is not None for array in made)
-        return _arrays(self.stored, made if there else self.columns_of(values, len(self.stored)), made)
+        complete = made and all(array is not None for array in made)
+        return _arrays(self.stored, made if complete else self.columns_of(values, len(self.stored)), made)
 
     def columns_of(self, values: Sequence[Value | None], columns: int | None = None) -> list[list[Any]]:
-        """Canonical `values` column by column, those that users see or so many; None where there is no value."""
+        """Transpose canonical `values`: the first `columns` (default: those users see); None for no value."""
         size = len(self.columns) if columns is None else columns
-        if not all(values):  # a row with columns is true
+        if not all(values):  # a tuple with columns is true
             return [[None if value is None else value[i] for value in values] for i in range(size)]
         return [list(map(itemgetter(i), values)) for i in range(size)]  # type: ignore[arg-type]
 
     def struct_array(self, values: Sequence[Value | None]) -> pa.StructArray:
-        """Canonical `values` as one struct array, null where there is no value."""
+        """Convert canonical `values` to a struct array, null for no value."""
         mask = None if all(values) else absences(values)
         return pa.StructArray.from_arrays(self.arrays(values), fields=self.struct, mask=mask)
 
     def of_table(self, table: pa.Table) -> list[Value]:
-        """The values of the rows of `table`, which has the value columns."""
+        """The values of the rows of `table`, which must have the stored columns."""
         columns = [python_values(_typed(table[column.name], column.field.type)) for column in self.stored]
         return list(zip(*columns, strict=True))
 
     def of_struct(self, column: pa.ChunkedArray) -> list[Value | None]:
-        """The values in a struct column, None where it is null."""
+        """The values in a struct column, None for null."""
         names = [field.name for field in self.struct]
         parts = [pc.struct_field(column, [i]) for i in (column.type.get_field_index(name) for name in names)]
         values = self.of_table(pa.table(dict(zip(names, parts, strict=True))))
         valid = column.is_valid().to_pylist() if column.null_count else repeat(True, len(column))
-        return [value if there else None for value, there in zip(values, valid, strict=True)]
+        return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
 
     def _split(self, values: Sequence[Any], keys: Sequence[Key], where: str) -> list[Sequence[Any]]:
         take: Callable[[Any], tuple[Any, ...]] = itemgetter(*self.names)
@@ -182,14 +184,14 @@ class ValueForm:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows of a state, column by column: equally long sequences.
+    """Rows of a state, as sequences of equal length.
 
     Attributes:
         keys: canonical keys.
         values: their values; None for a removal.
-        txids: the transactions that made them so.
-        before: the values before those; None where there was none.
-        key_arrays, value_arrays: the arrays of columns that are there already.
+        txids: the transactions that wrote them.
+        before: the values before those transactions; None if there was none.
+        key_arrays, value_arrays: Arrow arrays of columns that are built already.
     """
 
     keys: Sequence[Key]
@@ -201,12 +203,12 @@ class RowBatch:
 
 
 def absences(values: Sequence[Value | None]) -> pa.BooleanArray:
-    """Where there is no value."""
+    """A mask that is true for no value."""
     return pa.array([value is None for value in values], pa.bool_())
 
 
 def row_arrays(keys: KeyForm, values: ValueForm, rows: RowBatch) -> dict[str, pa.Array]:
-    """The columns that state and changes tables share."""
+    """Build the columns that state and changes tables share."""
     of_key = keys.arrays(rows.keys, rows.key_arrays)
     groups = key_groups(of_key[: keys.grouped], len(rows.keys)).astype(np.int32)
     stored = (column.name for column in values.stored)
@@ -220,15 +222,15 @@ def row_arrays(keys: KeyForm, values: ValueForm, rows: RowBatch) -> dict[str, pa
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """The arrays of `parts` one behind the other; None for a column that some part lacks."""
+    """Concatenate the arrays of `parts` column by column; None for a column that some part lacks."""
     columns = zip(*parts, strict=True) if all(parts) else ()
-    return [None if any(one is None for one in column) else pa.concat_arrays(column) for column in columns]
+    return [None if any(array is None for array in column) else pa.concat_arrays(column) for column in columns]
 
 
 def _arrays(columns: Sequence[Column], values: Sequence[Any], made: Arrays) -> list[pa.Array]:
     made = made or [None] * len(columns)
     triples = zip(columns, values, made, strict=True)
-    return [column.array(one) if array is None else array for column, one, array in triples]
+    return [column.array(cells) if array is None else array for column, cells, array in triples]
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

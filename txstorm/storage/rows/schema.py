@@ -1,10 +1,10 @@
-"""From declarations to Arrow schemas, and what differs between a declaration and an existing table.
+"""Arrow schemas of declared states and sinks, and their comparison with existing tables.
 
 A *changes* table has the key columns, the value columns, then ``_txid``, ``_prev`` (struct of the values before, null
 when there was no row), ``_op`` (``u`` updated, ``d`` removed) and ``_kg`` (key group). A *state* table has the same
-columns without ``_op``, one row per key. A *sink* table has its columns and ``_txid``.
+columns without ``_op``, one row per key. A *sink* table has the declared columns and ``_txid``.
 
-A collection is a state whose key ends with the place of the row: the order column, then ``_seq``. Where keys have a
+A collection is a state whose key ends with the position of the row: the order column, then ``_seq``. If keys have a
 time to live, a last value column ``_stamp`` says when the row was written.
 """
 
@@ -29,7 +29,7 @@ KEY_GROUP = pa.field("_kg", pa.int32())
 STAMP = pa.field("_stamp", pa.timestamp("us", tz="UTC"))
 SEQUENCE = pa.field("_seq", pa.int64())
 PLACE = 2
-"""How many of a collection's key columns say where in the collection a row is."""
+"""Number of key columns that hold the position of a row in its collection."""
 _SCALARS = (
     pa.types.is_signed_integer,
     pa.types.is_string,
@@ -56,29 +56,29 @@ def value_columns(state: KeyedState) -> list[str]:
 
 
 def key_fields(state: KeyedState) -> list[pa.Field]:
-    """The Arrow fields of the key; raises `StateError` for a type that cannot be one (floats, lists, structs)."""
+    """The Arrow fields of the key; raises `StateError` for a type not allowed in keys (floats, lists, structs)."""
     fields = [_field(f"state {state.name!r}", "key", name, kind) for name, kind in state.key.items()]
     return [*fields, order_field(state), SEQUENCE] if isinstance(state, CollectionState) else fields
 
 
 def order_field(state: CollectionState) -> pa.Field:
-    """The Arrow field of the order column; raises `StateError` unless there is one, of a type that has an order."""
-    made = [_field(f"state {state.name!r}", "order", name, kind) for name, kind in state.order.items()]
-    if len(made) != 1:
+    """The Arrow field of the order column; raises `StateError` unless there is exactly one, a datetime or int."""
+    fields = [_field(f"state {state.name!r}", "order", name, kind) for name, kind in state.order.items()]
+    if len(fields) != 1:
         msg = (
             f"state {state.name!r}: expected one order column, got {list(state.order)}; write order={{'at': datetime}}"
         )
         raise StateError(msg)
-    return made[0]
+    return fields[0]
 
 
 def stored_fields(state: KeyedState) -> list[pa.Field]:
-    """The Arrow fields of what a row keeps beside its key: `value_fields`, and its stamp where keys do not live on."""
+    """The Arrow fields of a row besides its key: `value_fields`, and its stamp if keys have a time to live."""
     return [*value_fields(state), STAMP] if state.ttl is not None else value_fields(state)
 
 
 def value_fields(state: KeyedState) -> list[pa.Field]:
-    """The Arrow fields of the values; raises `StateError` for a type a table cannot hold, or when there is none."""
+    """The Arrow fields of the values; raises `StateError` for a type that tables cannot hold, or if there are none."""
     if not state.value:
         msg = f"state {state.name!r} has no value column; declare at least one"
         raise StateError(msg)
@@ -86,7 +86,7 @@ def value_fields(state: KeyedState) -> list[pa.Field]:
 
 
 def changes_schema(state: KeyedState) -> pa.Schema:
-    """The schema of ``changes/<name>``; raises `StateError` for a declaration no table can hold."""
+    """The schema of ``changes/<name>``; raises `StateError` for a type that tables cannot hold."""
     return pa.schema([*_row_fields(state), OP, KEY_GROUP])
 
 
@@ -96,12 +96,12 @@ def state_schema(state: KeyedState) -> pa.Schema:
 
 
 def sink_schema(sink: SinkTable) -> pa.Schema:
-    """The schema of ``sinks/<name>``; raises `StateError` for a type a table cannot hold."""
+    """The schema of ``sinks/<name>``; raises `StateError` for a type that tables cannot hold."""
     return pa.schema([*sink_fields(sink), TXID])
 
 
 def sink_fields(sink: SinkTable) -> list[pa.Field]:
-    """The Arrow fields of the columns a user declared for `sink`; raises `StateError` when there is none."""
+    """The Arrow fields of the columns declared for `sink`; raises `StateError` if there are none."""
     if not sink.columns:
         msg = f"sink {sink.name!r} has no column; declare at least one"
         raise StateError(msg)
@@ -137,7 +137,7 @@ def supported(kind: pa.DataType) -> bool:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """One spelling per type, whatever names a reader gives list items and whichever layout it chose for strings."""
+    """The type as text, the same whatever name a reader gives list items or layout it chooses for strings."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"list<{type_text(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -150,9 +150,9 @@ def type_text(kind: pa.DataType) -> str:
 
 
 def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
-    """One sentence per column that the declaration (`expected`) and the table (`got`) do not share; empty when equal.
+    """One sentence for each column that differs between declaration (`expected`) and table (`got`); empty if equal.
 
-    The order of columns, nullability and metadata do not count.
+    Column order, nullability and metadata are ignored.
     """
     wanted, found = _types(expected), _types(got)
     added = [f"column {name!r} ({wanted[name]}) is declared, but the table has none" for name in wanted.keys() - found]
@@ -166,7 +166,7 @@ def schema_differences(expected: pa.Schema, got: pa.Schema) -> list[str]:
 
 
 def check_schema(table: str, expected: pa.Schema, got: pa.Schema) -> None:
-    """Raise `StateError` with the list of differences and the two ways out, if there are any.
+    """Raise `StateError` if the schemas differ, with the list of differences and the two remedies.
 
     Called before anything is planned; `table` names the table in the message (``state 'counts'``).
     """
@@ -185,7 +185,7 @@ def _types(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """`table` sorted by the columns `names`, None first: the one order rows have, whatever wrote them."""
+    """Sort `table` by the columns `names`, None first: the canonical order, whatever code wrote the rows."""
     names = [name for name in names if not _is_constant(table[name])]
     if not names:
         return table
@@ -204,7 +204,7 @@ def in_order(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
-    """Whether it is a column of numbers that are all the same, as the txids of a group of one are."""
+    """Whether `column` has integers that are all equal, as the txids in a group of one txid are."""
     if not pa.types.is_int64(column.type) or column.null_count:
         return False
     numbers = column.to_numpy()
@@ -212,9 +212,9 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
 
 
 def _ranks(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """One number per row that sorts like the columns `names`; None where there is no such number.
+    """One number per row that sorts like the columns `names`; None if that is not possible.
 
-    Rows of a group have few different keys and txids: it takes less to order those than to compare all rows.
+    Rows of a group have few distinct keys and txids: sorting those is cheaper than comparing all rows.
     """
     result, size = np.zeros(table.num_rows, np.int64), 1
     for name in names:
@@ -253,7 +253,7 @@ SCHEMA = pa.schema(
         ("frame", pa.string()),
     ]
 )
-"""Who could not handle what, and the error; see docs/formats.md."""
+"""Schema of dead letters as tasks make them: component, failed tuple or record, and the error; see docs/formats.md."""
 
 
 TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])

@@ -1,7 +1,7 @@
-"""The rules of an update: what a value is before a txid, and what a row becomes in it. Pure functions.
+"""Update rules: the value of a row before a txid, and the row after it. Pure functions.
 
-A row remembers the txid that last changed it and the value it had before (Storm's opaque value). With it a batch can
-be replayed with other content: the update starts from the value before the txid, whatever an earlier attempt wrote.
+A row remembers the txid that last changed it and the value before that (Storm's opaque value). So a batch can be
+replayed with different content: the update starts from the value before the txid, whatever an earlier attempt wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Row(NamedTuple, Generic[V]):
     Attributes:
         value: the present value.
         txid: the transaction that last changed it.
-        prev: the value before that transaction; None when there was no row.
+        prev: the value before that transaction; None if there was no row.
     """
 
     value: V
@@ -30,7 +30,7 @@ class Row(NamedTuple, Generic[V]):
 
 
 def base(row: Row[V] | None, txid: int | None) -> V | None:
-    """The value before `txid`: ``prev`` if the row carries `txid`, else its value; None when there was none.
+    """The value before `txid`: ``prev`` if the row carries `txid`, else its value; None if there was none.
 
     A `txid` of None asks for the present value. Raises `StateError` if the row is ahead of `txid`.
     Source: Storm's ``OpaqueValue.get``.
@@ -47,7 +47,7 @@ def is_applied(row: Row[Any], txid: int) -> bool:
     if row.txid > txid:
         msg = (
             f"state is ahead: expected a row of txid {txid} or earlier, got one of txid {row.txid}; another topology, "
-            "or an older run of this one, wrote this table: use a state name or data directory of its own"
+            "or an older run of this one, wrote this table: use another state name or data directory"
         )
         raise StateError(msg)
     return row.txid == txid
@@ -65,7 +65,7 @@ def opaque(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Ro
 def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]) -> Row[V]:
     """The row after `txid` when every replay is equal: a row that carries `txid` is left as it is.
 
-    Each key is judged by its own txid, so that a retry skips some and applies others.
+    Every key is compared by its own txid, so a retry skips some keys and updates others.
     Source: Storm's ``TransactionalMap`` (storm.apache.org, "Trident state").
     """
     if row is not None and is_applied(row, txid):
@@ -74,8 +74,8 @@ def transactional(row: Row[V] | None, txid: int, change: Callable[[V | None], V]
 
 
 Stored = tuple[Value, int, Value | None]
-"""The fields of a `semantics.Row` in a plain tuple: the garbage collector soon stops looking at those."""
+"""The fields of a `Row` as a plain tuple, which the garbage collector soon stops tracking."""
 
 
 Gone = tuple[None, int, Value | None]
-"""As `Stored`, for a key that the txid has removed."""
+"""As `Stored`, for a key that the txid removed."""

@@ -1,7 +1,7 @@
-"""Time to live: which rows of a state are there at a moment. A moment is the stamp of a txid, never the clock's time.
+"""Time to live of a state's rows. Time is always the stamp of a txid, never the clock.
 
-A row whose stamp and time to live are not after the moment is not there. Stamps do not decrease from txid to txid, so
-what is gone once is gone for all later ones, whether its row is still somewhere or not.
+A row has expired at a stamp if its own stamp plus the time to live is not later. Stamps do not decrease from txid to
+txid, so an expired row stays expired for all later txids, whether it still exists somewhere or not.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def moment(micros: int) -> datetime:
-    """The stamp of a txid, UTC microseconds, as a datetime."""
+    """Convert a txid's stamp, UTC microseconds, to a datetime."""
     return EPOCH + timedelta(microseconds=micros)
 
 
 def over_at(micros: int, ttl: timedelta) -> datetime:
-    """The stamp up to which rows are over at the stamp `micros` of a txid."""
+    """The latest stamp of rows that have expired at a txid with the stamp `micros`."""
     return moment(micros) - ttl
 
 
 def check_ttl(state: KeyedState) -> None:
-    """Raise `StateError` for a time to live that is none."""
+    """Raise `StateError` for an invalid time to live."""
     ttl = state.ttl
     if ttl is not None and not (isinstance(ttl, timedelta) and ttl > timedelta(0)):
         msg = f"state {state.name!r}: expected a ttl that is a timedelta above 0, or None, got {ttl!r}"
@@ -42,17 +42,17 @@ def check_ttl(state: KeyedState) -> None:
 
 
 def ttl_property(state: KeyedState) -> dict[str, str]:
-    """What the tables of `state` say of its time to live."""
+    """The table properties that record the time to live of `state`; empty if it has none."""
     return {} if state.ttl is None else {TTL: str(state.ttl // MICROSECOND)}
 
 
 def ttl_of(properties: Mapping[str, str]) -> timedelta | None:
-    """The time to live that a table has among its properties."""
+    """The time to live recorded in the properties of a table, or None."""
     return timedelta(microseconds=int(properties[TTL])) if TTL in properties else None
 
 
 def alive(rows: pa.Table, ttl: timedelta | None, now: datetime | None) -> pa.Table:
-    """Those of `rows` that are there at `now`; without one at the newest of their own stamps."""
+    """Drop the rows that have expired at `now`; None: at the newest stamp among `rows`."""
     if ttl is None or not rows.num_rows:
         return rows
     newest: Any = pc.max(rows[STAMP.name]).as_py() if now is None else now

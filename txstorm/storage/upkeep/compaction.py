@@ -1,9 +1,9 @@
-"""Compaction: ``state/<name>`` brought up to a published txid, beside the commits, a range of key groups at a time.
+"""Compaction: bring ``state/<name>`` up to a published txid, in parallel to commits, one range of key groups at a time.
 
-The state as of txid T is its files with the later change rows up to T over them. Neither changes, so nothing of the
-run has to wait while the new files are written. Change rows of the last groups are at hand in memory; what is not, is
-read from ``changes/<name>``. Only the log entry that puts the new files in the place of the old ones is made in the
-committer's turn. A crash leaves the table as it was or as it is to be; files that nothing refers to are swept later.
+The state as of txid T is its files with the later change rows up to T applied. Neither files nor rows ever change, so
+the run goes on while the new files are written. Change rows of recent groups are in memory; others are read from
+``changes/<name>``. Only the log entry that replaces the old files by the new ones is written in the committer's turn.
+A crash leaves the table either as it was or compacted; files to which nothing refers are swept later.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RewriteFiles
 
 WINDOW_ROWS = 1_000_000
-"""Change rows in memory at once."""
+"""Most change rows in memory at once."""
 LEAST_ROWS = 500_000
-"""Change rows from which on a table is brought up to date at once, if it has no more rows than that."""
+"""Number of change rows from which on compaction is due at once, if the state has no more rows than that."""
 RECENT_ROWS, RECENT_BYTES = 200_000, 64 << 20
-"""Change rows of one state that are kept in memory for its next compaction; beyond that they are read again."""
+"""Budget for change rows of one state cached for its next compaction; beyond it they are read from the table."""
 SHARE = 0.03
-"""Of one core, for keeping one state up to date before it has changed by as much as it holds."""
+"""Share of one core for compacting one state before it has changed by as many rows as it holds."""
 
 Opened = Callable[[], DeltaTableState]
 
 
 class Recent:
-    """The change rows of the last groups that were published to one table, as far as they are in memory."""
+    """Cache of the change rows of the groups last published to one table."""
 
     def __init__(self, last: int) -> None:
-        self._since = last  # all groups after this txid are here
+        self._since = last  # the rows of all groups after this txid are cached
         self._groups: deque[tuple[int, pa.Table]] = deque()
         self._rows = self._bytes = 0
 
     def add(self, last: int, rows: pa.Table | None) -> None:
-        """A group that ends with txid `last` was published; None: its rows are not at hand."""
+        """Add the rows of a published group that ends with txid `last`; None: its rows are not in memory."""
         if rows is not None:
             self._rows, self._bytes = self._rows + rows.num_rows, self._bytes + rows.nbytes
             self._groups.append((last, rows))
@@ -52,14 +52,14 @@ class Recent:
             self.forget(last)
 
     def forget(self, last: int) -> None:
-        """The groups up to txid `last` are not needed any more."""
+        """Evict the groups up to txid `last`."""
         self._since = max(self._since, last)
         while self._groups and self._groups[0][0] <= last:
             _, rows = self._groups.popleft()
             self._rows, self._bytes = self._rows - rows.num_rows, self._bytes - rows.nbytes
 
     def between(self, after: int, last: int) -> list[pa.Table] | None:
-        """The rows of groups that end after txid `after`, up to the one that ends with `last`; None: not at hand."""
+        """The rows of the groups that end after txid `after` and not after `last`; None if not all are cached."""
         if after < self._since:
             return None
         return [rows for end, rows in self._groups if after < end <= last]
@@ -67,13 +67,13 @@ class Recent:
 
 @dataclass
 class Growth:
-    """How much a state has changed since its table was brought up to date, and when that is due again.
+    """Changes of a state since its last compaction, and when the next one is due.
 
     Attributes:
         rows: rows of the table.
-        later: change rows since.
-        recent: those of them that are in memory.
-        versions: of the table; None until the first compaction has read them.
+        later: change rows since the last compaction.
+        recent: those of the change rows that are in memory.
+        versions: the thinning of the table's versions; None until the first compaction has read it.
         cost: seconds of processor time that the last compaction took.
     """
 
@@ -86,11 +86,11 @@ class Growth:
     _taken: int = field(default=0)
 
     def overdue(self, now: float, max_lag: float | None) -> float | None:
-        """For how many seconds it has been time to bring the table up to date; None when it is not.
+        """Seconds since the next compaction became due; None if it is not due.
 
-        That is half of `max_lag` after the last time, or later where that costs more than `SHARE` of a core: the rest
-        is for the compaction itself. And as soon as it has changed by as much as it holds, so that what compaction
-        writes stays in proportion. `now`: monotonic seconds.
+        It is due half of `max_lag` after the last one began (the other half is for the compaction itself), or later if
+        that would cost more than `SHARE` of a core. It is due at once when the state has changed by as many rows as it
+        holds: so the cost of compaction stays proportional to the changes. `now`: monotonic seconds.
         """
         if self.later >= max(LEAST_ROWS, self.rows):
             return float("inf")
@@ -103,33 +103,33 @@ class Growth:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the newest version of the table is known to stay, and to be up to date."""
+        """Whether the table's newest version is known to stay and has all changes."""
         return not self.later and self.versions is not None and self.versions.settled
 
     def begin(self, now: float, *, whole: bool) -> None:
-        """What has changed up to now is being taken into the table, `whole` or not; `now`: monotonic seconds."""
+        """Note that a compaction begins, of all changes so far if `whole`; `now`: monotonic seconds."""
         self._taken, self._begun = self.later if whole else 0, now
 
     def end(self, rows: int, as_of: int) -> None:
-        """It is in the table, which now has `rows` and is as of txid `as_of`."""
+        """Note that the compaction is committed: the table now has `rows` rows and is as of txid `as_of`."""
         self.rows, self.later, self._taken = rows, self.later - self._taken, 0
         self.recent.forget(as_of)
 
 
 class Compaction:
-    """One state table on its way from the txid it is as of to txid `as_of`.
+    """One compaction of a state table, which brings it up to txid `as_of`.
 
-    `steps` opens the tables and writes new files, on any thread, as the handles are its own; `finish` is called
-    afterwards, in the committer's turn, with the handle of that.
+    `steps` opens its own handles and writes new files, on any thread; `finish` is called afterwards in the committer's
+    turn, with the committer's handle.
 
     Args:
         uri: the state table.
-        opened: open it, and ``changes/…``.
-        growth: of the state; changed in `finish`.
-        base, as_of: the txids that the table is as of, and that it is to be as of.
-        epoch: of the coordinator.
+        opened: functions that open the state table and ``changes/…``.
+        growth: the state's growth; updated by `finish`.
+        base, as_of: the txids that the table is as of now, and shall be as of afterwards.
+        epoch: the coordinator's epoch.
         now: milliseconds since 1970.
-        stays: whether the version that this makes is to stay, if there is one to make or not.
+        stays: whether the resulting version has to stay, even if that takes a commit without changed rows.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Compaction:
 
     @property
     def written(self) -> set[str]:
-        """Paths of files that this has written, or is about to write, relative to the table."""
+        """Paths, relative to the table, of the files written or about to be written."""
         return set() if self._files is None else self._files.written
 
     def steps(self) -> Iterator[None]:
@@ -165,30 +165,30 @@ class Compaction:
         """
         faults.point("compact.before")
         opened, cpu = time.monotonic(), time.thread_time()
-        kept = self._opened[0]()
+        table = self._opened[0]()
         if self._versions is None:
-            self._versions = Versions(kept, self._now)
+            self._versions = Versions(table, self._now)
         self._cost = max(time.monotonic() - opened, time.thread_time() - cpu)  # delta-rs reads logs on other threads
         cpu = time.thread_time()
-        self._rows, last = kept.handle.row_count(), kept.last_txid()
+        self._rows, last = table.handle.row_count(), table.last_txid()
         if last != self._base:
             self._base, self._recent = last, None
-        keys = key_names_of(kept.handle.properties)
-        self._files = Rewriting(kept.handle, keys, self._epoch, self._now, threads=False)
+        keys = key_names_of(table.handle.properties)
+        self._files = Rewriting(table.handle, keys, self._epoch, self._now, threads=False)
         if self._base < self._as_of:
             yield from self._rewrite(self._files)
         self._cost += time.thread_time() - cpu
         faults.point("compact.staged")
 
     def give_up(self) -> None:
-        """Remove what was written: there is no use for it."""
+        """Delete the files written, if they will not be committed."""
         if self._files is not None:
             self._files.give_up()
 
-    def finish(self, kept: DeltaTableState, now: int) -> bool:
-        """Make the new files those of the table, on the handle `kept`; False when there is nothing to do.
+    def finish(self, table: DeltaTableState, now: int) -> bool:
+        """Commit the new files to `table`; False if there was nothing to commit, or they are useless by now.
 
-        Called in the committer's turn, `now`: milliseconds since 1970. Passes the fault point ``compact.after``.
+        Called in the committer's turn; `now`: milliseconds since 1970. Passes the fault point ``compact.after``.
 
         Raises:
             FencedError: a newer coordinator leads this table.
@@ -201,14 +201,14 @@ class Compaction:
             removes = sorted(self._files.removes)
             about = versions.decide(removes, self._later, self._rows, now, stays=self._stays)
             files = RewriteFiles(self._files.adds, removes, now, self._base, self._as_of, about=about)
-            growth.versions = None  # read again, unless it is certain what is in the log
-            done = kept.exchange(files, self._epoch)
+            growth.versions = None  # read again next time, unless it becomes certain below what is in the log
+            done = table.exchange(files, self._epoch)
             if done:
-                versions.made(kept, about)
+                versions.made(table, about)
         if done or self._base >= self._as_of:
             growth.versions = versions
         faults.point("compact.after")
-        growth.end(kept.handle.row_count(), kept.last_txid())
+        growth.end(table.handle.row_count(), table.last_txid())
         growth.cost = self._cost + time.thread_time() - cpu
         return done
 
@@ -226,22 +226,19 @@ class Compaction:
         counts = group_counts(changes.handle, (TXID.name, self._base), (TXID.name, self._as_of))
         self._later = int(counts.sum())
         for window in _windows(files.spans(counts)):
-            later = self._read(changes, window[0].first, window[-1].last)
+            groups = (KEY_GROUP.name, window[0].first, window[-1].last)
+            parts = changes.handle.batches((TXID.name, self._base), (TXID.name, self._as_of), within=groups)
+            later = pa.concat_tables([changes.handle.schema.empty_table(), *parts])
             for span in window:
                 yield
                 files.rewrite(span, later)
 
-    def _read(self, changes: DeltaTableState, first: int, last: int) -> pa.Table:
-        groups = (KEY_GROUP.name, first, last)
-        parts = changes.handle.batches((TXID.name, self._base), (TXID.name, self._as_of), within=groups)
-        return pa.concat_tables([changes.handle.schema.empty_table(), *parts])
-
 
 def _windows(spans: Sequence[KeyGroupRange]) -> Iterator[list[KeyGroupRange]]:
-    """`spans` in groups whose change rows are held in memory together."""
+    """Group `spans` into windows whose change rows fit into memory together."""
     window: list[KeyGroupRange] = []
     for span in spans:
-        if window and sum(one.later for one in window) + span.later > WINDOW_ROWS:
+        if window and sum(other.later for other in window) + span.later > WINDOW_ROWS:
             yield window
             window = []
         window.append(span)

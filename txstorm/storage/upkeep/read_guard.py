@@ -1,4 +1,4 @@
-"""Who reads a data directory in this process right now: what is no longer kept is removed when nobody does."""
+"""Read guard: while this process reads a data directory, it does not delete files there that are no longer kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _reading: Counter[str] = Counter()
 
 @contextmanager
 def reading(data_dir: Path) -> Iterator[None]:
-    """While this lasts nothing of `data_dir` is removed by this process; waits for a removal under way, some ms."""
+    """Context in which this process deletes nothing from `data_dir`; blocks while a deletion runs (some ms)."""
     name = str(data_dir.absolute())
     with _free:
         _reading[name] += 1
@@ -34,15 +34,15 @@ def reading(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def removing(data_dir: Path) -> Iterator[bool]:
-    """Whether something may be removed from `data_dir` now; while this lasts nobody begins to read. Be quick."""
+    """Context that yields whether files of `data_dir` may be deleted now; new readers block until it ends. Be quick."""
     with _free:
         yield not _reading[str(data_dir.absolute())]
 
 
 def reads(function: Callable[Concatenate[Path, P], Answer]) -> Callable[Concatenate[Path, P], Answer]:
-    """Has `function`, whose first argument is a data directory, counted among its readers.
+    """Decorator: guard the data directory, first argument of `function`, with `reading` during the call.
 
-    What the disk refuses is a `DataDirectoryError`.
+    An `OSError` becomes a `DataDirectoryError`.
     """
 
     @wraps(function)

@@ -1,13 +1,12 @@
-"""What a table no longer has to keep: change rows, versions and files from before the kept history.
+"""Retention: remove change rows, versions and files from before the kept history.
 
-The kept history begins with a transaction, the horizon. A table can answer for it and for every later one as long as
-it has its newest version that stays and is not ahead of the horizon, all later ones that stay, and, for a state, the
-change rows after that version. Besides, the versions of named savepoints stay, and what an intent in the ledger names.
+The kept history begins with a transaction, the horizon, found by the stamps of transactions in the history table, never
+by the age of files. A table can be read as of the horizon and every later transaction as long as it has its newest
+version that stays and is not ahead of the horizon, all later ones that stay, and, for a state, the change rows after
+that version. The versions of named savepoints are kept too, and the files named by an intent in the ledger.
 
-Everything here goes in steps, between which commits are made: `Steps` yields after each. A crash between two leaves
-something that is not needed, and that the next time removes.
-
-Where the kept history begins: told by the stamps of transactions in the history table, never by ages of files.
+All work is done in steps, with commits between them: `Steps` yields after each. A crash between two steps leaves
+unneeded files, which the next retention removes.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from txstorm.storage.upkeep.sweep import unlogged
 
 Answer = TypeVar("Answer")
 Steps = Generator[Callable[[], Any] | None, Any, Answer]
-"""Steps of the committer's turn. One that yields a call asks for its answer, which may be found beside commits."""
+"""Steps of the committer's turn. Yielding a call asks for its result, which may be computed in parallel to commits."""
 
 AT_ONCE = 64
-"""Files that are removed, or entries of a log that are read, in one step."""
+"""Number of files removed, or of log entries read, in one step."""
 
 
 def retain_table(
@@ -51,17 +50,18 @@ def retain_table(
     saved: Collection[int],
     kept: Callable[[], set[str]],
 ) -> Steps[int | None]:
-    """Remove what `table` does not need to answer for transaction `txid` and later ones.
+    """Remove the versions and files that `table` does not need to be read as of transaction `txid` and later ones.
 
-    Returns the txid that its oldest kept version is as of; None where it has none that is not ahead of `txid`.
+    Returns the txid that its oldest kept version is as of; None if all its versions are ahead of `txid`.
 
     Args:
         data_dir: the data directory.
-        table: leads it; whatever it commits meanwhile stays.
+        table: the table, led by this coordinator; anything committed to it meanwhile stays.
         txid: the first transaction of the kept history.
-        epoch: of the coordinator.
+        epoch: the coordinator's epoch.
         saved: versions that savepoints need.
-        kept: the staged files, relative to the table, that an intent or this run names; asked in a step of its own.
+        kept: returns the staged files, relative to the table, that an intent or this run names; called in a separate
+            step.
 
     Raises:
         TableCorrupt: the log, or a version of a savepoint, is damaged.
@@ -76,8 +76,8 @@ def retain_table(
     handle = yield from beside(partial(DeltaHandle.open, table.path))
 
     def needed() -> set[str]:
-        older = (DeltaHandle.open(table.path, one) for one in saved if one < version)
-        return {*kept(), *(file.path for one in older for file in one.files())}
+        older = (DeltaHandle.open(table.path, number) for number in saved if number < version)
+        return {*kept(), *(file.path for saved_version in older for file in saved_version.files())}
 
     doomed = yield from unlogged(table.path, epoch, needed, handle, AT_ONCE)
     yield from _remove_files(data_dir, [table.path / path for path in doomed])
@@ -85,15 +85,15 @@ def retain_table(
 
 
 def beside(call: Callable[[], Answer]) -> Steps[Answer]:
-    """The answer of `call`, found beside commits where whoever advances the steps can do so: it lists a directory."""
+    """Run `call`, in parallel to commits if the driver of the steps can: for calls that list a directory."""
     found = yield call
     return call() if found is None else found
 
 
 def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> None:
-    """Let files leave ``changes/…`` whose rows are all in a version of the state as of txid `as_of`.
+    """Remove from ``changes/…`` the files whose rows are all contained in the state as of txid `as_of`.
 
-    Called in the committer's turn. What they hold stays on the disk while a kept version or savepoint has them. `now`:
+    Called in the committer's turn. The files stay on disk while a kept version or savepoint refers to them. `now`:
     milliseconds since 1970. Passes the fault point ``retain.pruned``.
 
     Raises:
@@ -107,7 +107,7 @@ def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> N
 
 
 def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
-    """Remove archived versions below `version`, and files no log entry names, of a table that no savepoint names."""
+    """Remove archived versions before `version`, and unlogged files, of a table that is not part of savepoints."""
     yield from _remove_versions(data_dir, table, version, ())
     handle = yield from beside(partial(DeltaHandle.open, table))
     doomed = yield from unlogged(table, 0, set, handle, AT_ONCE)
@@ -122,7 +122,7 @@ def _lasts(handle: DeltaHandle) -> Iterable[tuple[str, int | None]]:
 
 
 def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple[int, int] | None]:
-    """The newest version of a table that stays and is not ahead of `txid`, and the txid it is as of."""
+    """The newest version of a table that stays and is not ahead of `txid`, and the txid it is as of; None: none is."""
     if state:
         return next(((entry.version, as_of) for entry, as_of in staying(handle) if as_of <= txid), None)
     for number, entry in enumerate(handle.history(), start=1):
@@ -164,7 +164,7 @@ class Horizon:
 
     Attributes:
         txid: its first transaction.
-        files: of the history table, with rows of earlier ones only.
+        files: files of the history table that hold rows of earlier transactions only.
     """
 
     txid: int
@@ -172,9 +172,10 @@ class Horizon:
 
 
 def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | None]:
-    """The last transaction of `timeline` that is not younger than `cutoff` (UTC microseconds since 1970), in steps.
+    """Find the last transaction of `timeline` with a stamp up to `cutoff` (UTC microseconds since 1970), in steps.
 
-    None when the history table has none. Of a rewound topology it is none before that to which it was rewound.
+    None if the history table has no such transaction. In a rewound topology it is never earlier than the transaction
+    that it was rewound to.
 
     Raises:
         TableCorrupt: the history table cannot be read.
@@ -199,9 +200,9 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | 
 
 
 def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
-    """Let `files` leave the history table; returns its version. `now`: milliseconds since 1970.
+    """Remove `files` from the history table; return its version. `now`: milliseconds since 1970.
 
-    In steps of the committer's turn; where somebody else has just written to the table, nothing is done this time.
+    In steps of the committer's turn; if another writer has just written to the table, nothing is done this time.
     """
     handle = yield from beside(partial(DeltaHandle.open, data_dir / HISTORY))
     leaving = [file for file in handle.files() if file.path in set(files)]
@@ -219,7 +220,7 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
 
 
 def _in_order(handle: DeltaHandle) -> list[str]:
-    """The files as they were written."""
+    """Paths of the files in the order in which they were written."""
     times = handle.actions()["modification_time"].to_pylist()
     return [path for _, path in sorted(zip(times, (file.path for file in handle.files()), strict=True))]
 

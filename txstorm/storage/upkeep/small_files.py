@@ -1,7 +1,7 @@
-"""Many small files of a table made into few: every commit leaves one, and each costs a reader and the log something.
+"""Small-file compaction: merge many small files of a table into few. Every commit adds one, at a cost to every reader.
 
-The rows stay what they are, in the order of their txids, so that nobody has to read anything again: the log entry says
-that no data changed. The old files lie there for as long as a kept version of the log refers to them.
+The rows do not change and stay in txid order, and the log entry says that no data changed, so readers that follow the
+table have nothing to read again. The old files stay on disk while a kept version of the log refers to them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RewriteFiles
 
 LEAST_FILES = 64
-"""Small files, one behind the other, from which on they are worth it."""
+"""Number of consecutive small files from which on merging them is worth it."""
 NEWEST = 8
-"""Files that are left alone: those of groups that may still be looked at."""
+"""Number of newest files left alone: their groups may still be checked after publishing."""
 SMALL = 1 << 20
-"""Bytes; what has become larger is not gathered again."""
+"""Size in bytes below which a file is small; larger ones are not merged again."""
 MOST_BYTES = 16 << 20
 MOST_ROWS = 1_000_000
+"""Size of a merged file, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,16 @@ class _File:
 
 
 class SmallFileCompaction:
-    """The small files of one table on their way into few larger ones; used like a `Compaction`.
+    """One small-file compaction of a table; used like a `Compaction`.
 
     Args:
-        table: on a handle of its own.
-        epoch: of the coordinator.
+        table: the table, on a separate handle.
+        epoch: the coordinator's epoch.
         now: milliseconds since 1970.
 
     Attributes:
         uri: the table.
-        written: paths of files that this has written, or is about to write, relative to the table.
+        written: paths, relative to the table, of the files written or about to be written.
     """
 
     def __init__(self, table: DeltaTableState, epoch: int, now: int) -> None:
@@ -74,7 +75,7 @@ class SmallFileCompaction:
         faults.point("gather.staged")
 
     def finish(self, table: DeltaTableState, now: int) -> bool:
-        """Put the new files in the place of the old ones, in the committer's turn; False when there is nothing to.
+        """Replace the old files by the new ones, in the committer's turn; False if there was nothing to replace.
 
         Passes the fault point ``gather.after``.
 
@@ -86,7 +87,7 @@ class SmallFileCompaction:
         return done
 
     def give_up(self) -> None:
-        """Remove what was written: there is no use for it."""
+        """Delete the files written, if they will not be committed."""
         for path in self.written:
             (self._table.path / path).unlink(missing_ok=True)
 
@@ -103,17 +104,17 @@ class SmallFileCompaction:
 
 
 def small_files(table: DeltaTableState) -> int:
-    """How many of its files are small."""
+    """The number of small files of a table."""
     return sum(file.size < SMALL for file in table.handle.files())
 
 
 def are_many(files: int) -> bool:
-    """Whether so many small files are worth gathering."""
+    """Whether this number of small files is worth merging."""
     return files >= LEAST_FILES
 
 
 def _files(table: DeltaTableState) -> list[_File]:
-    """The files in the order of their txids; none where they overlap or do not say, which only others write."""
+    """The files in txid order; empty if txids overlap or lack statistics, as in files of other writers."""
     actions, least, most = table.handle.actions(TXID.name), f"min.{TXID.name}", f"max.{TXID.name}"
     if not {least, most, "num_records"} <= set(actions.column_names):
         return []
@@ -127,10 +128,10 @@ def _files(table: DeltaTableState) -> list[_File]:
 
 
 def _runs(files: list[_File]) -> Iterator[list[_File]]:
-    """Small files that follow each other, at most as many as make one of the wanted size."""
+    """Runs of consecutive small files, each of which makes one file of the wanted size."""
     run: list[_File] = []
     for file in files[:-NEWEST]:
-        full = sum(one.size for one in run) > MOST_BYTES or sum(one.rows or 0 for one in run) > MOST_ROWS
+        full = sum(other.size for other in run) > MOST_BYTES or sum(other.rows or 0 for other in run) > MOST_ROWS
         if file.size >= SMALL or full:
             if len(run) >= LEAST_FILES:
                 yield run

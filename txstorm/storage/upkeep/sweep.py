@@ -1,4 +1,4 @@
-"""The sweeper: removes the files that txstorm wrote and nothing refers to, by name, never by age."""
+"""The sweep: delete files that txstorm wrote and nothing refers to. Files are judged by name, never by age."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from txstorm.storage.tables.staging import epoch_of
 def unlogged(
     table: Path, epoch: int, kept: Callable[[], set[str]], handle: DeltaHandle, at_once: int
 ) -> Generator[Callable[[], Any] | None, Any, list[str]]:
-    """What `sweep_table` would remove, found in steps of `at_once` log entries.
+    """Find the files that `sweep_table` would delete, in steps of `at_once` log entries.
 
-    `handle` is at the newest version, and `kept` tells what is staged now: what is staged or published later is not
-    found. It is asked after the look at what is there, since tasks of a large commit may be writing.
+    `handle` must be at the newest version; `kept` returns the files staged now. Files staged or published later are
+    never found: `kept` is called after the directory is listed, since tasks of a large commit may be writing.
     """
-    there = _unneeded((yield partial(_found, table)) or _found(table), epoch, set())
-    needed = kept() if there else set()
-    found = [path for path in there if path not in needed]
-    if not found:
+    listed = _unneeded((yield partial(_found, table)) or _found(table), epoch, set())
+    needed = kept() if listed else set()
+    candidates = [path for path in listed if path not in needed]
+    if not candidates:
         return []
     logged: set[str] = set()
     logged.update(file.path for file in handle.files())
@@ -34,42 +34,42 @@ def unlogged(
         logged.update(handle.paths_of_entry(name))
         if number % at_once == 0:
             yield None
-    return [path for path in found if path not in logged]
+    return [path for path in candidates if path not in logged]
 
 
 def sweep_table(table: Path, epoch: int, kept: set[str], handle: DeltaHandle) -> list[str]:
-    """Remove the staged files of `table` that no kept version of its log and no name in `kept` refers to.
+    """Delete the staged files of `table` to which no kept version of its log and no path in `kept` refers.
 
-    Called by the coordinator of `epoch`; files of a newer one are left alone, as is what txstorm did not name.
-    `kept` holds paths relative to the table. Returns what was removed.
+    Called by the coordinator of `epoch`; files of a newer one, and files that txstorm did not write, are left alone.
+    `kept` has paths relative to the table. Returns the paths of the deleted files.
     """
     return _removed(table, orphans(_found(table), epoch, kept, handle))
 
 
 class Logged(Protocol):
-    """A table's log, as far as it tells which files it refers to."""
+    """A table's log, as the sweep uses it: the files that it refers to."""
 
     def files(self) -> Sequence[DataFile]:
         """The files of this version."""
 
     def logged_paths(self) -> Set[str]:
-        """Every file that any kept version refers to."""
+        """Paths of all files that any kept version refers to."""
 
 
 def orphans(found: Iterable[str], epoch: int, kept: Set[str], log: Logged) -> list[str]:
-    """Those of the staged files that are `found` which `sweep_table` removes."""
+    """The subset of the staged files `found` that `sweep_table` deletes."""
     candidates = _unneeded(found, epoch, kept)
     if candidates:
         current = {file.path for file in log.files()}
         candidates = [path for path in candidates if path not in current]
-    if candidates:  # only now the log is read: usually there is nothing to do
+    if candidates:  # read the log only now: usually there is nothing to do
         logged = log.logged_paths()
         candidates = [path for path in candidates if path not in logged]
     return candidates
 
 
 def sweep_unlogged(path: Path, epoch: int, kept: set[str]) -> list[str]:
-    """The same below a `path` that is no table: no log refers to what is staged there."""
+    """As `sweep_table`, below a `path` that is not a table, so that no log refers to the files staged there."""
     return _removed(path, _unneeded(_found(path), epoch, kept))
 
 
@@ -85,7 +85,7 @@ def _removed(table: Path, paths: list[str]) -> list[str]:
 
 
 def remove_own(table: Path, paths: Iterable[str]) -> None:
-    """Remove those of the files at `paths`, relative to `table`, that txstorm has written; they need not be there.
+    """Delete those of the files at `paths`, relative to `table`, that txstorm wrote; missing files are ignored.
 
     Passes the fault point ``thin.removed`` after each.
     """
@@ -96,7 +96,7 @@ def remove_own(table: Path, paths: Iterable[str]) -> None:
 
 
 def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
-    """The staged files of the table `uri` that `intents` name."""
+    """Paths of the staged files of the table `uri` that `intents` name."""
     tables = (table for intent in intents for table in intent.tables if table.uri == uri)
     return {staged.path for table in tables for staged in table.files}
 
