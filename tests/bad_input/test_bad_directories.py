@@ -249,11 +249,11 @@ DAMAGES = {
     ),
     "flipped txid": (
         flip_txid,
-        Says(TABLE, "changes/counts", "its checksum is not that of its content", "restore the table's directory"),
+        Says(TABLE, "changes/counts", "its checksum does not match its content", "restore the table's directory"),
     ),
     "flipped stats": (
         flip_stats,
-        Says(TABLE, "changes/counts", "its checksum is not that of its content", "restore the table's directory"),
+        Says(TABLE, "changes/counts", "its checksum does not match its content", "restore the table's directory"),
     ),
     "truncated state file": (
         lambda d: rewrite(staged(d, "state/counts"), lambda data: data[:-9]),

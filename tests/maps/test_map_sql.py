@@ -115,7 +115,7 @@ def test_an_error_never_shows_the_password(postgres):
 def test_a_table_that_is_something_else_is_refused(url):
     with sa.create_engine(url).begin() as connection:
         connection.execute(sa.text("CREATE TABLE counts (id TEXT, n INT)"))
-    with pytest.raises(StateError, match=r"table 'counts' is there, but has no columns key, value, .*another table"):
+    with pytest.raises(StateError, match=r"table 'counts' exists, but has no columns key, value, .*another table"):
         SqlAlchemyBackend(url, "counts").mark()
 
 

@@ -1,4 +1,4 @@
-"""Outside systems, one room or module each. Nothing else imports their libraries.
+"""Clients of outside systems, one room or module each. No other package imports their libraries.
 
 May import: nothing else.
 Start: files.py.

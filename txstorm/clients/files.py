@@ -1,14 +1,12 @@
-"""Files that survive a power failure: written to a new file, synced, and only then given their name.
+"""Local files: durable writes that survive a power failure, and reads of regular files only.
 
-A failed sync is never made good by another one. Linux marks the pages of a file as clean when they could not be
-written, so every later sync of that file succeeds, in this process and in the next one, although the bytes are lost.
-So a file is synced once, before anything refers to it; one whose sync fails is thrown away, and the bytes are written
-again into another one.
+Writing: the bytes go to a new file, which is synced and only then gets its name. After a failed sync, a second one
+proves nothing: Linux marks the pages that could not be written as clean, so every later sync of that file succeeds, in
+this process and in others, although the bytes are lost. So a file is synced once, before anything refers to it; if that
+fails, the file is discarded and the bytes are written again to another one.
 
-Files of a local disk, opened only if they are files: never a pipe that nobody writes to, nor a device without end.
-
-Every other module, and every library that txstorm gives a path to, would wait for ever there, or read until there is no
-memory left.
+Reading: a path is checked before this package or a library opens it, since a pipe without a writer would block for
+ever, and a device without end would fill the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 1 << 30
-"""Bytes that a file may have which is read as a whole and whose size is written nowhere."""
+"""Largest file, in bytes, to read as a whole if its size is not recorded anywhere."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -35,12 +33,12 @@ _KINDS = {
 
 
 def read_whole(path: Path, most: int = MOST) -> bytes:
-    """The bytes of the file at `path`.
+    """Read the file at `path`.
 
     Raises:
-        OSError: it is not there, cannot be read, is no file, or has more than `most` bytes.
+        OSError: it is missing, unreadable, not a regular file, or larger than `most` bytes.
     """
-    # O_NONBLOCK: to open a pipe that nobody writes to would wait for somebody.
+    # O_NONBLOCK: opening a pipe without a writer would block.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         size = _checked(os.fstat(handle), path).st_size
@@ -53,9 +51,10 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
 
 
 def checked_path(path: Any) -> str:
-    """`path`, if it names something below the directory it is relative to; else raises `ValueError`.
+    """Return the relative `path`; raises `ValueError` if it leads out of its directory.
 
-    For paths that were read somewhere: stored bytes do not choose where files are read or removed (design rule R10).
+    For paths read from files: stored bytes must not choose where files are read or deleted (R10, stored bytes
+    are data only).
     """
     if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/") or _SCHEME.match(path):
         msg = f"expected a path below the table, got {path!r}"
@@ -64,7 +63,7 @@ def checked_path(path: Any) -> str:
 
 
 def check_file(path: Path | str, size: int | None = None, most: int | None = None) -> None:
-    """Raise `OSError` unless there is a file at `path`, of `size` bytes where that is known, and at most `most`."""
+    """Raise `OSError` unless `path` is a regular file, of `size` bytes and of at most `most`, if given."""
     found = _checked(os.stat(path), path).st_size
     if size is not None and found != size:
         raise OSError(errno.EIO, f"expected {size} bytes, got {found}", str(path))
@@ -73,9 +72,9 @@ def check_file(path: Path | str, size: int | None = None, most: int | None = Non
 
 
 def check_files(directory: Path, suffixes: Iterable[str]) -> None:
-    """Raise `OSError` unless all that is in `directory` under a name that ends so is a file of a sensible size.
+    """Raise `OSError` unless names in `directory` with one of the `suffixes` are regular files of at most `MOST` bytes.
 
-    For what a library is about to read by itself. Nothing where there is no such directory.
+    For files that a library is about to read by itself. The directory may be missing.
     """
     wanted = tuple(suffixes)
     try:
@@ -97,7 +96,7 @@ def _checked(found: os.stat_result, path: Path | str) -> os.stat_result:
 
 
 def sync(handle: int, path: Path) -> None:
-    """``os.fsync`` of an open file; its error names the file."""
+    """``os.fsync`` an open file; the error names the file."""
     try:
         os.fsync(handle)
     except OSError as error:
@@ -106,9 +105,9 @@ def sync(handle: int, path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the bytes of a file durable, or the creations, renames and removals in a directory.
+    """Sync a file, or a directory: the names created, renamed and removed in it.
 
-    Where it fails, calling it again proves nothing: write the file again (`rewrite`), or its name (`renew`).
+    After a failure a second call proves nothing: write the file again (`rewrite`), or its name (`renew`).
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -118,7 +117,7 @@ def sync_file(path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, replacing what is there; a crash leaves the old file or the new one, never a part."""
+    """Write `data` to `path` atomically and durably; a crash leaves either the old file or the new one."""
     made = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         write_synced(made, data)
@@ -130,7 +129,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_synced(path: Path, data: bytes | memoryview, like: os.stat_result | None = None) -> None:
-    """Write the new file `path` and sync its bytes, not its name; with the mode and the time of `like`."""
+    """Create the file `path` and sync its bytes, but not its name; `like`: copy its mode and times."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -141,12 +140,10 @@ def write_synced(path: Path, data: bytes | memoryview, like: os.stat_result | No
 
 
 def rewrite(path: Path) -> None:
-    """Write the bytes of the file at `path` again, into a new, synced file that takes its name.
+    """Copy the file at `path` to a new, synced file that takes its name; does nothing if it is missing.
 
-    Afterwards sync the directory.
-
-    For a file that is complete, never changes, and whose sync failed, or was never seen to succeed: the caller has
-    checked that its content is what was written. Nothing where the file is gone.
+    For a complete, immutable file whose sync failed, or may have. The caller must have checked that the content is what
+    was written, and has to sync the directory afterwards.
     """
     try:
         data, like = read_whole(path), path.stat()
@@ -161,19 +158,19 @@ def rewrite(path: Path) -> None:
 
 
 def renew(path: Path) -> None:
-    """Give what is at `path` its name once more, after the sync of its directory has failed."""
+    """Rename `path` away and back, after a failed sync of its directory."""
     aside = path.with_name(f"_again_{uuid.uuid4().hex}.tmp")
     path.rename(aside)
     aside.rename(path)
 
 
 PRIVATE = 0o700
-"""The mode of directories that nobody else is to look into."""
+"""The mode of directories that only their owner may read."""
 
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
-    """Make `directory`, with `mode`, and the parents it lacks, durably; raises `OSError`. One that is there stays."""
-    if directory.is_dir():  # as with every commit
+    """Create `directory` with `mode`, and missing parents, durably; an existing one stays. Raises `OSError`."""
+    if directory.is_dir():  # the usual case, in every commit
         return
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode, parents=True, exist_ok=True)
@@ -182,10 +179,10 @@ def make_directories(directory: Path, mode: int = 0o777) -> None:
 
 
 def sync_names(directory: Path, made: Iterable[Path]) -> None:
-    """Sync `directory`, in which the names `made` are new; where that fails, give them once more, and sync again.
+    """Sync `directory`, in which the names `made` are new; after a failure rename them back and forth, and sync again.
 
     Raises:
-        OSError: that failed, too.
+        OSError: the second sync failed, too.
     """
     try:
         sync_file(directory)

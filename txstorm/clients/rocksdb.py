@@ -1,7 +1,7 @@
-"""Bytes by key on the local disk, through RocksDB: the key index of a state that is too large to be read at a start.
+"""Key-value store on the local disk, through RocksDB: the key index of a state too large to be read at every start.
 
-There is no write-ahead log: what is lost with the process is read again from the tables. What is there after a crash
-is what some number of first batches left: batches are applied whole and in order.
+There is no write-ahead log: rows lost with the process are read again from the tables. After a crash the store holds
+the first N batches for some N: batches are applied atomically and in order.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _BLOCK_CACHE = 16 << 20
 _WRITE_BUFFER = 16 << 20
 _FILTER_BITS = 10
 _BUFFER_FILTER = 0.1
-"""Of the write buffer: to look through the buffer for a key that is not in it takes as long as the rest of a read."""
+"""Share of the write buffer for its filter: searching the buffer for a missing key takes as long as the other steps."""
 _SYNC_BYTES = 1 << 20
-"""What is rewritten goes to the disk in parts, as commits wait for the same disk."""
+"""RocksDB's compaction syncs in parts of this size, since commits wait for the same disk."""
 
 
 class KeyStoreError(TxstormError):
-    """The store cannot be read or written: damaged, gone, or on a disk that is full; its content can be made again."""
+    """The store cannot be read or written: damaged, missing, or on a full disk; its content can be rebuilt."""
 
 
 class KeyStore:
-    """One store, open; a directory has one at most. May be read by several threads while one writes."""
+    """One open store; a directory can be open only once. Several threads may read while one writes."""
 
     def __init__(self, path: Path, store: Rdict) -> None:
         self.path = path
@@ -55,10 +55,10 @@ class KeyStore:
 
     @classmethod
     def open(cls, path: Path) -> KeyStore:
-        """Open the store at `path`, which is made when there is none.
+        """Open the store at `path`; creates it if there is none.
 
         Raises:
-            HeldError: it is open already, here or in another process.
+            HeldError: it is open already, in this process or another one.
             KeyStoreError: it is damaged, or cannot be written.
         """
         try:
@@ -72,25 +72,25 @@ class KeyStore:
         return cls(path, store)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each of `keys`, None where there is none; one look-up for all."""
+        """Look up all `keys` at once; None for a missing key."""
         with self._using("be read"):
             return list(self._store[list(keys)] or ())
 
     def scan(
         self, first: bytes, before: bytes, most: int | None = None, *, backwards: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Keys and values from key `first` up to `before`, which is not included, in order, or `backwards`.
+        """Scan keys and values from key `first` (inclusive) to `before` (exclusive), in order or `backwards`.
 
-        `most` of them at most, those that come first.
+        Returns at most `most`, the first in that order.
         """
         options = ReadOptions()
         options.set_iterate_upper_bound(before)
         with self._using("be read"):
-            # Without a name for the iterator: one that is left over would keep a closed store open.
+            # Keep no reference to the iterator: it would keep a closed store open.
             return list(islice(self._items(options, first, backwards=backwards), most))
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
-        """Set and delete keys: all of that, or nothing."""
+        """Set and delete keys atomically."""
         batch = WriteBatch(raw_mode=True)
         for key, value in puts:
             batch[key] = value
@@ -100,15 +100,15 @@ class KeyStore:
             self._store.write(batch, self._unlogged)
 
     def sync(self) -> None:
-        """Make durable what was written so far."""
+        """Make everything written so far durable."""
         with self._using("be written"):
             self._store.flush()
 
     def close(self) -> None:
-        """Let go of it, if that was not done already; what was not made durable may be lost.
+        """Close the store; idempotent. Anything not made durable may be lost.
 
-        Waits for the threads that are just reading or writing: RocksDB would refuse to close, and stay open for good.
-        From then on every call but this one raises `KeyStoreError`.
+        Blocks until other threads have finished reading and writing: otherwise RocksDB would refuse to close, and stay
+        open for good. From then on every other call raises `KeyStoreError`.
         """
         with self._idle:
             self._closed = True
@@ -120,7 +120,7 @@ class KeyStore:
         start = None if backwards else first
         found = self._store.items(backwards=backwards, from_key=start, read_opt=options)
         items = cast("Iterable[tuple[bytes, bytes]]", found)
-        # Not by set_iterate_lower_bound: rocksdict 0.3 takes that as the upper one.
+        # Not by set_iterate_lower_bound: rocksdict 0.3 takes that as the upper bound.
         return takewhile(lambda item: item[0] >= first, items) if backwards else items
 
     @contextmanager
@@ -146,7 +146,7 @@ class KeyStore:
 
 
 def remove_store(path: Path) -> None:
-    """Remove the store at `path`, which is not open."""
+    """Delete the store at `path`, which must not be open."""
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -157,12 +157,12 @@ def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(blocks)
-    options.set_compression_type(DBCompressionType.none())  # rows are small, and reading them is what costs
-    options.set_allow_mmap_reads(True)  # a third of the time of a look-up; the system may take the pages back
+    options.set_compression_type(DBCompressionType.none())  # rows are small, and the cost is in reading them
+    options.set_allow_mmap_reads(True)  # look-ups take a third of the time; the system may reclaim the pages
     options.set_write_buffer_size(_WRITE_BUFFER)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(_BUFFER_FILTER)
-    options.set_level_zero_file_num_compaction_trigger(2)  # every file that overlaps is looked into
+    options.set_level_zero_file_num_compaction_trigger(2)  # a look-up searches every overlapping file
     options.set_bytes_per_sync(_SYNC_BYTES)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)

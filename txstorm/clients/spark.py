@@ -1,4 +1,4 @@
-"""Spark: the one module that makes, checks and steers sessions, and hides what differs between classic and Connect."""
+"""Spark sessions: create, check, share and use them; hides the differences between classic Spark and Connect."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("txstorm.spark")
 
 DAEMON = "txstorm.engine.spark_daemon"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
-# Jobs here are many and small, and what they compute runs in Python: on two cores Java's second compiler takes more
-# time from the first hundreds of jobs than it ever gives back (CPU of the JVM per tiny job: 460 → 250 ms over the
-# first 60, 180 → 110 ms later; jobs of 200,000 tuples need the same with and without it).
+# Jobs are many and small, and compute in Python: on two cores Java's second-tier compiler costs the first hundreds of
+# jobs more time than it ever saves. Without it, CPU of the JVM per tiny job: 460 → 250 ms over the first 60 jobs,
+# 180 → 110 ms later; jobs of 200,000 tuples take the same time.
 QUICK_JIT = "-XX:TieredStopAtLevel=1"
-# What a session should have from its start, and what its absence costs (2 cores, one tiny two-stage job).
+# Settings that a session should be started with, and the cost of lacking each (2 cores, one tiny two-stage job).
 WANTED: Mapping[str, tuple[str, str]] = {
     UNIX_SOCKETS: ("true", "about 50 ms per job: workers talk TCP instead of unix sockets"),
     "spark.python.daemon.module": (DAEMON, "about 20 ms per job: every task reads Spark's zip files again"),
@@ -34,7 +34,7 @@ WANTED: Mapping[str, tuple[str, str]] = {
 
 
 class Sessions:
-    """The sessions of this process: one that exists is shared; one that txstorm made ends with its last user."""
+    """Sessions of this process: an existing one is shared; one that txstorm created is stopped by its last user."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Sessions:
         self._users = 0
 
     def acquire(self, name: str, extra: Callable[[], Mapping[str, str]] = dict) -> Any:
-        """The session of this process, made (with `extra` settings) if there is none; `release` it afterwards."""
+        """The session of this process, created (with `extra` settings) if there is none; `release` it afterwards."""
         with self._lock:
             existing = _existing_session()
             if existing is None:
@@ -54,7 +54,7 @@ class Sessions:
             return self._made
 
     def release(self, session: Any) -> None:
-        """The caller needs `session` no longer; stops it if txstorm made it and nobody else uses it."""
+        """End one use of `session`; stops it if txstorm created it and this was the last use."""
         with self._lock:
             if session is not self._made:
                 return
@@ -70,14 +70,14 @@ def _stop(session: Any) -> None:
     except Exception as error:
         if is_alive(session):
             raise
-        log.debug("the session was gone before it was stopped: %s", error)
+        log.debug("the session had ended before it was stopped: %s", error)
 
 
 def _existing_session() -> Any:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:  # noqa: SLF001 - asking in public makes one
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - public ways to ask create one
         return None
     return SparkSession.builder.getOrCreate()  # type: ignore[attr-defined,unused-ignore]
 
@@ -86,14 +86,14 @@ sessions = Sessions()
 
 
 def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
-    """A local classic session set up for txstorm; raises `MissingDependency` where pyspark is not installed."""
+    """Create a local classic session set up for txstorm; raises `MissingDependency` if pyspark is not installed."""
     check_installed()
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with _shared_path():  # the JVM takes the environment it starts with, and gives it to its workers
+    with _shared_path():  # the JVM passes the environment it starts with on to its workers
         builder: Any = SparkSession.builder.appName(name)  # type: ignore[attr-defined,unused-ignore]
         for key, value in {**_submitted(_settings()), **(extra or {})}.items():
             builder = builder.config(key, value)
@@ -101,20 +101,20 @@ def make_session(name: str, *, extra: Mapping[str, str] | None = None) -> Any:
 
 
 def _submitted(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """`settings`, without what a program that spark-submit has started must not override."""
+    """Drop from `settings` those that a program started by spark-submit must not override."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return settings
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, which knows what was given
-    given = SparkConf()
-    # Master and addresses are the submitter's; the driver's JVM runs already.
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, which knows the submitted settings
+    submitted = SparkConf()
+    # Master and addresses are the submitter's; the driver's JVM is already running.
     theirs = ("spark.master", "spark.driver.", "spark.ui.")
-    return {key: value for key, value in settings.items() if not key.startswith(theirs) and not given.contains(key)}
+    return {key: value for key, value in settings.items() if not key.startswith(theirs) and not submitted.contains(key)}
 
 
 def check_installed() -> None:
-    """Raise unless pyspark can be imported and a Java for it is there, before anything is changed."""
+    """Raise `MissingDependency` or `InputError` unless pyspark and a Java for it are installed; changes nothing."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingDependency("pyspark", "spark")
     home = os.environ.get("JAVA_HOME")
@@ -161,12 +161,12 @@ def _log_settings() -> str:
 
 @contextlib.contextmanager
 def _shared_path() -> Iterator[None]:
-    """Let workers import what the driver can: the directories on `sys.path` that are not the interpreter's own.
+    """Context in which `PYTHONPATH` lets workers import all that the driver can; restores the environment afterwards.
 
-    Afterwards the environment is as before: other programs that this process starts have nothing to do with it.
+    It adds the directories on `sys.path` other than the interpreter's own.
     """
-    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    mine = [os.path.abspath(entry or os.getcwd()) for entry in sys.path if entry not in own]
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    mine = [os.path.abspath(entry or os.getcwd()) for entry in sys.path if entry not in standard]
     before = os.environ.get("PYTHONPATH")
     known = [entry for entry in (before or "").split(os.pathsep) if entry]
     usable = [entry for entry in mine if os.path.isdir(entry) and "lib-dynload" not in entry]
@@ -184,7 +184,7 @@ _checked: set[int] = set()
 
 
 def check_session(session: Any) -> None:
-    """Name, once per session, the settings an existing session lacks and what they cost; changes nothing."""
+    """Warn, once per session, about settings that an existing session lacks and their cost; changes nothing."""
     if id(session) in _checked:
         return
     _checked.add(id(session))
@@ -202,17 +202,17 @@ def is_connect(session: Any) -> bool:
 
 
 def is_alive(session: Any) -> bool:
-    """Whether jobs can still be run; a Connect session is believed to be, its errors say otherwise."""
+    """Whether jobs can still be run; assumed of a Connect session, until its errors show otherwise."""
     if is_connect(session):
         return True
     try:
         return not session.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - there is no public way to ask
-    except Exception:  # noqa: BLE001 - py4j raises anything when its JVM is gone
+    except Exception:  # noqa: BLE001 - py4j may raise any exception once its JVM has ended
         return False
 
 
 def describe(session: Any) -> Mapping[str, Any]:
-    """Spark's version, and for classic sessions the master."""
+    """Spark's version and master, as the run's description shows them; for Connect the master is ``connect``."""
     if is_connect(session):
         return {"spark": session.version, "master": "connect"}
     return {"spark": session.version, "master": session.sparkContext.master}
@@ -220,7 +220,7 @@ def describe(session: Any) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def job_group(session: Any, group: str) -> Iterator[None]:
-    """Run the jobs of this thread under `group`, so that `cancel` finds them: group on classic, tag on Connect."""
+    """Context in which jobs of this thread belong to `group`, for `cancel`: a job group, or with Connect a tag."""
     if is_connect(session):
         session.addTag(group)
         try:
@@ -234,17 +234,17 @@ def job_group(session: Any, group: str) -> Iterator[None]:
 
 
 def _activate(session: Any) -> None:
-    """Tell Spark which session this thread uses; else every UDF looks for one, with a dozen calls to the JVM."""
+    """Set the thread's active session; otherwise every UDF looks for it, with a dozen calls to the JVM."""
     from pyspark.sql import SparkSession
 
-    with contextlib.suppress(AttributeError):  # not public; without it all works, a little slower
+    with contextlib.suppress(AttributeError):  # not public; without it everything works, a little slower
         SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def cargo_type(target: str, cargo: str) -> Any:
     """The Spark type of rows with an INT column `target` and a BINARY column `cargo`.
 
-    As an object: a type in words is parsed by the JVM, again and again.
+    As an object, since the JVM would parse a type given as text every time.
     """
     from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
@@ -260,7 +260,7 @@ def cancel(session: Any, group: str) -> None:
 
 
 def partition_index() -> int:
-    """In a worker: the index of the partition being computed."""
+    """The index of the partition being computed; for use in a worker."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -269,11 +269,11 @@ def partition_index() -> int:
 
 
 def exchange(frame: Any, tasks: int, column: str) -> Any:
-    """Send each row to the partition whose index stands in the INT `column`; exactly `tasks` partitions."""
+    """Shuffle each row to the partition whose index is in the INT `column`; the result has `tasks` partitions."""
     by_id = getattr(frame, "repartitionById", None)
     if by_id is not None:
         return by_id(tasks, column)
-    # Spark 4.0: hash partitioning, over numbers chosen so that each lands where it should.
+    # Spark 4.0: hash partitioning over numbers chosen so that each hashes to the wanted partition.
     from pyspark.sql import functions
 
     numbers = functions.array(*(functions.lit(number) for number in _landing(tasks)))
@@ -283,7 +283,7 @@ def exchange(frame: Any, tasks: int, column: str) -> Any:
 
 @cache
 def _landing(tasks: int) -> tuple[int, ...]:
-    """For every partition index an int that Spark's hash partitioning sends there."""
+    """For each partition index an int that Spark's hash partitioning maps to it."""
     found: dict[int, int] = {}
     number = 0
     while len(found) < tasks:
@@ -307,7 +307,7 @@ def murmur3_int(value: int, seed: int = 42) -> int:
 
 
 def explain_failure(error: BaseException) -> str:
-    """The sentence that matters of a failed Spark job, without the Java stack."""
+    """The essential sentence of a failed Spark job's error, without the Java stack."""
     text = str(error)
     for needle in ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to"):
         if needle in text:
@@ -321,6 +321,6 @@ def explain_failure(error: BaseException) -> str:
 
 
 def raised_in_worker(error: BaseException) -> str | None:
-    """``type: message`` of the exception that a Python worker raised, where `error` tells of one."""
+    """``type: message`` of the exception that a Python worker raised, if `error` reports one; else None."""
     _, found, trace = str(error).rpartition("Traceback (most recent call last):\n")
     return next((line for line in trace.splitlines() if line[:1].strip()), None) if found else None

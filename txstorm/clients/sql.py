@@ -1,4 +1,4 @@
-"""Maps in any database that SQLAlchemy speaks to. The only module that imports `sqlalchemy`."""
+"""Maps in any database that SQLAlchemy supports. The only module that imports `sqlalchemy`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ID_BYTES = 20
 class SqlAlchemyBackend:
     """A `txstorm.api.external.MarkedMapBackend` in one table of a database; rows and mark change in one transaction.
 
-    The table and ``txstorm_marks`` are made when they are first needed. Statements take at most `CHUNK` keys.
+    The table and ``txstorm_marks`` are created on first use. Statements take at most `CHUNK` keys.
 
     Args:
-        source: a database URL, or a function that makes the `sqlalchemy.Engine` when it is first needed.
-        table: the map's table; one map each.
+        source: a database URL, or a function that returns the `sqlalchemy.Engine`, called on first use.
+        table: the table of this one map.
 
     Raises:
-        InputError: a URL that is none, or of a SQLite database in memory, which every thread would see empty.
+        InputError: an invalid URL, or one of a SQLite database in memory, which would be empty in every other thread.
         MissingDependency: SQLAlchemy, or the driver that the URL names, is not installed.
     """
 
@@ -51,7 +51,7 @@ class SqlAlchemyBackend:
 
     @classmethod
     def from_env(cls, variable: str, table: str) -> SqlAlchemyBackend:
-        """The database whose URL stands in the environment variable; it is read when it is first needed."""
+        """A backend for the database whose URL is in an environment variable, which is read on first use."""
 
         def make() -> sa.Engine:
             url = os.environ.get(variable)
@@ -72,7 +72,7 @@ class SqlAlchemyBackend:
             for chunk in _chunks(ids):
                 for row in connection.execute(sa.select(*columns).where(rows.id.in_(chunk))):
                     found[row.id] = MapRow(_value(row.value), row.txid, row.timeline, _value(row.prev))
-        return [found.get(one) for one in ids]
+        return [found.get(row_id) for row_id in ids]
 
     def multi_put(self, rows: Mapping[str, MapRow | None]) -> None:
         """See `txstorm.api.external.MapBackend`."""
@@ -88,7 +88,7 @@ class SqlAlchemyBackend:
         return None if found is None else MapMark(*found)
 
     def put_marked(self, rows: Mapping[str, MapRow | None], expected: MapMark | None, mark: MapMark) -> bool:
-        """See `txstorm.api.external.MarkedMapBackend`. The mark comes first: its row is locked until the end."""
+        """See `txstorm.api.external.MarkedMapBackend`. The mark moves first, which locks its row until the end."""
         with self._transaction() as connection:
             if not self._move_mark(connection, expected, mark):
                 connection.rollback()
@@ -105,7 +105,7 @@ class SqlAlchemyBackend:
         if expected is None:
             try:
                 connection.execute(sa.insert(self._marks).values(map=self._name, **asdict(mark)))
-            except exc.IntegrityError:  # somebody else was first
+            except exc.IntegrityError:  # another process was first
                 return False
             return True
         same = [self._marks.c[name] == value for name, value in asdict(expected).items()]
@@ -115,7 +115,7 @@ class SqlAlchemyBackend:
         return found.rowcount == 1
 
     def _put(self, connection: sa.Connection, rows: Mapping[str, MapRow | None]) -> None:
-        """Delete and insert: the one way to overwrite that all databases have in common."""
+        """Overwrite rows by delete and insert, the only way that works in all databases."""
         columns = self._rows.c
         newest = max((row.txid for row in rows.values() if row), default=0)
         connection.execute(sa.delete(self._rows).where(columns.removed < newest))
@@ -126,7 +126,7 @@ class SqlAlchemyBackend:
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        """One transaction; raises `ConnectionError` while the database cannot be reached."""
+        """Context with one transaction; raises `ConnectionError` while the database cannot be reached."""
         try:
             with self._opened().begin() as connection:
                 yield connection
@@ -149,7 +149,7 @@ class SqlAlchemyBackend:
             return self._engine
 
     def _create(self, engine: sa.Engine) -> None:
-        """Make the tables that are missing; another process may be making them, too (a stand-by, say)."""
+        """Create missing tables; another process, such as a standby, may be creating them at the same time."""
         for tries_left in reversed(range(TRIES)):
             try:
                 self._tables.create_all(engine)
@@ -165,7 +165,7 @@ class SqlAlchemyBackend:
             missing = [column.name for column in table.columns if column.name not in found]
             if missing:
                 msg = (
-                    f"table {table.name!r} is there, but has no columns {', '.join(missing)}: it was not made by "
+                    f"table {table.name!r} exists, but has no columns {', '.join(missing)}: it was not made by "
                     "txstorm; give the map another table"
                 )
                 raise StateError(msg)
@@ -191,7 +191,7 @@ def _maker(url: str) -> Callable[[], sa.Engine]:
 
 
 def _rows_table(name: str, metadata: sa.MetaData) -> sa.Table:
-    """Keys are found by a digest: databases differ in how long an indexed text may be, and in what equals what."""
+    """The map's table, indexed by digests of keys: databases differ in lengths of indexed texts and in collation."""
     return sa.Table(
         name,
         metadata,

@@ -125,7 +125,7 @@ def test_what_spark_wrote_is_written_again_after_a_failure_only(shared, fail):
 def test_what_spark_wrote_and_the_disk_lost_is_not_written_again(shared):
     file = shared.path / "part-0.parquet"
     file.write_bytes(bytes(file.stat().st_size))
-    with pytest.raises(TableCorrupt, match=r"part-0\.parquet: expected what was written.*checksums"):
+    with pytest.raises(TableCorrupt, match=r"part-0\.parquet: content differs from what was written.*checksums"):
         make_durable(shared.path, [shared.log_entry(1)], again=True)
 
 

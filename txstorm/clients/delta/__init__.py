@@ -1,4 +1,4 @@
-"""Delta tables as files and log entries, through deltalake or without it.
+"""Delta tables: their log entries, data files and locks, through delta-rs or without it.
 
 May import: clients.
 Start: handle.py.

@@ -1,8 +1,8 @@
-"""The archive of a log: entries that are older than the log has to keep, for txstorm to go on reading.
+"""The archive of a log: entries older than its retention, moved to where txstorm, but no other reader, finds them.
 
-The age of an entry is that of its file, as for Spark, which looks entries up by time so. Only a beginning of the log is
-moved, up to a complete checkpoint, so that what stays is the log of a table. Entries move one by one, the oldest first,
-each in one step of the file system: whoever is killed leaves every entry in one place.
+The age of an entry is that of its file, as for Spark's time travel. Only the entries before a complete checkpoint are
+moved, so the rest is a valid log. Entries are moved one by one, oldest first, each by an atomic rename: after a crash
+every entry is in exactly one place.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from txstorm.clients.delta.entry import LOG_RETENTION
 from txstorm.clients.delta.log import ARCHIVE, LOG, checkpoint_version, entry_name, newest_complete, version_of
 
 KEPT_VERSIONS = 100
-"""Versions that stay in a log, however old they are."""
+"""Number of versions that stay in a log, however old they are."""
 CHECKPOINT_SECONDS = 3600.0
-"""Age up to which a checkpoint stays: readers that have begun with it read it until they have ended."""
+"""Age up to which a checkpoint stays, for readers that are still reading it."""
 AT_ONCE = 256
-"""Files that are moved in one step."""
-_DEFAULT = 30 * 86_400.0  # of Delta, for a table without the property
+"""Number of files moved in one step."""
+_DEFAULT = 30 * 86_400.0  # Delta's default, for a table without the property
 _UNITS = {"day": 86_400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0, "week": 604_800.0}
 _UNITS |= {"millisecond": 1e-3, "microsecond": 1e-6, "nanosecond": 1e-9}
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([a-z]+?)s?(?=\s|$)")
 
 
 def log_retention(properties: Mapping[str, str]) -> float:
-    """The seconds that a table with these `properties` promises to keep an entry; infinite if they cannot be read."""
+    """Seconds for which a table with these `properties` keeps log entries; infinite if they cannot be parsed."""
     text = properties.get(LOG_RETENTION)
     if text is None:
         return _DEFAULT
@@ -44,16 +44,16 @@ def log_retention(properties: Mapping[str, str]) -> float:
 
 
 def archive_entries(table: Path, seconds: float, now: float, keep: int | None = None) -> Generator[None, None, int]:
-    """Move what is older than `seconds` from the log to the archive, in steps; returns how many entries stay.
+    """Move entries older than `seconds` from the log to the archive, in steps; return the number that stay.
 
-    What stays begins with a complete checkpoint, holds every checkpoint of the last hour, and at least `keep`
-    versions. Lists the log: not for the committer's turn. Other writers may go on meanwhile.
+    The remaining log begins with a complete checkpoint and has every checkpoint of the last hour and at least `keep`
+    versions. Lists the log: not for the committer's turn. Other writers may commit meanwhile.
 
     Args:
-        table: its directory.
-        seconds: age from which on an entry need not stay in the log.
+        table: the table's directory.
+        seconds: age above which an entry need not stay in the log.
         now: seconds since 1970.
-        keep: `KEPT_VERSIONS`, if not given.
+        keep: by default `KEPT_VERSIONS`.
     """
     keep = KEPT_VERSIONS if keep is None else keep
     versioned = ((version_of(name), name) for name in os.listdir(table / LOG))
@@ -76,11 +76,13 @@ def archive_entries(table: Path, seconds: float, now: float, keep: int | None = 
 
 
 def _first_kept(log: Path, found: list[tuple[int, str]], before: float, checkpoints_before: float) -> int:
-    """The version of the first entry, or checkpoint, that is too young to move."""
+    """The version of the first entry or checkpoint that is too young to move."""
     entries = (version for version, name in found if name == entry_name(version) and _modified(log / name) >= before)
-    young = (one for one, name in found if checkpoint_version(name) and _modified(log / name) >= checkpoints_before)
+    checkpoints = (
+        version for version, name in found if checkpoint_version(name) and _modified(log / name) >= checkpoints_before
+    )
     last = found[-1][0] if found else -1
-    return min(next(entries, last), next(young, last))
+    return min(next(entries, last), next(checkpoints, last))
 
 
 def _modified(file: Path) -> float:
@@ -93,7 +95,7 @@ def _modified(file: Path) -> float:
 def _move(table: Path, name: str) -> None:
     source, target = table / LOG / name, table / ARCHIVE / name
     try:
-        if target.exists():  # what a writer that slept for long has left in the log is no entry
+        if target.exists():  # the version is archived: this file was left in the log by a stale writer
             source.unlink()
         else:
             source.rename(target)
@@ -107,7 +109,7 @@ def archived_entries(table: Path) -> list[Path]:
 
 
 def expired_files(table: Path, first: int, also: Collection[int]) -> list[str]:
-    """The files of the archive that no version from `first` on, and none of `also`, is read from, oldest first.
+    """Names of archived files needed neither for versions from `first` on nor for those in `also`, oldest first.
 
     Lists the archive: not for the committer's turn.
     """
@@ -130,6 +132,6 @@ def expired_files(table: Path, first: int, also: Collection[int]) -> list[str]:
 
 
 def remove_archived(table: Path, names: Collection[str]) -> None:
-    """Remove files, given by their names, from the archive."""
+    """Delete files from the archive, by name."""
     for name in names:
         (table / ARCHIVE / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""A Delta table whose log is what counts: every version carries a document, written by compare-and-set.
+"""A Delta table used for its log: every version carries a JSON document, written by compare-and-set.
 
 For the ledger in a Delta table, on a local disk or in any object store that delta-rs can reach. Unlike the tables of a
-topology (`txstorm.clients.delta.handle`) it is read entry by entry: an entry is one file, so that looking for a newer
-one is one read, and none of Delta's machinery is needed but to open and to commit.
+topology (`txstorm.clients.delta.handle`) it is read entry by entry: an entry is one file, so checking for a newer one
+is a single read, and delta-rs is needed only to open the table and to commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUFFER = 64 * 1024
 _ENTRY = re.compile(r"(\d{20})\.(?:json|checkpoint\..*)")
 _PATIENCE = {"connect_timeout": "3s", "timeout": "10s", "retry_timeout": "8s"}
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-# Nobody but this module may shorten the log: entries since the last snapshot are in no file.
+# Only this module may shorten the log: the content of entries since the last snapshot is in no data file.
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.logRetentionDuration": "interval 36500 days",
@@ -40,76 +40,76 @@ _PROPERTIES = {
 
 
 class Files(Protocol):
-    """The files of a table, by their paths relative to it. Errors are `OSError`."""
+    """Access to a table's files, by paths relative to the table. Errors are `OSError`."""
 
     def read(self, path: str) -> bytes | None:
-        """The content; None when there is no such file."""
+        """Read a file; None if it does not exist."""
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file; it is durable when this returns."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error when it is gone."""
+        """Delete a file; a missing one is no error."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder."""
+        """List the names of the files in a folder."""
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Make files durable that delta-rs wrote, where writing does not: their bytes are written again."""
+        """Make files written by delta-rs durable, if they are not yet: write their bytes again."""
 
     def secure_directories(self) -> None:
-        """Make the names of the table's directories durable, where making them does not."""
+        """Make the names of the table's directories durable, if they are not yet."""
 
 
 class LocalFiles:
-    """On a file system of this machine."""
+    """`Files` on a file system of this machine."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file."""
+        """Read a file; None if it does not exist."""
         try:
             return read_whole(self._root / path)
         except FileNotFoundError:
             return None
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file."""
-        place = self._root / path
-        make_directories(place.parent)
-        write_synced(place, data)
-        sync_file(place.parent)
+        """Write a new file; it is durable when this returns."""
+        file = self._root / path
+        make_directories(file.parent)
+        write_synced(file, data)
+        sync_file(file.parent)
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
+        """Delete a file; a missing one is no error."""
         (self._root / path).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder."""
-        return [one.name for one in (self._root / folder).glob("*")]
+        """List the names of the files in a folder."""
+        return [file.name for file in (self._root / folder).glob("*")]
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Write files again and sync them and their directories; those that are gone, or never were, are left out."""
+        """Write files again, sync them and their directories; missing files are skipped."""
         for path in paths:
             rewrite(self._root / path)
         for parent in {(self._root / path).parent for path in paths}:
             sync_file(parent)
 
     def secure_directories(self) -> None:
-        """Sync what the table's directories are in."""
+        """Sync the table's directory and its parent."""
         for directory in (self._root, self._root.parent):
             sync_file(directory)
 
 
 class StoredFiles:
-    """In an object store, where what is written is durable."""
+    """`Files` in an object store, where every completed write is durable."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._files = PyFileSystem(DeltaStorageHandler.from_table(table._table))  # noqa: SLF001 - its documented use
 
     def read(self, path: str) -> bytes | None:
-        """The content of an object."""
+        """Read an object; None if it does not exist."""
         try:
             with self._files.open_input_stream(path) as stream:
                 return bytes(stream.read())
@@ -118,31 +118,31 @@ class StoredFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Write an object."""
-        # Without a buffer in between, pyarrow hands over buffers of its own, which delta-rs does not take.
+        # Without this buffer, pyarrow passes on buffers of its own type, which delta-rs does not accept.
         with self._files.open_output_stream(path, buffer_size=BUFFER) as stream:
             stream.write(data)
 
     def remove(self, path: str) -> None:
-        """Remove an object."""
+        """Delete an object; a missing one is no error."""
         try:
             self._files.delete_file(path)
         except FileNotFoundError:
             return
 
     def names(self, folder: str) -> list[str]:
-        """The names below a prefix."""
+        """List the names below a prefix."""
         found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
-        return [one.base_name for one in found]
+        return [info.base_name for info in found]
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Nothing is to be done."""
+        """Do nothing: completed writes are durable."""
 
     def secure_directories(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing: object stores have no directories."""
 
 
 class ControlTable:
-    """The table at `uri`, at the version last moved to. A handle belongs to one thread at a time."""
+    """The table at `uri`, at the version last moved to. Not thread-safe."""
 
     def __init__(self, uri: str, table: DeltaTable, files: Files) -> None:
         self.uri = uri
@@ -152,10 +152,10 @@ class ControlTable:
 
     @classmethod
     def open(cls, uri: str) -> ControlTable | None:
-        """Open the table at its newest version; None when there is none.
+        """Open the table at its newest version; None if it does not exist.
 
         Args:
-            uri: an absolute path, or a URI that delta-rs knows; credentials come from the environment.
+            uri: an absolute path, or a URI that delta-rs supports; credentials come from the environment.
 
         Raises:
             DataDirectoryError: its log cannot be read, or the store cannot be reached.
@@ -172,7 +172,7 @@ class ControlTable:
 
     @classmethod
     def create(cls, uri: str, schema: pa.Schema, properties: Mapping[str, str], info: Mapping[str, Any]) -> None:
-        """Make an empty table; nothing happens when somebody else made it at the same moment."""
+        """Create an empty table; does nothing if another process has created it at the same moment."""
         try:
             DeltaTable.create(
                 uri,
@@ -185,12 +185,12 @@ class ControlTable:
             if (path := local_path(uri)) is not None:
                 sync_names(path, [path / LOG])
         except (DeltaError, OSError, ValueError) as cause:
-            if not _is_there(uri):
+            if not _exists(uri):
                 raise _unreadable(uri, cause, DataDirectoryError) from cause
 
     @property
     def version(self) -> int:
-        """The version this handle is at."""
+        """The version that this handle is at."""
         return int(self._table.version())
 
     @property
@@ -199,14 +199,14 @@ class ControlTable:
         return dict(self._table.metadata().configuration)
 
     def paths(self) -> list[str]:
-        """The files of this version."""
+        """The paths of the files of this version."""
         return [str(path) for path in self._call(lambda: self._table.get_add_actions(flatten=True))["path"].to_pylist()]
 
     def entry(self, version: int) -> Mapping[str, Any] | None:
-        """The document of a version: None when there is no such version, empty when it is not ours.
+        """The document of a version: None if there is no such version, empty if another writer made it.
 
         Raises:
-            TableCorrupt: the entry is no log entry.
+            TableCorrupt: the entry is not a log entry.
             TxstormError: the store cannot be reached.
         """
         try:
@@ -224,13 +224,13 @@ class ControlTable:
     def append(
         self, info: Mapping[str, Any], adds: Sequence[tuple[str, int]] = (), removes: Sequence[str] = ()
     ) -> None:
-        """Make the next version, with the document `info`, if this handle is at the newest one.
+        """Write the next version, with the document `info`, if this handle is at the newest one.
 
         Passes the fault points ``ledger.before`` and ``ledger.written`` (between the write and its answer).
 
         Raises:
-            ConflictError: there is such a version already.
-            TxstormError: it failed for another reason; it may have been made nevertheless: read it.
+            ConflictError: that version exists already.
+            TxstormError: it failed for another reason; the version may exist nevertheless: read it.
         """
         faults.point("ledger.before")
         actions: list[AddAction | RemoveAction] = [AddAction(path, size, {}, 0, True, "{}") for path, size in adds]
@@ -251,36 +251,36 @@ class ControlTable:
         faults.point("ledger.written")
 
     def advance(self) -> None:
-        """Move to the newest version; after `append` too, which does not move its own handle."""
+        """Move to the newest version; also needed after `append`, which does not move the handle."""
         self._call(self._table.update_incremental)
 
     def sync(self) -> None:
-        """Make all that this handle appended durable, with what it distrusts; after a failure all of it the next time.
+        """Make everything durable that this handle appended or distrusts; after a failure the next call repeats it all.
 
-        delta-rs gives an entry its name before it is durable, so what is synced is a copy that takes its place.
+        delta-rs gives an entry its name before it is durable, so a synced copy takes its place.
         """
         if self._unsynced:
             self._call(lambda: self.files.secure(self._unsynced))
             self._unsynced.clear()
 
     def distrust(self, versions: range) -> None:
-        """Have the next `sync` write `versions` again: whoever appended them may have failed to sync them."""
+        """Have the next `sync` write `versions` again: the process that appended them may have failed to sync them."""
         self._unsynced = [_entry_path(version) for version in versions]
         self._call(self.files.secure_directories)
 
     def owe(self, other: ControlTable) -> None:
-        """Take over what `other`, a handle that is left, has not made durable."""
+        """Take over the entries that `other`, a handle no longer used, has not made durable."""
         self._unsynced += other._unsynced
 
     def checkpoint(self) -> None:
-        """Shorten what has to be read to open the table: called right after a version with all that counts."""
+        """Write a checkpoint, which shortens opening the table; call right after a version with a full snapshot."""
         self._call(self._table.create_checkpoint)
         checkpoint = [name for name in self.files.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")]
         self.files.secure([f"{LOG}/{name}" for name in [*checkpoint, "_last_checkpoint"]])
         self._table = self._call(lambda: DeltaTable(self.uri, storage_options=_options(self.uri)))
 
     def forget(self, before: int) -> None:
-        """Remove log entries and checkpoints of versions below `before`, oldest first."""
+        """Delete log entries and checkpoints of versions below `before`, oldest first."""
         old = sorted(
             name for name in self.files.names(LOG) if (found := _ENTRY.fullmatch(name)) and int(found[1]) < before
         )
@@ -295,12 +295,12 @@ class ControlTable:
 
 
 def local_path(uri: str) -> Path | None:
-    """The directory that `uri` names on this machine; None for an object store."""
+    """The local directory that `uri` names; None for an object store."""
     return None if "://" in uri else Path(uri)
 
 
 def _options(uri: str) -> dict[str, str] | None:
-    """Of an object store: by default delta-rs would go on trying for three minutes."""
+    """Storage options for an object store: by default delta-rs would retry for three minutes."""
     return None if local_path(uri) is not None else dict(_PATIENCE)
 
 
@@ -309,7 +309,7 @@ def _files(uri: str, table: DeltaTable) -> Files:
     return StoredFiles(table) if path is None else LocalFiles(path)
 
 
-def _is_there(uri: str) -> bool:
+def _exists(uri: str) -> bool:
     try:
         return bool(DeltaTable.is_deltatable(uri, _options(uri)))
     except (DeltaError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The Parquet files of one version of a Delta table: which of them a range of a column needs, and their rows."""
+"""Reads Parquet files of one version of a Delta table: selects the files that a range of a column needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.clients.delta.footer_digest import check_seal
 from txstorm.clients.files import check_file, checked_path
 
 BATCH_ROWS = 1 << 16
-"""Rows that are read at once where not all are wanted at once."""
+"""Default number of rows in a batch."""
 _PARQUET = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -29,15 +29,15 @@ Bound = tuple[str, int | datetime]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows of a table.
+    """A selection of rows and columns of a table.
 
     Attributes:
-        columns: which columns; None: all.
-        low: only rows whose column (name) is greater than (value).
-        high: only rows whose column is at most the value.
-        within: only rows whose column (name) is at least (first) and at most (last).
-        paths: only rows of these files; None: of all.
-        threads: whether Arrow's threads help with reading all of them at once.
+        columns: names of the columns; None: all.
+        low: a column and its exclusive lower bound.
+        high: a column and its inclusive upper bound.
+        within: a column and its inclusive bounds (first and last value).
+        paths: only rows of these files; None: of all files.
+        threads: whether to use Arrow's threads for reading all rows at once.
     """
 
     columns: Sequence[str] | None = None
@@ -49,7 +49,7 @@ class Wanted:
 
     @property
     def condition(self) -> Any:
-        """The same as a filter of rows; None for all."""
+        """The bounds as an Arrow filter; None: all rows."""
         conditions = []
         if self.low is not None:
             conditions.append(pc.field(self.low[0]) > self.low[1])
@@ -62,12 +62,13 @@ class Wanted:
 
 
 class Selected:
-    """The files that may have wanted rows, as far as their statistics tell, and those rows.
+    """The wanted rows, and the files that may have some according to their statistics.
 
     Args:
         table: the table's directory.
         schema: its columns.
-        actions: its files, as its log describes them.
+        actions: its files, one per row, as its log describes them.
+        wanted: the selection.
     """
 
     def __init__(self, table: Path, schema: pa.Schema, actions: pa.Table, wanted: Wanted) -> None:
@@ -85,9 +86,9 @@ class Selected:
         return rows.to_table(columns=self._columns, filter=wanted.condition, use_threads=wanted.threads)
 
     def batches(self, rows: int) -> Iterator[pa.Table]:
-        """The same, at most `rows` at a time; where there is a lower bound in the order of its column.
+        """The wanted rows in batches of at most `rows`; with a lower bound in the order of its column.
 
-        Every file is in that order by itself; where files overlap, which only others write, all is read at once.
+        Each file is sorted by that column. If files overlap, as only other writers make them, all rows are one batch.
         """
         files, low = self._actions, self._wanted.low
         if low is not None and len(files):
@@ -111,7 +112,7 @@ class Selected:
         return None if self._wanted.columns is None else list(self._wanted.columns)
 
     def row_count(self) -> int:
-        """How many rows the files have, in the range or not; those that do not say count as none."""
+        """The number of rows in the selected files, in the range or not; a file without statistics counts as 0."""
         if "num_records" not in self._actions.column_names:
             return 0
         return int(pc.sum(self._actions["num_records"]).as_py() or 0)
@@ -141,7 +142,7 @@ def _at_most(actions: pa.Table, high: Bound | None) -> pa.Table:
 
 
 def _in_turn(actions: pa.Table, column: str) -> pa.Table | None:
-    """The files one behind the other by `column`; None where some overlap or do not say."""
+    """The files sorted by `column`; None if some overlap or lack statistics."""
     least, most = f"min.{column}", f"max.{column}"
     if not {least, most} <= set(actions.column_names):
         return None

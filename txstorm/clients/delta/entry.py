@@ -1,11 +1,11 @@
-"""Log entries of a Delta table as files: how one is made without delta-rs, and how they become durable.
+"""Log entries of a Delta table as files: committing without delta-rs, and making entries durable.
 
-The compare-and-set of a plain table is that the name of its next entry must be new.
+Commit without delta-rs, for plain tables: write the entry to a temporary file and hard-link it as version N+1. The link
+fails if that version exists (put-if-absent), which makes it a compare-and-set. delta-rs lists and reads the log before
+and after every commit, which is most of the cost of a small one; a coordinator that wrote the last version itself need
+not.
 
-delta-rs lists and reads the log before and after every commit, most of what a small commit costs. A coordinator
-that has made the last version itself knows all that stands there: the name of the next one is taken, or it is not.
-
-What is told to a Delta table and what it tells: files, commits, entries of its log.
+Also the values of commits: data files, commits, log entries. This module does not import deltalake.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 LOG_RETENTION = "delta.logRetentionDuration"
-"""The table property that says for how long an entry stays in the log."""
+"""The table property for the time that an entry stays in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class DataFile:
 
     Attributes:
         path: relative to the table.
-        size: bytes.
-        modified: milliseconds since 1970.
+        size: in bytes.
+        modified: modification time, milliseconds since 1970.
         stats: Delta's statistics of the file, as JSON.
     """
 
@@ -56,11 +56,11 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What one version of a table says about itself.
+    """One version of a table, as its log entry describes it.
 
     Attributes:
-        version: the version it made.
-        info: what txstorm wrote into its commit info; empty for a commit of somebody else.
+        version: the version that the entry made.
+        info: txstorm's fields of its commit info; empty for a commit by another writer.
     """
 
     version: int
@@ -71,15 +71,15 @@ class Commit(NamedTuple):
     """One commit to make.
 
     Attributes:
-        transactions: app id → version, all written with the commit.
-        info: goes into the commit info under ``txstorm``.
-        adds: files that become part of the table.
-        removes: files that leave it.
-        removed_at: milliseconds since 1970 that removed files are marked with.
+        transactions: app transactions (app id → number) written with the commit.
+        info: stored in the commit info under ``txstorm``.
+        adds: files added to the table.
+        removes: files removed from it.
+        removed_at: deletion time recorded for removed files, milliseconds since 1970.
         label: one line for ``DESCRIBE HISTORY`` (its ``userMetadata``).
-        data_change: False when the rows stay what they are, in other files.
-        properties: table properties that it sets; such a commit has no files.
-        columns: (schema, properties) that the table gets instead of its own; of an empty table only.
+        data_change: False if the same rows only move to other files.
+        properties: table properties to set; such a commit has no files.
+        columns: schema and properties that replace the table's; for an empty table only.
     """
 
     transactions: Mapping[str, int]
@@ -94,25 +94,25 @@ class Commit(NamedTuple):
 
 
 PLAIN = (1, 2)
-"""Reader and writer version of a table that needs no more than this; others are left to delta-rs."""
+"""Reader and writer version of a plain table, committed to without delta-rs."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
 class NoLinksError(Exception):
-    """The file system cannot give a file a second name; nothing was written."""
+    """The file system does not support hard links; nothing was written."""
 
 
 def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapping[str, Any] | None = None) -> bytes:
-    """The content of the entry of `commit`; `info` is its commit info but for the operation, `now` in ms since 1970.
+    """Encode the log entry of `commit`; `info`: its commit info without the operation; `now`: ms since 1970.
 
-    `columns`: the action that says of the table which columns and properties it has from here on.
+    `columns`: the ``metaData`` action that sets the table's columns and properties, if the commit does.
     """
     actions = [*_actions(commit, info, now), *([{"metaData": columns}] if columns else [])]
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
 def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict[str, Any]:
-    """What an entry says of the table with another schema (JSON) and properties; it stays the `known` one."""
+    """The ``metaData`` action that changes schema (JSON) and properties of a table with the metadata `known`."""
     return {
         "id": str(known.id),
         "name": known.name,
@@ -126,23 +126,22 @@ def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict
 
 
 def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
-    """Make the log entry `entry`, whole or not at all; returns its inode number.
+    """Write the log entry `entry` atomically, if it does not exist yet (put-if-absent); return its inode number.
 
-    Returns None when that version, or a later one, is there already.
+    Returns None if that version, or a later one, exists already. The entry's bytes are durable before it gets its name;
+    the name is durable when the directory has been synced.
 
-    Its bytes are durable when it gets its name; the name is when the directory has been synced.
-
-    Entries move out of the log when they are old, lower versions first: as long as `before`, the entry of the version
-    before, is there, a name that is free was never taken.
+    Old entries are moved out of the log, lower versions first. So as long as `before`, the entry of the previous
+    version, exists, a free name was never taken.
 
     Raises:
-        NoLinksError: this file system does not allow it in this way.
-        OSError: it could not be written.
+        NoLinksError: the file system does not support hard links.
+        OSError: the entry could not be written.
     """
     if not before.exists():
-        before.parent.stat()  # raises where the whole log is gone
+        before.parent.stat()  # raises if the whole log is missing
         return None
-    made = entry.with_name(f"_commit_{uuid.uuid4()}.json.tmp")  # as delta-rs names its own; no reader looks at them
+    made = entry.with_name(f"_commit_{uuid.uuid4()}.json.tmp")  # named as by delta-rs; readers ignore such files
     try:
         write_synced(made, data)
         return made.stat().st_ino if _linked(made, entry, before) else None
@@ -151,19 +150,19 @@ def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
 
 
 def has_inode(entry: str, inode: int) -> bool:
-    """Whether `entry` is still the file that `put_entry` made; True where it has moved to the archive.
+    """Whether `entry` still is the file that `put_entry` wrote; True if it has moved to the archive.
 
-    Spark's log store for local disks looks whether an entry is there and then renames over it, so it can replace one
-    that was made between the two. Asked before P8, and before the next commit.
+    Spark's log store for local disks checks whether an entry exists and then renames over it, so it can replace one
+    that was written between the two steps. Checked before P8 (complete), and before the next commit.
     """
     try:
         return os.stat(entry).st_ino == inode
-    except FileNotFoundError:  # or the whole log is gone, which the next commit or refresh tells
+    except FileNotFoundError:  # or the whole log is missing, which the next commit or refresh reports
         return True
 
 
 def put_files(files: Mapping[Path, bytes]) -> None:
-    """Write files of one log, each whole or not at all, over one of the same name, durably."""
+    """Write files of one log durably, each atomically, replacing files of the same name."""
     for file, data in files.items():
         made = file.with_name(f"_commit_{uuid.uuid4()}.json.tmp")
         try:
@@ -174,7 +173,7 @@ def put_files(files: Mapping[Path, bytes]) -> None:
     try:
         for directory in {file.parent for file in files}:
             sync_file(directory)
-    except OSError:  # given their names once more, and no sync is believed that follows the failed one
+    except OSError:  # a later sync of the same files would prove nothing: write them again
         for file in files:
             rewrite(file)
         for directory in {file.parent for file in files}:
@@ -192,29 +191,29 @@ def _linked(made: Path, entry: Path, before: Path) -> bool:
         raise
     if before.exists():
         return True
-    entry.unlink()  # it was taken and moved away: what stands here now is below a checkpoint, nobody has read it
+    entry.unlink()  # the version existed and was archived: this one is older than a checkpoint, no reader has seen it
     return False
 
 
 def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -> None:
-    """Make log entries of `table` durable that `put_entry` has not just written, and all names in its log.
+    """Make log entries of `table` durable (other than those `put_entry` has just synced), and all names in its log.
 
-    delta-rs and Spark sync nothing. What Spark wrote is synced as it is, with the files that its entries refer to; all
-    other entries are written again, so that no reader sees bytes whose sync has failed.
+    delta-rs and Spark sync nothing. Entries of tables that Spark writes are synced as they are, together with the data
+    files they refer to; other entries are written again, so that no reader sees bytes whose sync has failed.
 
     Args:
-        table: its directory.
-        entries: those that are still in the log; others are left out.
-        again: a sync of `entries` may have failed before; then those of Spark and their files are written again, too.
+        table: the table's directory.
+        entries: log entries; missing ones are skipped.
+        again: an earlier sync of `entries` may have failed: write entries and files of Spark again, too.
 
     Raises:
-        OSError: a file cannot be written or synced; call it with `again` next time.
-        TableCorrupt: what stands there is no longer what was written.
+        OSError: a file cannot be written or synced; call this with `again` next time.
+        TableCorrupt: a file no longer has the content that was written.
     """
     shared = is_shared(table)
-    with locked(table) if again else nullcontext():  # Spark's own writers look first, and rename over what is there
+    with locked(table) if again else nullcontext():  # Spark checks for an entry first, and then renames over it
         for entry in entries:
-            if not entry.exists():  # it is so old that a checkpoint has taken its place
+            if not entry.exists():  # archived: a checkpoint has replaced it
                 continue
             files = [file for file in _spark_files(table, entry) if file.exists()] if shared else []
             for file in files:
@@ -226,7 +225,7 @@ def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -
 
 
 def _spark_files(table: Path, entry: Path) -> Iterator[Path]:
-    """The files of a log entry that Spark may have written."""
+    """The data files of a log entry that Spark may have written."""
     return (table / checked_path(path) for path in paths_of(entry) if not path.startswith("_txstorm/"))
 
 
@@ -237,18 +236,20 @@ def _write_again(table: Path, file: Path) -> None:
         elif (sums := file.with_name(f".{file.name}.crc")).exists():
             _check_sums(read_whole(file), read_whole(sums))
     except ValueError as cause:
-        msg = f"{file}: expected what was written, before its sync failed: {cause}; restore {table} from a copy"
+        msg = (
+            f"{file}: content differs from what was written before a failed sync: {cause}; restore {table} from a copy"
+        )
         raise TableCorrupt(msg) from cause
     rewrite(file)
 
 
 def _check_sums(data: bytes, sums: bytes) -> None:
-    """Raise `ValueError` unless `data` has Hadoop's checksums: a header, bytes per checksum, a CRC-32 of each part."""
+    """Raise `ValueError` unless `data` matches Hadoop's checksums: header, bytes per part, a CRC-32 of each part."""
     step = int.from_bytes(sums[4:8], "big") if sums[:4] == b"crc\0" else 0
     if step and sums[8:] != b"".join(
         zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)
     ):
-        msg = "its checksums in the .crc file beside it are others"
+        msg = "it does not match the checksums in the .crc file beside it"
         raise ValueError(msg)
 
 
@@ -256,16 +257,16 @@ def _actions(commit: Commit, info: Mapping[str, Any], now: int) -> Iterator[dict
     operation = {"operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": "[]"}}
     yield {"commitInfo": {"timestamp": now, **operation, "engineInfo": "txstorm", **info}}
     change = commit.data_change
-    for one in commit.adds:
-        file = {"path": quote(one.path), "partitionValues": {}, "size": one.size, "modificationTime": one.modified}
-        yield {"add": {**file, "dataChange": change, "stats": one.stats}}
-    for one in commit.removes:
-        left = {"path": quote(one.path), "dataChange": change, "deletionTimestamp": commit.removed_at}
-        yield {"remove": {**left, "extendedFileMetadata": True, "partitionValues": {}, "size": one.size}}
+    for file in commit.adds:
+        added = {"path": quote(file.path), "partitionValues": {}, "size": file.size, "modificationTime": file.modified}
+        yield {"add": {**added, "dataChange": change, "stats": file.stats}}
+    for file in commit.removes:
+        removed = {"path": quote(file.path), "dataChange": change, "deletionTimestamp": commit.removed_at}
+        yield {"remove": {**removed, "extendedFileMetadata": True, "partitionValues": {}, "size": file.size}}
     for app, version in commit.transactions.items():
         yield {"txn": {"appId": app, "version": version}}
 
 
 def milliseconds() -> int:
-    """The wall clock, for readers of the log: milliseconds since 1970."""
+    """Wall-clock time in milliseconds since 1970, for readers of the log."""
     return time.time_ns() // 1_000_000

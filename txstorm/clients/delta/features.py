@@ -1,9 +1,9 @@
-"""Features of Delta tables: which ones txstorm reads and writes, and what to do about the others.
+"""Features of Delta tables: the ones that txstorm reads and writes, and remedies for the others.
 
-A Delta table names in its protocol what readers and writers must obey. Everybody with Spark can add to that, and a
-writer that does not know a feature corrupts the table: a file whose deleted rows are in a deletion vector, rewritten
-without it, brings them back. So a feature that is not on the lists below is refused by name, before anything is
-written. A feature that is listed in the protocol but that the table makes no use of is no reason to refuse it.
+The protocol of a Delta table names the features that readers and writers must implement. Any user of Spark can add one,
+and a writer that does not implement it corrupts the table: rewriting a file without its deletion vector brings deleted
+rows back. So a feature that is not on the lists below is refused by name, before anything is written. A feature that
+the protocol lists, but the table does not use, is no reason to refuse the table.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 READABLE = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "variantType"})
-"""Features of readers: column mapping as long as no column was renamed, vectors as long as no file has one."""
+"""Reader features: column mapping as long as no column was renamed, deletion vectors as long as no file has one."""
 WRITABLE = READABLE | {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"}
-"""Features of writers: constraints, invariants and generated columns as long as there are none."""
+"""Writer features: constraints, invariants and generated columns as long as the table has none."""
 _NEWEST_READER, _NEWEST_WRITER = 3, 7
 _IDENTITY_WRITER = 6
-"""Writer version that stands for identity columns, and for all features of the versions before."""
+"""Writer version that implies identity columns and all features of lower versions."""
 _COLUMNS = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "an expression that generates it",
@@ -48,14 +48,14 @@ _DROPPED = {
 
 @dataclass(frozen=True)
 class Features:
-    """What the newest version of a table demands of its readers and writers.
+    """The requirements of a table's newest version on readers and writers.
 
     Attributes:
-        reader, writer: the versions of the protocol.
-        of_readers, of_writers: the features it lists.
+        reader, writer: protocol versions for readers and writers.
+        of_readers, of_writers: the features that the protocol lists.
         properties: the table's properties.
-        fields: the columns, as the schema has them in JSON.
-        has_vectors: asks whether a file has a deletion vector.
+        fields: the columns, as in the JSON of the schema.
+        has_vectors: returns whether any file has a deletion vector.
     """
 
     reader: int
@@ -68,7 +68,7 @@ class Features:
 
     @classmethod
     def of(cls, table: Any, has_vectors: Callable[[], bool]) -> Features:
-        """Those of a table that delta-rs has opened."""
+        """The features of a table that delta-rs has opened."""
         protocol = table.protocol()
         return cls(
             protocol.min_reader_version,
@@ -82,15 +82,15 @@ class Features:
 
     @property
     def append_only(self) -> bool:
-        """Whether rows may be added only; files with the same rows may be put in the place of others."""
+        """Whether rows may only be added; files may still be replaced by others with the same rows."""
         return self.properties.get("delta.appendOnly", "").lower() == "true"
 
     def unreadable(self, table: Path) -> str | None:
-        """Why the rows of `table` cannot be read, and what to do; None when they can."""
+        """The reason why the rows of `table` cannot be read, with the remedy; None if they can."""
         return next(self._unreadable(table), None)
 
     def unwritable(self, table: Path) -> str | None:
-        """Why nothing can be committed to `table`, and what to do; None when it can."""
+        """The reason why `table` cannot be committed to, with the remedy; None if it can."""
         return next(self._unreadable(table), None) or next(self._unwritable(table), None)
 
     def _unreadable(self, table: Path) -> Iterator[str]:
@@ -122,13 +122,13 @@ class Features:
                 yield _refused(table, f"CHECK constraint {name.removeprefix('delta.constraints.')}", why, remedy)
         for key, what in _COLUMNS.items():
             for column in self._columns(key):
-                yield _refused(table, f"column {column!r}", f"has {what}, which txstorm does not obey", _COPY)
+                yield _refused(table, f"column {column!r}", f"has {what}, which txstorm does not implement", _COPY)
         for field in self.fields:
             if not field.get("nullable", True):
                 yield _refused(table, f"column {field['name']!r}", "is NOT NULL, which txstorm does not check", _COPY)
 
     def _unlisted(self, table: Path, listed: Collection[str], known: Collection[str]) -> Iterator[str]:
-        # Domain metadata come with other features, which are to be dropped first.
+        # Domain metadata come with other features, which have to be dropped first.
         for name in sorted(set(listed) - set(known), key=lambda name: (name == "domainMetadata", name)):
             usual = _TRUNCATE if name in self.of_readers else _DROP
             remedy = _DROPPED.get(name, usual).replace("{name}", name)
@@ -139,15 +139,15 @@ class Features:
 
 
 def unsupported_text(table: Path, error: str) -> str | None:
-    """Why `table` cannot be read, where `error` is delta-rs's about a feature that it does not know; else None."""
+    """The refusal of `table` if `error` is that of delta-rs for an unknown feature; else None."""
     found = _UNKNOWN.search(error)
     return _refused(table, f"feature {found[1]}", "is not supported by txstorm", _COPY) if found else None
 
 
 def append_only_text(table: Path) -> str:
-    """Why rows cannot leave `table`, which is append-only, and what to do."""
+    """The reason why rows of the append-only `table` cannot be removed, with the remedy."""
     remedy = "in Spark: ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')"
-    return _refused(table, "property delta.appendOnly", "forbids that rows leave it or are replaced", remedy)
+    return _refused(table, "property delta.appendOnly", "forbids removing or replacing rows", remedy)
 
 
 def _about(field: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -156,7 +156,7 @@ def _about(field: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _renamed(fields: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[tuple[str, str]]:
-    """Columns, also within structs, that have another name in files, and that name."""
+    """Renamed columns, also within structs, with their names in files."""
     for field in fields:
         physical = _about(field).get("delta.columnMapping.physicalName", field["name"])
         if physical != field["name"]:
@@ -165,11 +165,11 @@ def _renamed(fields: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[
 
 
 def _inner(kind: Any) -> Sequence[Mapping[str, Any]]:
-    """The fields of a struct, or of the structs in a list or map."""
+    """The fields of a struct, or of structs in a list or map."""
     if not isinstance(kind, Mapping):
         return ()
-    inside = [kind.get(name) for name in ("elementType", "keyType", "valueType")]
-    return [*kind.get("fields", ()), *(field for one in inside for field in _inner(one))]
+    nested = [kind.get(name) for name in ("elementType", "keyType", "valueType")]
+    return [*kind.get("fields", ()), *(field for inner in nested for field in _inner(inner))]
 
 
 def _refused(table: Path, what: str, why: str, remedy: str) -> str:

@@ -1,8 +1,7 @@
-"""Parquet files whose names tell what their footers are.
+"""Seal of a Parquet file: a digest of its footer at the end of its name, checked whenever txstorm reads the file.
 
-Pages have checksums of their own, but the footer, which says how all pages are to be read, has none: a bit that flips
-there may rename a column, which is then read as null, or move a bound, and rows are left out. So the name of a file
-ends with a digest of its footer, which is looked at whenever txstorm reads the file.
+Parquet pages have checksums, but the footer, which describes how to read them, has none: a flipped bit there may rename
+a column, which then reads as null, or move a bound, so that rows are skipped.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ import pyarrow as pa
 from txstorm.clients.files import check_file
 
 _TAIL = 8
-"""Bytes behind the footer: its length, little-endian, and ``PAR1``."""
+"""Number of bytes after the footer: its length, little-endian, and ``PAR1``."""
 _MOST = 1 << 16
-"""Bytes that are read at first; the footers of nearly all files are shorter."""
+"""Number of bytes read first; the footers of nearly all files are shorter."""
 _SEAL = re.compile(r"-[0-9A-Za-z]+\.([0-9a-f]{16})\.parquet")
 
 
 def sealed(unique: str, data: memoryview | bytes) -> str:
-    """`unique` and the seal of the Parquet file `data`, for the end of the file's name: ``<unique>.<seal>``."""
+    """Append the seal of the Parquet file `data` to `unique`, for the file's name: ``<unique>.<seal>``."""
     return f"{unique}.{_seal(data)}"
 
 
 def check_seal(file: Path) -> None:
-    """Nothing, where the name of `file` has no seal, or the seal is that of its footer.
+    """Check the footer of `file` against the seal in its name, if it has one.
 
     Raises:
         pa.ArrowInvalid: the footer is not the one that was written.
-        OSError: the file is not there, or cannot be read.
+        OSError: the file is missing, or cannot be read.
     """
     expected = _SEAL.search(file.name)
     if expected is None:
@@ -42,7 +41,7 @@ def check_seal(file: Path) -> None:
     if found != expected[1]:
         msg = (
             f"file {file}: its footer is not the one that was written (expected seal {expected[1]}, found {found}), so "
-            "what its rows are cannot be told"
+            "its rows cannot be read correctly"
         )
         raise pa.ArrowInvalid(msg)
 
@@ -57,7 +56,7 @@ def _length(end: memoryview | bytes) -> int:
 
 
 def _end(file: Path) -> bytes:
-    """The end of `file`, with the whole footer if that is as long as the file says."""
+    """Read the end of `file`: the whole footer, if the file is that long."""
     check_file(file)
     with file.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size

@@ -1,10 +1,10 @@
-"""Delta tables through delta-rs: create, open, compare-and-set, read. Ledgers use `delta_control` instead.
+"""Delta tables: create, open, read, and commit by compare-and-set. Ledgers use `control_log` instead.
 
-Every commit goes through `DeltaHandle.commit`: as an entry of our own where the table is a plain one, see
-`delta_entry`; else through delta-rs with ``max_commit_retries=0``, since by default it retries a lost race by itself,
-accepts a lower app-transaction version, and lets two compactions double the rows.
+Every commit goes through `DeltaHandle.commit`. For a plain table it writes the log entry itself (`entry`); for others
+it uses delta-rs with ``max_commit_retries=0``, since by default delta-rs retries after a lost race, accepts a lower
+app-transaction version, and lets two compactions double the rows.
 
-It is one module, since all of `deltalake` that tables need is behind one handle.
+It is one module, since one handle hides everything that tables need of `deltalake`.
 """
 
 from __future__ import annotations
@@ -68,31 +68,31 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 
 
 class DeltaHandle:
-    """One Delta table at the version last read or made. A handle belongs to one thread at a time.
+    """One Delta table at the version last read or written. Not thread-safe.
 
-    delta-rs is given a window of the log, see `delta_window`: only `open` and `reopen` list all of it, and commits of
-    tables that are not plain.
+    delta-rs sees only a window of the log (`window`): the whole log is listed only by `open` and `reopen`, and by
+    commits to tables that are not plain.
 
     Attributes:
-        path: its directory.
-        version: the version this handle is at.
-        checkpointed: that of the last checkpoint; 0 before the first.
+        path: the table's directory.
+        version: the version that this handle is at.
+        checkpointed: the version of the last checkpoint; 0 before the first.
     """
 
     def __init__(self, path: Path, window: Window, table: DeltaTable) -> None:
         self.path = path
         self._window = window
-        self._table = table  # at `version`, or before some that this handle has made since
-        self._writer: DeltaTable | None = None  # of the log itself, where delta-rs makes the commits
+        self._table = table  # at `version`, or behind it by commits of this handle
+        self._writer: DeltaTable | None = None  # on the log itself, for commits through delta-rs
         self.version = int(table.version())
         self.checkpointed = last_checkpoint(path)
-        self._apps: dict[str, int | None] = {}  # of the version at hand: delta-rs reads the log for every answer
+        self._apps: dict[str, int | None] = {}  # cache for `version`: delta-rs reads the log for every call
         self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
-        self._links = True
-        self._synced = -1  # the newest version whose entry this handle has written by itself, and synced
+        self._links = True  # whether the file system has hard links, as far as is known
+        self._synced = -1  # the newest version whose entry this handle has written without delta-rs, and synced
         self._features = Features.of(table, lambda: _has_vectors(table))
         self._unwritable = self._features.unwritable(path)
-        self._own: tuple[int, int] | None = None  # that version, and the inode of the entry, while it is not rewritten
+        self._own: tuple[int, int] | None = None  # version and inode of that entry, until it is rewritten
 
     @classmethod
     def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
@@ -100,7 +100,7 @@ class DeltaHandle:
 
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
-            TableRefused: it has a feature without which its rows cannot be told.
+            TableRefused: it has an unsupported feature, without which its rows cannot be read correctly.
         """
         handle = cls(path, *_opened(path, version))
         handle.check_readable()
@@ -111,8 +111,8 @@ class DeltaHandle:
         """Create an empty table (reader 1, writer 2) whose version 0 is `commit`.
 
         Raises:
-            StateError: Delta has no such column type, or stores another one.
-            TableCorrupt: there is something already.
+            StateError: Delta does not have a column type.
+            TableCorrupt: a table exists already, or the directory cannot be written.
         """
         columns = Schema.from_arrow(stored_schema(str(path), schema))
         configuration = {**_PLAIN, **properties}
@@ -129,7 +129,7 @@ class DeltaHandle:
         return cls.open(path)
 
     def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
-        """What opens another handle, on any thread, at this version or at the newest one; neither lists the log."""
+        """Function that opens another handle, on any thread, at this or the newest version, without listing the log."""
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
         path, checkpoint, files = self.path, self._window.checkpoint, self._window.files
@@ -145,7 +145,7 @@ class DeltaHandle:
         return opened
 
     def begin_with(self, later: DeltaHandle) -> None:
-        """Start from the checkpoint that another handle, not used any more, has made."""
+        """Start from the checkpoint that another handle has written, which is not used any more."""
         self._window, self._table, self.checkpointed = later._window, later._table, later.checkpointed
 
     @property
@@ -155,7 +155,7 @@ class DeltaHandle:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties (``delta.…`` and our own)."""
+        """The table's properties (``delta.…`` and ``txstorm.…``)."""
         return dict(self._table.metadata().configuration)
 
     def log_entry(self, version: int) -> Path:
@@ -164,7 +164,7 @@ class DeltaHandle:
 
     def make_durable(self, versions: range, *, again: bool = False) -> None:
         """Make the entries of consecutive `versions` durable; see `txstorm.clients.delta.entry.make_durable`."""
-        unsure = [one for one in versions if again or one != self._synced]
+        unsure = [version for version in versions if again or version != self._synced]
         if self._own and self._own[0] in unsure:
             self._own = None
         make_durable(self.path, map(self.log_entry, unsure), again=again)
@@ -172,24 +172,24 @@ class DeltaHandle:
     def refresh(self) -> None:
         """Move to the newest version."""
         with _reading(self.path, "the log"):
-            told = self._window.follow()
-        if not told:
+            followed = self._window.follow()
+        if not followed:
             self.reopen()
-        elif self._window.last != self.version:  # somebody else has committed
+        elif self._window.last != self.version:  # another writer has committed
             with _reading(self.path, "the log"):
                 self._table.load_as_version(self._window.last)
             self.version = self._window.last
             self._forget()
 
     def reopen(self) -> None:
-        """Read the table anew from its directory: after an error, since a refresh does not notice that it is gone."""
+        """Read the table again from its directory, after an error: `refresh` does not notice a missing table."""
         self._window, self._table = _opened(self.path, None)
         self._writer = self._own = None
         self.version = int(self._table.version())
         self._forget()
 
     def _forget(self) -> None:
-        """What was known of an earlier version, now that another writer has made a later one."""
+        """Drop what is cached about an earlier version, after another writer has committed a later one."""
         self._apps.clear()
         self._stats = None
         self._features = Features.of(self._table, lambda: _has_vectors(self._table))
@@ -197,23 +197,23 @@ class DeltaHandle:
 
     @property
     def append_only(self) -> bool:
-        """Whether the table forbids that rows leave it."""
+        """Whether the table forbids removing rows."""
         return self._features.append_only
 
     def check_readable(self) -> None:
-        """Raise `TableRefused` where a feature of this version keeps its rows from being told."""
+        """Raise `TableRefused` if an unsupported feature of this version makes its rows unreadable."""
         if self._unwritable is not None and (why := self._features.unreadable(self.path)) is not None:
             raise TableRefused(why)
 
     def check_writable(self) -> None:
-        """Raise `TableRefused` where the table, as it is now, has a feature that txstorm does not obey."""
+        """Raise `TableRefused` if the table, at its newest version, has a feature that txstorm does not implement."""
         if self._unwritable is not None:
-            self.refresh()  # it may have been mended
+            self.refresh()  # the feature may have been removed
         if self._unwritable is not None:
             raise TableRefused(self._unwritable)
 
     def _read_here(self) -> DeltaTable:
-        """The table as of the very version that this handle is at, and no later one that somebody made meanwhile."""
+        """The delta-rs table at exactly the version of this handle, whatever other writers have committed since."""
         if self._table.version() != self.version:
             with _reading(self.path, "the log"):
                 self._window.follow(self.version)
@@ -221,17 +221,17 @@ class DeltaHandle:
         return self._table
 
     def app_version(self, app_id: str) -> int | None:
-        """The last version that was committed under `app_id`, or None."""
+        """The last number committed for the Delta app transaction `app_id`, or None."""
         if app_id not in self._apps:
             with _reading(self.path, "the log"):
                 self._apps[app_id] = self._read_here().transaction_version(app_id)
         return self._apps[app_id]
 
     def checked_infos(self) -> list[Mapping[str, Any]]:
-        """What txstorm wrote into the commit infos since the last checkpoint, oldest first.
+        """The commit infos since the last checkpoint, as txstorm wrote them, oldest first.
 
         Raises:
-            TableCorrupt: an entry or checkpoint of ours that this version is read from is not what was written.
+            TableCorrupt: an entry or checkpoint by txstorm, among those this version is read from, was altered.
         """
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
@@ -239,13 +239,14 @@ class DeltaHandle:
             return [_checked(self.path / entry) for entry in self._window.entries]
 
     def commit(self, commit: Commit) -> None:
-        """Make the next version if this handle is at the newest one, and move to it; else change nothing.
+        """Write the next version if this handle is at the newest one, and move to it; otherwise change nothing.
 
         Raises:
             ConflictError: the table is at another version than this handle; call `refresh`.
-            TableCorrupt: the commit failed for another reason; it may have been made nevertheless: read again.
-            TableRefused: the table has a feature that is not obeyed, or is append-only and rows are to leave it.
-            BlockedError: a commit with Spark goes on and on.
+            TableCorrupt: the commit failed for another reason; it may have happened nevertheless: read again.
+            TableRefused: the table has a feature that txstorm does not implement, or is append-only and the commit
+                removes rows.
+            BlockedError: another process has held the table's lock for too long.
         """
         self.check_writable()
         if self.append_only and commit.removes and commit.data_change:
@@ -274,24 +275,24 @@ class DeltaHandle:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is committed to without delta-rs: then a long log makes no commit slower."""
-        protocol = self._table.protocol()  # not changed by what this handle has made
+        """Whether commits to it bypass delta-rs, and so do not slow down as the log grows."""
+        protocol = self._table.protocol()  # commits of this handle never change it
         return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
 
     def _commit_entry(self, commit: Commit) -> bool:
-        """Commit without delta-rs; False, and nothing, where that is not for this table, or not for its directory."""
+        """Commit without delta-rs; False, with nothing changed, if table or file system do not allow that."""
         if not self.is_plain:
             return False
         if not self.still_has(self.version):
             self.reopen()
             msg = f"{self.path}: expected version {self.version} as it was committed: another writer has replaced it"
             raise ConflictError(msg)
-        made = None
+        metadata, columns = None, None
         if commit.columns is not None:
             schema = Schema.from_arrow(stored_schema(str(self.path), commit.columns[0])).to_json()
-            made = table_action(self._read_here().metadata(), schema, commit.columns[1])
-        columns = made and [json.loads(made["schemaString"]), made["configuration"]]
-        data = entry_bytes(commit, _info_of(commit, list(columns) if columns else None), milliseconds(), made)
+            metadata = table_action(self._read_here().metadata(), schema, commit.columns[1])
+            columns = [json.loads(metadata["schemaString"]), metadata["configuration"]]
+        data = entry_bytes(commit, _info_of(commit, columns), milliseconds(), metadata)
         try:
             inode = put_entry(self.log_entry(self.version + 1), self.log_entry(self.version), data)
         except NoLinksError:
@@ -304,18 +305,18 @@ class DeltaHandle:
         raise ConflictError(msg)
 
     def still_has(self, version: int) -> bool:
-        """Whether the entry of `version` is the one that this handle made; True where it cannot tell."""
+        """Whether the entry of `version` still is the one this handle wrote; True if unknown."""
         entry = f"{self.path}/{LOG}/{entry_name(version)}"
         return self._own is None or self._own[0] != version or has_inode(entry, self._own[1])
 
     def _commit_through(self, commit: Commit) -> None:
         if commit.columns is not None:
             raise StateError(
-                f"{self.path}: its features, or its disk, do not let txstorm change its columns: rename it"
+                f"{self.path}: its features, or its file system, do not let txstorm change its columns: rename it"
             )
         change, table = commit.data_change, self._written_to()
-        adds = [AddAction(one.path, one.size, {}, one.modified, change, one.stats) for one in commit.adds]
-        removes = [RemoveAction(one.path, change, commit.removed_at, one.size, {}) for one in commit.removes]
+        adds = [AddAction(file.path, file.size, {}, file.modified, change, file.stats) for file in commit.adds]
+        removes = [RemoveAction(file.path, change, commit.removed_at, file.size, {}) for file in commit.removes]
         table.create_write_transaction(
             [*adds, *removes],
             "append",
@@ -325,7 +326,7 @@ class DeltaHandle:
         )
 
     def _written_to(self) -> DeltaTable:
-        """The table itself, whose log delta-rs lists with every commit."""
+        """The delta-rs table on the log itself, which it lists with every commit."""
         if self._writer is None:
             self._writer = DeltaTable(str(self.path), version=self.version)
         elif self._writer.version() != self.version:
@@ -343,9 +344,10 @@ class DeltaHandle:
         )
 
     def checkpoint(self, every: int) -> list[Path]:
-        """Write a durable checkpoint when the last one is `every` versions back, and start from it; returns its files.
+        """If the last checkpoint is `every` versions back, write a durable one and start from it; return its files.
 
-        What a commit through delta-rs or Spark costs, and a start, grows with the log entries since the last one.
+        The cost of opening the table, and of commits through delta-rs or Spark, grows with the log entries since the
+        last checkpoint.
         """
         if self.version - self.checkpointed < every:
             return []
@@ -355,7 +357,7 @@ class DeltaHandle:
         try:
             table.create_checkpoint()
             made = self._window.made()
-            # Those of the checkpoint first, the hint where it is last.
+            # First the checkpoint's files; last the hint that points to them.
             put_files({log / file.name: file.read_bytes() for file in made})
         except (DeltaError, OSError) as cause:
             raise _corrupt(self.path, "no checkpoint can be written", cause) from cause
@@ -369,7 +371,7 @@ class DeltaHandle:
         return [*(log / file.name for file in made), note]
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
-        """The kept versions up to this one, or `newest`, newest first, with what txstorm wrote into their commit infos.
+        """The versions in log and archive up to this one, or `newest`, with txstorm's commit infos, newest first.
 
         Raises:
             TableCorrupt: an entry is damaged.
@@ -380,18 +382,18 @@ class DeltaHandle:
             version -= 1
         if version < 0:
             return
-        for entry in archived_entries(self.path):  # some versions are missing, where no savepoint needs them
+        for entry in archived_entries(self.path):  # the archive has gaps: versions that no savepoint needs
             older = version_of(entry.name)
             if older is not None and older <= version:
                 yield LogEntry(older, _checked(entry))
 
     def info(self, version: int) -> Mapping[str, Any]:
-        """What txstorm wrote into the commit info of `version`; nothing where that is no longer kept."""
+        """The commit info of `version`, as txstorm wrote it; empty if that is no longer kept."""
         return self._logged(version) or {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
-        # What is in the archive was the entry, whatever a stale writer has put into the log since; one that is in
-        # neither place may have been moved between the two looks.
+        # The archived file is the entry, whatever a stale writer has put into the log since. An entry found in neither
+        # place may have been moved between the two look-ups.
         archived = self.path / ARCHIVE / entry_name(version)
         for entry in (archived, self.log_entry(version), archived):
             try:
@@ -409,18 +411,18 @@ class DeltaHandle:
         return [DataFile(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def logged_paths(self) -> set[str]:
-        """Every file that any kept version refers to, relative to the table: those a reader may still ask for."""
+        """Relative paths of all files that any kept version refers to: readers may still open them."""
         named = {path for name in self.entry_names() for path in self.paths_of_entry(name)}
         return named | {file.path for file in self.files()}
 
     def entry_names(self) -> list[str]:
-        """The names of all entries of log and archive, listed; oldest first."""
+        """List the names of all entries of log and archive, oldest first."""
         names = {file.name for folder in (LOG, ARCHIVE) for file in (self.path / folder).glob("*.json")}
         return sorted(name for name in names if name == entry_name(version_of(name) or 0))
 
     def paths_of_entry(self, name: str) -> list[str]:
-        """The files that an entry adds or removes, relative to the table; raises `TableCorrupt`."""
-        for folder in (LOG, ARCHIVE, LOG):  # as above
+        """Relative paths of the files that an entry adds or removes; raises `TableCorrupt`."""
+        for folder in (LOG, ARCHIVE, LOG):  # it may be moved between two look-ups
             try:
                 return _undamaged(self.path / folder / name, lambda entry: list(checked_paths(entry)))
             except FileNotFoundError:
@@ -437,9 +439,10 @@ class DeltaHandle:
         *,
         threads: bool = True,
     ) -> pa.Table:
-        """The rows of this version, in no particular order; arguments as `Wanted`.
+        """The rows of this version, in no particular order; arguments as for `Wanted`.
 
-        Files known to have no such rows are not opened. Raises `TableCorrupt` where one is missing or damaged.
+        Files that have no such rows according to their statistics are not opened. Raises `TableCorrupt` if a file is
+        missing or damaged.
         """
         selected = self._selected(Wanted(columns, low, high, within, paths, threads))
         with _reading(self.path, f"a file of version {self.version}"):
@@ -453,13 +456,13 @@ class DeltaHandle:
         within: tuple[str, int, int] | None = None,
         rows: int = BATCH_ROWS,
     ) -> Iterator[pa.Table]:
-        """As `read`, at most `rows` rows at a time; with `low` in the order of that column, file by file."""
+        """As `read`, in batches of at most `rows` rows; with `low` in the order of that column, file by file."""
         selected = self._selected(Wanted(columns, low, high, within))
         with _reading(self.path, f"a file of version {self.version}"):
             yield from selected.batches(rows)
 
     def row_count(self, low: Bound | None = None) -> int:
-        """How many rows the files have that `read` would open; files that do not say count as none."""
+        """The number of rows in the files that `read` would open; a file without statistics counts as 0."""
         return self._selected(Wanted(low=low)).row_count()
 
     def _selected(self, wanted: Wanted) -> Selected:
@@ -468,9 +471,9 @@ class DeltaHandle:
         return Selected(self.path, self.schema, self.actions(*bounded), wanted)
 
     def actions(self, *bounded: str) -> pa.Table:
-        """What the log says of every file of this version: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
+        """One row per file of this version, from the log: ``path``, ``size_bytes``, ``num_records``, ``min.…``.
 
-        ``min.…`` and ``max.…`` are there for columns `bounded` of which txstorm writes statistics.
+        ``min.…`` and ``max.…`` exist for those of the columns `bounded` for which txstorm writes statistics.
         """
         with _reading(self.path, "the list of files"):
             actions = pa.table(self._read_here().get_add_actions(flatten=True))
@@ -487,7 +490,7 @@ class DeltaHandle:
         return self._stats
 
     def is_silent(self, column: str) -> bool:
-        """Whether a file of this version has bounds of other columns, but none of `column`."""
+        """Whether some file of this version has min/max statistics, but none of `column`."""
         stats = self._stats_here()
         return is_silent((stats.get(file.path, {}) for file in self.files()), column)
 
@@ -505,7 +508,7 @@ def _opened(path: Path, version: int | None) -> tuple[Window, DeltaTable]:
 
 
 def _archived(path: Path, version: int) -> Window:
-    """The window of an earlier version, whose entries may move to the archive meanwhile."""
+    """The window of an earlier version; retries while its entries are being moved to the archive."""
     for _ in range(10):
         with suppress(FileNotFoundError):
             return Window.until(path, version)
@@ -523,23 +526,23 @@ def _reading(path: Path, what: str) -> Iterator[None]:
 def _has_vectors(table: DeltaTable) -> bool:
     try:
         return any(batch.num_rows for batch in table.deletion_vectors())
-    except DeltaError:  # they are in files beside the log, which a window of it does not have
+    except DeltaError:  # some are in files outside the log, which the window does not have
         return True
 
 
 def is_table(path: Path) -> bool:
-    """Whether there is the log of a Delta table at `path`, readable or not."""
+    """Whether the log of a Delta table exists at `path`, readable or not."""
     try:
-        with os.scandir(path / LOG) as found:
-            return any(one.name[0].isdigit() for one in found)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last one: no name that a file can have
+        with os.scandir(path / LOG) as entries:
+            return any(entry.name[0].isdigit() for entry in entries)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a possible name of a file
         return False
     except OSError:
         return True
 
 
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
-    """`schema` as Delta stores it; raises `StateError` naming the column whose type Delta has not."""
+    """`schema` as Delta stores it; raises `StateError` naming a column whose type Delta does not have."""
     for column in schema:
         try:
             Schema.from_arrow(pa.schema([column]))
@@ -549,18 +552,18 @@ def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema(Schema.from_arrow(schema).to_arrow())
 
 
-def _info_of(commit: Commit, made: list[Any] | None = None) -> dict[str, Any]:
-    """What of the commit info is ours; `made` is what the entry makes the table of, if it does."""
+def _info_of(commit: Commit, columns: list[Any] | None = None) -> dict[str, Any]:
+    """The fields of the commit info that txstorm adds; `columns`: schema and properties, if the entry sets them."""
     label = {"userMetadata": commit.label} if commit.label else {}
-    adds = [(one.path, one.size, one.modified, one.stats) for one in commit.adds]
-    removes = [one.path for one in commit.removes]
-    check = checksum(commit.info, adds, removes, commit.transactions.items(), made)
+    adds = [(file.path, file.size, file.modified, file.stats) for file in commit.adds]
+    removes = [file.path for file in commit.removes]
+    check = checksum(commit.info, adds, removes, commit.transactions.items(), columns)
     return {INFO: {**commit.info, CHECK: check}, **label}
 
 
-def _properties(commit: Commit, made: list[Any] | None = None) -> CommitProperties:
+def _properties(commit: Commit, columns: list[Any] | None = None) -> CommitProperties:
     return CommitProperties(
-        custom_metadata=_info_of(commit, made),
+        custom_metadata=_info_of(commit, columns),
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )
@@ -589,6 +592,6 @@ def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
 
 
 def first_line(error: BaseException) -> str:
-    """The message with the causes delta-rs draws below it, and without the stack of the library's own frames."""
+    """The message of a delta-rs error on one line, with the causes drawn below it, without the library's stack."""
     lines = _BELOW.sub(": ", str(error)).splitlines()
     return lines[0].strip() if lines else type(error).__name__

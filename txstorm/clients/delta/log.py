@@ -1,7 +1,7 @@
-"""The log of a Delta table as files: every entry of ours carries a checksum of what it means.
+"""The log of a Delta table as files: names, checkpoints, and the checksum in every entry that txstorm writes.
 
-The log is JSON without any protection: a flipped bit in a number leaves it valid, with another meaning. Entries that
-somebody else wrote have no checksum and are taken as they are.
+The log is unprotected JSON: a flipped bit in a number leaves it valid, with another meaning. So each entry carries a
+checksum of its meaning. Entries by other writers have none and are taken as they are.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
 _ENTRY = re.compile(r"(\d{20})\.json")
-# Spark's own checksums: of the table at a version, and Hadoop's of every file it writes.
+# Checksum files: Spark's of the table at a version, and Hadoop's of every file it writes.
 _SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*\.crc)")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
 _PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
-# What was read of the source: nothing is decided by it, and its floats need not come back bit by bit.
+# The ranges read from the source: no decision depends on them, and floats in them need not round-trip exactly.
 _UNCHECKED = {"extents"}
 
 File = tuple[str, int, int, str]
@@ -47,9 +47,9 @@ def checksum(
     transactions: Iterable[tuple[str, int]],
     table: Sequence[Any] | None,
 ) -> str:
-    """Of what an entry means: the commit info, files (path, size, modified, stats), app transactions, table.
+    """Checksum of an entry's meaning: commit info, files (path, size, modified, stats), app transactions, table.
 
-    `table` is the schema (as JSON values) and the properties where the entry makes the table, else None.
+    `table`: schema (as JSON values) and properties if the entry sets them, else None.
     """
     document = [_checked(info), sorted(adds), sorted(removes), sorted(transactions), table]
     return blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -57,25 +57,25 @@ def checksum(
 
 def _checked(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _checked(one) for name, one in value.items() if name not in _UNCHECKED}
-    return [_checked(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _checked(item) for name, item in value.items() if name not in _UNCHECKED}
+    return [_checked(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def last_checkpoint(table: Path) -> int:
-    """The version of the last checkpoint, as the hint beside the log has it; 0 without one."""
+    """The version of the last checkpoint according to the hint in the log; 0 without one."""
     try:
         return int(json.loads(read_whole(table / LOG / "_last_checkpoint"))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
-        return 0  # none; a hint for readers, not part of the log
+        return 0  # missing or damaged: it is only a hint for readers
 
 
 def check_log(table: Path) -> None:
-    """Raise `OSError` unless all that libraries read as the log of `table` are files; nothing where there is no log."""
+    """Raise `OSError` if anything that libraries read as the log of `table`, if it exists, is not a regular file."""
     check_files(table / LOG, (".json", ".parquet", "_last_checkpoint"))
 
 
 def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:
-    """Write down what the `files` of the checkpoint of `version` are, which have no checksum; returns the note."""
+    """Record digests of the `files` of the checkpoint of `version`, which have no checksums; return the note's path."""
     note, made = table / NOTE, table / f"{NOTE}.tmp"
     note.parent.mkdir(exist_ok=True)
     made.write_text(json.dumps({"version": version, "files": {name: _digest(table / LOG / name) for name in files}}))
@@ -84,12 +84,12 @@ def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:
 
 
 def newest_complete(table: Path, paths: Iterable[str], most: int | None = None) -> tuple[int, list[str]]:
-    """The newest checkpoint that is all there: its version and its files; (-1, []) where there is none.
+    """The newest complete checkpoint: its version and its files; (-1, []) if there is none.
 
     Args:
         table: the table's directory.
-        paths: files of a log or archive, relative to the table; others than those of checkpoints do not matter.
-        most: the highest version to look at.
+        paths: files of a log or archive, relative to the table; only those of checkpoints matter.
+        most: the highest version to consider.
     """
     found: dict[int, list[str]] = defaultdict(list)
     for path in paths:
@@ -104,7 +104,7 @@ def newest_complete(table: Path, paths: Iterable[str], most: int | None = None) 
 
 
 def _complete(table: Path, paths: Sequence[str]) -> list[str]:
-    """The files of one checkpoint of a version, of which several may be there, maybe in parts."""
+    """The files of one complete checkpoint among `paths`, all of one version; empty if none is complete."""
     for path in paths:
         parts = _PART.fullmatch(path.rpartition("/")[2])
         if parts is None:
@@ -119,51 +119,51 @@ def _complete(table: Path, paths: Sequence[str]) -> list[str]:
 
 
 def _sidecars(checkpoint: Path) -> list[str]:
-    """The names of the files that a checkpoint of version 2 says its actions are in."""
+    """The names of the sidecar files of a v2 checkpoint."""
     try:
         if checkpoint.suffix == ".json":
             actions = [json.loads(line) for line in read_whole(checkpoint).splitlines()]
-            return [Path(unquote(one["sidecar"]["path"])).name for one in actions if "sidecar" in one]
+            return [Path(unquote(action["sidecar"]["path"])).name for action in actions if "sidecar" in action]
         check_file(checkpoint)
         if "sidecar" not in pq.read_schema(checkpoint).names:
             return []
         found = pq.read_table(checkpoint, columns=["sidecar"])["sidecar"].to_pylist()
-        return [Path(unquote(one["path"])).name for one in found if one]
+        return [Path(unquote(sidecar["path"])).name for sidecar in found if sidecar]
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        return []  # damaged: whoever reads it says so
+        return []  # damaged: reading the checkpoint reports it
 
 
 def checkpoint_version(name: str) -> int | None:
-    """The version that a file of a checkpoint, or a part of one, is of; None for other files."""
+    """The version of a checkpoint file, or of a part of one, by its name; None for other files."""
     found = _CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def entry_name(version: int) -> str:
-    """The name of the entry of `version`."""
+    """The file name of the log entry of `version`."""
     return f"{version:020d}.json"
 
 
 def version_of(name: str) -> int | None:
-    """The version that a file of the log is of; None for other files."""
+    """The version of a log file (entry, checkpoint or checksum) by its name; None for other files."""
     found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name) or _SUM.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
-    """Path and statistics of the files that a log entry adds; none where it is damaged, or not there any more."""
+    """Path and statistics of the files that a log entry adds; empty if it is damaged or missing."""
     try:
-        return [(one["path"], one.get("stats")) for one in _actions(entry)["add"]]
+        return [(added["path"], added.get("stats")) for added in _actions(entry)["add"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return []
 
 
 def check_checkpoint(table: Path, version: int) -> None:
-    """Raise `ValueError` where the checkpoint of `version` is not what was noted; one of another writer has no note."""
+    """Raise `ValueError` if the checkpoint of `version` differs from its note; those of other writers have none."""
     try:
         note = json.loads(read_whole(table / NOTE))
         noted = note["files"] if note["version"] == version else {}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # the note is not needed to read the table
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # the table can be read without the note
         return
     for name, digest in noted.items():
         if _digest(table / LOG / name) != digest:
@@ -176,18 +176,18 @@ def _digest(path: Path) -> str:
 
 
 def own_info(entry: Path) -> Mapping[str, Any]:
-    """What we wrote into the commit info of a log entry; nothing when it is empty, or somebody else's.
+    """The commit info of a log entry, as txstorm wrote it; empty for an empty entry, or one by another writer.
 
-    Of somebody else's that changes rows: its operation, as `FOREIGN`.
+    For an entry by another writer that changes rows: its operation, under `FOREIGN`.
 
     Raises:
-        ValueError: it is not what was written.
+        ValueError: the entry was altered or is damaged.
     """
     return _own(entry)[0]
 
 
 def checked_paths(entry: Path) -> Iterator[str]:
-    """The files that a log entry adds or removes, relative to the table; raises as `own_info`."""
+    """Relative paths of the files that a log entry adds or removes; raises as `own_info`."""
     _, actions = _own(entry)
     for action in (*actions["add"], *actions["remove"]):
         yield unquote(action["path"])
@@ -199,24 +199,24 @@ def _own(entry: Path) -> tuple[Mapping[str, Any], dict[str, list[Any]]]:
         if not actions:
             return {}, actions
         own = info_of(actions["commitInfo"][0])
-        ours = bool(own) or any(one["appId"].startswith(f"{INFO}/") for one in actions["txn"])
+        ours = bool(own) or any(txn["appId"].startswith(f"{INFO}/") for txn in actions["txn"])
         intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        msg = f"it is no log entry ({type(error).__name__}: {error})"
+        msg = f"it is not a log entry ({type(error).__name__}: {error})"
         raise ValueError(msg) from error
     if not intact:
-        msg = "its checksum is not that of its content"
+        msg = "its checksum does not match its content"
         raise ValueError(msg)
     return (own if ours else _foreign(actions)), actions
 
 
 def _foreign(actions: Mapping[str, list[Any]]) -> Mapping[str, Any]:
-    changes = any(one.get("dataChange", True) for one in (*actions["add"], *actions["remove"]))
+    changes = any(action.get("dataChange", True) for action in (*actions["add"], *actions["remove"]))
     return {FOREIGN: str(dict(actions["commitInfo"][0]).get("operation"))} if changes else {}
 
 
 def paths_of(entry: Path) -> Iterator[str]:
-    """The files that an undamaged log entry adds or removes, relative to the table."""
+    """Relative paths of the files that an undamaged log entry adds or removes."""
     actions = _actions(entry)
     for action in (*actions["add"], *actions["remove"]):
         yield unquote(action["path"])
@@ -231,43 +231,44 @@ def _actions(entry: Path) -> dict[str, list[Any]]:
 
 
 def info_of(commit_info: Mapping[str, Any]) -> dict[str, Any]:
-    """What txstorm wrote into a commit info; through Spark it went into the user's metadata, as JSON."""
+    """The fields that txstorm wrote into a commit info; Spark stores them in the user metadata, as JSON."""
     own = commit_info.get(INFO)
     if own is None:
         try:
             own = json.loads(commit_info.get("userMetadata") or "null")[INFO]
-        except (ValueError, LookupError, TypeError):  # a label of ours, or somebody else's
+        except (ValueError, LookupError, TypeError):  # a label, or another writer's metadata
             return {}
     return dict(own) if isinstance(own, Mapping) else {}
 
 
 def spark_metadata(info: Mapping[str, Any], rows: int, txids: tuple[int, int], app: str, txid: int, label: str) -> str:
-    """The user's metadata of a commit through Spark: `info`, and the rows and txids its files are to say they have.
+    """The user metadata of a commit by Spark: `info`, and the expected row count and txids of its files.
 
-    Which files they are is known to nobody before.
+    The files themselves are not known before Spark writes them.
     """
     content = {**info, WRITTEN: [rows, *txids]}
     return json.dumps({"label": label, INFO: {**content, CHECK: checksum(content, (), (), [(app, txid)], None)}})
 
 
 def _written(adds: Sequence[Mapping[str, Any]], noted: Sequence[int]) -> list[int]:
-    """How many rows, and the lowest and highest txid, files say they have; what they do not say is as `noted`.
+    """Row count, lowest and highest txid of files by their statistics; missing ones are taken from `noted`.
 
-    Spark has statistics of the first columns only where the table was made to be written by another writer.
+    For a table that was created for the default writer, Spark writes statistics of the first columns only.
     """
-    stats = [json.loads(one["stats"]) for one in adds]
-    least, most = ([one[ends]["_txid"] for one in stats if "_txid" in one[ends]] for ends in ("minValues", "maxValues"))
-    rows = sum(one["numRecords"] for one in stats)
+    stats = [json.loads(added["stats"]) for added in adds]
+    least, most = (
+        [file[ends]["_txid"] for file in stats if "_txid" in file[ends]] for ends in ("minValues", "maxValues")
+    )
+    rows = sum(file["numRecords"] for file in stats)
     return [rows, min(least, default=noted[1]), max(most, default=noted[2])]
 
 
 def _checksum_of(own: Mapping[str, Any], actions: Mapping[str, list[Any]]) -> str:
     info = {name: value for name, value in own.items() if name != CHECK}
+    transactions = [(txn["appId"], txn["version"]) for txn in actions["txn"]]
     if WRITTEN in info:
-        ours = [(one["appId"], one["version"]) for one in actions["txn"]]
-        return checksum({**info, WRITTEN: _written(actions["add"], info[WRITTEN])}, (), (), ours, None)
-    adds = [(unquote(one["path"]), one["size"], one["modificationTime"], one["stats"]) for one in actions["add"]]
-    removes = [unquote(one["path"]) for one in actions["remove"]]
-    transactions = [(one["appId"], one["version"]) for one in actions["txn"]]
-    made = [[json.loads(one["schemaString"]), one["configuration"]] for one in actions["metaData"]]
-    return checksum(info, adds, removes, transactions, made[0] if made else None)
+        return checksum({**info, WRITTEN: _written(actions["add"], info[WRITTEN])}, (), (), transactions, None)
+    adds = [(unquote(file["path"]), file["size"], file["modificationTime"], file["stats"]) for file in actions["add"]]
+    removes = [unquote(file["path"]) for file in actions["remove"]]
+    tables = [[json.loads(table["schemaString"]), table["configuration"]] for table in actions["metaData"]]
+    return checksum(info, adds, removes, transactions, tables[0] if tables else None)

@@ -1,4 +1,4 @@
-"""Delta tables through delta-spark: appends that carry a txid, made under the table's lock. Sessions are handed in."""
+"""Delta tables through delta-spark: appends that carry a txid, under the table's lock, with the caller's session."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 PROPERTIES: Mapping[str, str] = {
     # Spark writes a checkpoint with every tenth commit and waits for it; txstorm writes its own between commits.
     "delta.checkpointInterval": "1000",
-    # Spark would remove old entries of the log; how far back the history goes is for txstorm to decide.
+    # Spark would delete old log entries; txstorm alone decides how long history is kept.
     "delta.enableExpiredLogCleanup": "false",
 }
-"""Of tables that are made to be written with Spark."""
+"""Properties of tables declared to be written with Spark."""
 
 _SETTINGS: Mapping[str, str] = {
     # The default of 50 partitions costs 2 s per commit: the snapshot of the log is read with a shuffle.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
-    # Synchronous rewriting behind a commit; txstorm gathers small files beside the commits.
+    # No synchronous compaction after a commit: txstorm merges small files in parallel to commits.
     "spark.databricks.delta.autoCompact.enabled": "false",
     "spark.databricks.delta.optimizeWrite.enabled": "false",
-    # By default Spark tries ten million times; what to do after a lost race is the coordinator's to decide.
+    # By default Spark retries ten million times; the coordinator decides what to do after a lost race.
     "spark.databricks.delta.maxCommitAttempts": "3",
     "spark.databricks.delta.stalenessLimit": "0",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.stats.collect": "true",
-    # Values come out as they went in: microseconds, no other calendar, no time zone.
+    # Values must round-trip exactly: microseconds, one calendar, UTC.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
@@ -49,10 +49,10 @@ _SETTINGS: Mapping[str, str] = {
 
 
 def session_settings() -> Mapping[str, str]:
-    """What a session is to be started with so that it can write Delta tables.
+    """The settings with which a session must be started to write Delta tables.
 
     Raises:
-        MissingDependency: delta-spark is not installed, which says the version of the jars.
+        MissingDependency: delta-spark is not installed; its version determines that of the jars.
     """
     try:
         delta = version("delta-spark")
@@ -67,10 +67,10 @@ class SparkDelta:
     """Appends to Delta tables with one Spark session.
 
     Args:
-        session: a classic session that was started with Delta; its own settings are left alone.
+        session: a classic session that was started with Delta; its settings are not changed.
 
     Raises:
-        InputError: it is no such session; the message says what to set.
+        InputError: the session is not suitable; the message says what to set.
     """
 
     def __init__(self, session: Any) -> None:
@@ -81,11 +81,11 @@ class SparkDelta:
 
     @contextmanager
     def locked(self, table: Path, patience: float = PATIENCE) -> Iterator[None]:
-        """Hold the lock of `table` in the process that commits, Spark's; it ends with that process.
+        """Hold the lock of `table` in Spark's process, which commits; the lock ends with that process.
 
         Raises:
-            BlockedError: it is not to be had in `patience` seconds.
-            SessionLost: the session is gone.
+            BlockedError: the lock was not free within `patience` seconds.
+            SessionLost: the session has ended.
         """
         with one_thread(table, patience):
             with self._calling(table, "take its lock"):
@@ -99,7 +99,7 @@ class SparkDelta:
                     file.close()
 
     def check_lock(self, table: Path) -> None:
-        """Raise `InputError` unless Spark's lock on `table` holds off other processes, such as this one."""
+        """Raise `InputError` unless Spark's lock on `table` excludes other processes, such as this one."""
         with self.locked(table):
             if not is_held(table):
                 msg = (
@@ -112,27 +112,27 @@ class SparkDelta:
     def append(self, table: Path, files: Sequence[Path], app: str, txid: int, metadata: str) -> None:
         """Append the rows of Parquet `files` to `table`, with the app transaction (`app`, `txid`).
 
-        Spark skips a txid that the table has already, whatever the rows are, and says nothing: ask the table what
-        it holds afterwards. `metadata` becomes the ``userMetadata`` of the commit.
+        Spark silently skips a txid that the table already has, whatever the rows are: check afterwards what the table
+        holds. `metadata` becomes the ``userMetadata`` of the commit.
 
         Raises:
             ConflictError: another writer committed meanwhile.
-            TableCorrupt: it failed for another reason; it may have been made nevertheless.
-            SessionLost: the session is gone.
+            TableCorrupt: it failed for another reason; it may have happened nevertheless.
+            SessionLost: the session has ended.
         """
         with self._calling(table, "read the staged rows"):
             frame = self._session.read.parquet(*map(_exactly, files))
         self.append_frame(table, frame, app, txid, metadata)
 
     def append_frame(self, table: Path, frame: Any, app: str, txid: int, metadata: str) -> None:
-        """As `append`, of the rows of a frame."""
+        """As `append`, for the rows of a data frame."""
         options = {"txnAppId": app, "txnVersion": str(txid), "userMetadata": metadata, "mergeSchema": "false"}
         with self._calling(table, "append to it"):
             frame.write.format("delta").mode("append").options(**options).save(str(table.absolute()))
 
     @contextmanager
     def _calling(self, table: Path, what: str) -> Iterator[None]:
-        """Names what Spark could not do."""
+        """Context that turns a failure of Spark into an error naming the table and the operation `what`."""
         try:
             yield
         except BlockedError:
@@ -144,19 +144,19 @@ class SparkDelta:
     def _check_alive(self) -> None:
         if not is_alive(self._session):
             msg = (
-                "the Spark session that writes tables is gone; nothing that was committed is lost: start the topology "
-                "again with a new session"
+                "the Spark session that writes tables has ended; nothing that was committed is lost: start the "
+                "topology again with a new session"
             )
             raise SessionLost(msg)
 
 
 def _exactly(file: Path) -> str:
-    """The path as Spark takes it, where brackets and stars would be patterns; Spark's directory may be another."""
+    """The absolute path for Spark, with pattern characters escaped; Spark's working directory may differ."""
     return _PATTERN.sub(r"\\\g<0>", str(file.absolute()))
 
 
 def _try_lock(file: Any) -> bool:
-    """Whether the lock was free; taken by another writer of the same JVM, Java raises instead of saying so."""
+    """Try to take the lock; False if it is held. Java raises if another writer of the same JVM holds it."""
     try:
         return file.getChannel().tryLock() is not None
     except Exception as error:
@@ -175,7 +175,7 @@ def _failure(table: Path, what: str, error: Exception) -> ConflictError | TableC
 
 
 def _check(session: Any) -> None:
-    """Raise `InputError` unless `session` can write Delta tables, and take locks for it."""
+    """Raise `InputError` unless `session` can write Delta tables and take their locks."""
     needs = 'writer="spark" needs a Spark session that was started with Delta'
     if is_connect(session):
         msg = (
@@ -190,9 +190,6 @@ def _check(session: Any) -> None:
     if missing:
         msg = f"{needs}; this one lacks {', '.join(missing)}: start it with these, or let txstorm make the session"
         raise InputError(msg)
-    if "LocalLogStore" in "".join(session.conf.get(f"spark.delta.logStore{one}", "") for one in _LOG_STORES):
-        msg = f"{needs} and keeps its log safe: LocalLogStore has lost commits; leave spark.delta.logStore.* unset"
+    if any("LocalLogStore" in session.conf.get(f"spark.delta.logStore{key}", "") for key in (".class", ".file.impl")):
+        msg = f"{needs} and a safe log store: LocalLogStore has lost commits; leave spark.delta.logStore.* unset"
         raise InputError(msg)
-
-
-_LOG_STORES = (".class", ".file.impl")

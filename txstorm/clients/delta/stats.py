@@ -1,7 +1,7 @@
-"""Bounds of a column in each file of a Delta table, read from the statistics in its log.
+"""Lowest and highest value of a column in each file of a Delta table, read from the statistics in its log.
 
-delta-rs (1.6.6) shows only the statistics of columns that the property ``delta.dataSkippingStatsColumns`` names, and
-none of a column behind a struct column that is not named: the log has them all, whatever the property says.
+delta-rs (1.6.6) exposes statistics only for columns that the property ``delta.dataSkippingStatsColumns`` names, and
+none for a column after a struct column that is not named. The log has them all, whatever the property says.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import pyarrow.parquet as pq
 from txstorm.clients.delta.log import entry_adds
 
 STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-"""Table property: the columns that statistics are of. Without it deltalake takes missing bounds for null."""
+"""Table property: names of the columns with statistics. Without it deltalake takes missing bounds for null."""
 INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
-"""Table property: of how many columns there are statistics, where the other one does not name any."""
+"""Table property: number of leading columns with statistics, if `STATS_COLUMNS` is not set."""
 BOUNDED = frozenset({"_txid", "_kg"})
-"""Columns that txstorm writes statistics of."""
+"""Columns for which txstorm writes statistics."""
 
 Bounds = dict[str, tuple[Any, Any]]
 """Path of a file, relative to the table → its lowest and highest value."""
 
 
 def stats_of(table: Path, checkpoint: Iterable[str], entries: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Path → statistics of the files that a part of the log of `table` adds, also of some that left again.
+    """Path → statistics of the files that a window of the log of `table` adds, including some removed since.
 
-    It has the files of a `checkpoint` and the `entries` since, relative to the table, oldest first.
+    The window has the files of a `checkpoint` and the `entries` since, relative to the table, oldest first.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for part in checkpoint:
@@ -42,7 +42,7 @@ def stats_of(table: Path, checkpoint: Iterable[str], entries: Iterable[str]) -> 
 
 
 def bounds_in(stats: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
-    """The bounds of `column` in the `stats` of a file; None where they do not say."""
+    """The bounds of `column` in the `stats` of a file; None if it has none."""
     try:
         least, most = stats["minValues"][column], stats["maxValues"][column]
     except (LookupError, TypeError):
@@ -51,7 +51,7 @@ def bounds_in(stats: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
 
 
 def parsed(stats: Any) -> Mapping[str, Any]:
-    """The statistics of a file as JSON values; nothing where they are none."""
+    """Parse the statistics of a file; empty if they are missing or invalid."""
     try:
         found = json.loads(stats or "{}")
     except (ValueError, TypeError, RecursionError):
@@ -60,30 +60,30 @@ def parsed(stats: Any) -> Mapping[str, Any]:
 
 
 def with_bounds(actions: pa.Table, column: str, bounds: Mapping[str, tuple[Any, Any]]) -> pa.Table:
-    """`actions` with the columns ``min.<column>`` and ``max.<column>``; null for files that do not say."""
-    found = [bounds.get(unquote(path), (None, None)) for path in actions["path"].to_pylist()]
-    for name, place in (("min", 0), ("max", 1)):
-        actions = actions.append_column(f"{name}.{column}", pa.array([one[place] for one in found], pa.int64()))
+    """Append the columns ``min.<column>`` and ``max.<column>`` to `actions`; null for files without bounds."""
+    pairs = [bounds.get(unquote(path), (None, None)) for path in actions["path"].to_pylist()]
+    for name, i in (("min", 0), ("max", 1)):
+        actions = actions.append_column(f"{name}.{column}", pa.array([pair[i] for pair in pairs], pa.int64()))
     return actions
 
 
 def is_silent(stats: Iterable[Mapping[str, Any]], column: str) -> bool:
-    """Whether files have bounds of other columns but none of `column`: deltalake would find no row of theirs by it."""
-    return any(one.get("minValues") and bounds_in(one, column) is None for one in stats)
+    """Whether some file has bounds, but none of `column`: deltalake would find none of its rows by that column."""
+    return any(file.get("minValues") and bounds_in(file, column) is None for file in stats)
 
 
 def _checkpointed(part: Path) -> Iterator[tuple[str, str | None]]:
-    """The files of one part of a checkpoint, also of those that it refers to (v2)."""
-    if part.suffix == ".json":  # v2, whose adds are in files that it refers to
+    """Path and statistics of the files that one part of a checkpoint adds, with the sidecars of a v2 checkpoint."""
+    if part.suffix == ".json":  # v2: adds are in sidecars
         return
     try:
         file = pq.ParquetFile(part)
         rows = file.read(["add.path", "add.stats", "sidecar.path"])
-        for one in rows["sidecar"].to_pylist() if "sidecar" in rows.column_names else ():
-            if one is not None and one["path"] is not None:
-                yield from _checkpointed(part.parent / "_sidecars" / Path(one["path"]).name)
-        for one in rows["add"].to_pylist() if "add" in rows.column_names else ():
-            if one is not None and one["path"] is not None:
-                yield one["path"], one.get("stats")
+        for sidecar in rows["sidecar"].to_pylist() if "sidecar" in rows.column_names else ():
+            if sidecar is not None and sidecar["path"] is not None:
+                yield from _checkpointed(part.parent / "_sidecars" / Path(sidecar["path"]).name)
+        for added in rows["add"].to_pylist() if "add" in rows.column_names else ():
+            if added is not None and added["path"] is not None:
+                yield added["path"], added.get("stats")
     except (OSError, pa.ArrowException):
-        return  # moved, or damaged: nothing is known of these files, and who needs the rows reads all of them
+        return  # moved or damaged: files without statistics are always read

@@ -1,8 +1,8 @@
-"""The part of a table's log that one version is read from, as a directory of links that delta-rs opens instead.
+"""Window of a table's log: the part that one version is read from, as a directory of links that delta-rs opens instead.
 
-delta-rs lists a log whenever it opens a table, follows it, or answers a question. A log may have a million entries,
-which takes it a second. A window has the newest complete checkpoint and the entries since; it follows the log by the
-names of the next entries, so that only opening a table lists the log, and only once.
+delta-rs lists the log whenever it opens a table, follows it, or answers a question; with a million entries that takes
+it a second. A window has the newest complete checkpoint and the entries since. It follows the log by the names of the
+next entries, so that the log is listed only when a table is opened, and only once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _LOCK = "lock"
 
 
 class Window:
-    """Links to the files of a log that a version of the table is read from.
+    """Links to those files of a log that a version of the table is read from.
 
     Args:
-        table: its directory.
-        checkpoint: the version of the checkpoint that this begins with; -1 without one.
-        files: of that checkpoint, relative to the table.
-        entries: the entries from there on, oldest first, relative to the table.
+        table: the table's directory.
+        checkpoint: the version of the checkpoint that the window begins with; -1: none.
+        files: the files of that checkpoint, relative to the table.
+        entries: the log entries from the checkpoint on, relative to the table, oldest first.
 
     Attributes:
-        path: the directory that delta-rs opens as the table; it is removed with this object.
-        last: the version that this ends with; -1 where there is no entry.
-        entries: of which this consists, oldest first, relative to the table.
+        path: the directory that delta-rs opens as the table; deleted with this object.
+        last: the version that the window ends with; -1 if it has no entry.
+        entries: its log entries, relative to the table, oldest first.
     """
 
     def __init__(self, table: Path, checkpoint: int, files: Iterable[str], entries: Iterable[str]) -> None:
@@ -58,13 +58,13 @@ class Window:
 
     @classmethod
     def newest(cls, table: Path) -> Window:
-        """One that ends with the newest version; raises `OSError` where something of it is no file."""
+        """The window that ends with the newest version; raises `OSError` if part of it is not a regular file."""
         found = _listed(table, LOG)
         return cls(table, *_beginning(table, found), _entries(found, _beginning(table, found)[0]))
 
     @classmethod
     def until(cls, table: Path, version: int) -> Window:
-        """One that ends with `version`, from log and archive, or with the last one before it that there is."""
+        """The window, from log and archive, that ends with `version`, or with the last existing one before it."""
         found = _listed(table, LOG)
         checkpoint, files = _beginning(table, found, version)
         if checkpoint < 0 and f"{LOG}/{entry_name(0)}" not in found:
@@ -74,13 +74,13 @@ class Window:
         return cls(table, checkpoint, files, _entries(found, checkpoint, version))
 
     def follow(self, version: int | None = None) -> bool:
-        """Go on up to `version`, or to the newest one; False where that cannot be told without listing the log."""
+        """Extend the window to `version`, or to the newest one; False if that takes a listing of the log."""
         while version is None or self.last < version:
             entry = f"{LOG}/{entry_name(self.last + 1)}"
             try:
                 self._check(entry)
             except FileNotFoundError:
-                # As long as an entry is there, none that follows it was archived.
+                # Entries are archived oldest first: as long as the last one exists, no later one was archived.
                 return self.last >= 0 and os.path.exists(f"{self._table}/{LOG}/{entry_name(self.last)}")
             self._link(entry)
             self.entries.append(entry)
@@ -88,7 +88,7 @@ class Window:
         return True
 
     def made(self) -> list[Path]:
-        """The files that delta-rs has written here: a checkpoint, and the hint where it is."""
+        """The files that delta-rs has written here: a checkpoint, and the hint that points to it."""
         found = [self.path / LOG / name for name in sorted(os.listdir(self.path / LOG))]
         return [file for file in found if not file.is_symlink() and file.is_file()]
 
@@ -114,7 +114,7 @@ def _entries(found: Iterable[str], checkpoint: int, version: int | None = None) 
     """The entries from `checkpoint` on, up to `version`, oldest first."""
     first, last = entry_name(max(checkpoint, 0)), "~" if version is None else entry_name(version)
     named = ((path.rpartition("/")[2], path) for path in found)
-    return [path for name, path in sorted(one for one in named if first <= one[0] <= last) if _is_entry(name)]
+    return [path for name, path in sorted(pair for pair in named if first <= pair[0] <= last) if _is_entry(name)]
 
 
 def _is_entry(name: str) -> bool:
@@ -122,7 +122,7 @@ def _is_entry(name: str) -> bool:
 
 
 class _Place:
-    """The directory of all windows of a process; its lock, which ends with the process, says that it is in use."""
+    """The directory for all windows of a process; a lock on it, released when the process ends, marks it as in use."""
 
     def __init__(self) -> None:
         self.process = 0
@@ -130,13 +130,13 @@ class _Place:
         self.lock: IO[bytes] | None = None
 
     def begin(self) -> None:
-        """Make it, and remove those of processes that were killed."""
+        """Create the directory, and delete those of processes that were killed."""
         for found in Path(gettempdir()).glob(f"{_PREFIX}*"):
             try:
                 with (found / _LOCK).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(found, ignore_errors=True)
-            except OSError:  # in use, another user's, or being made
+            except OSError:  # in use, another user's, or being created
                 continue
         self.process, self.path = os.getpid(), Path(mkdtemp(prefix=_PREFIX))
         self.lock = (self.path / _LOCK).open("wb")
@@ -148,7 +148,7 @@ _PLACE = _Place()
 
 
 def _place_of_process() -> Path:
-    # A process that has given up its rights (setuid) can no longer write to what it made before.
+    # A process that has dropped its privileges (setuid) can no longer write to the directory it created before.
     if _PLACE.process != os.getpid() or not os.access(_PLACE.path, os.W_OK | os.X_OK, effective_ids=True):
         _PLACE.begin()
     return _PLACE.path

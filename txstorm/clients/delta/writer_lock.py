@@ -1,8 +1,8 @@
-"""The lock of a Delta table that Spark commits to, on a local disk.
+"""Writer lock of a Delta table on a local disk that Spark commits to.
 
-Spark's log store for ``file://`` looks whether an entry is there and then renames over it: two steps, between which
-another writer's entry would be lost. So commits to such a table, by whichever writer of txstorm, are made under a lock
-that the operating system takes back when its process ends. A table that Spark has never committed to has none.
+Spark's log store for ``file://`` checks whether an entry exists and then renames over it: an entry written by another
+writer between the two steps would be lost. So all commits to such a table, by every writer of txstorm, are made under a
+file lock, which the operating system releases when its process ends. A table never written by Spark has no lock.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from txstorm.errors import BlockedError
 
 LOCK = "_txstorm/writer.lock"
 PATIENCE = 60.0
-"""Seconds a commit waits for another one; a commit of Spark's takes a few."""
+"""Seconds that a commit waits for another one; a commit by Spark takes a few seconds."""
 _STEP = 0.02
-# POSIX locks are a process's own: they hold off no other thread.
+# POSIX locks belong to a process: they do not exclude other threads.
 _threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def is_shared(table: Path) -> bool:
-    """Whether Spark commits to the table at `table`, or has."""
+    """Whether Spark commits to `table`, or ever has."""
     return (table / LOCK).exists()
 
 
 def share(table: Path) -> bool:
-    """From now on commits to `table` are made under its lock; False when they were before."""
+    """Have all commits to `table` made under its lock from now on; False if they already are."""
     if is_shared(table):
         return False
     (table / LOCK).parent.mkdir(parents=True, exist_ok=True)
@@ -41,18 +41,18 @@ def share(table: Path) -> bool:
 
 @contextmanager
 def locked(table: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of `table`, if it has one; raises `BlockedError` when it is not to be had in `patience` seconds."""
+    """Hold the lock of `table`, if it has one; raises `BlockedError` if it is not free within `patience` seconds."""
     if not is_shared(table):
         yield
         return
     with one_thread(table, patience), (table / LOCK).open("rb+") as file:
         wait_for(lambda: _try_lock(file.fileno()), table, patience)
-        yield  # closing the file lets the lock go
+        yield  # closing the file releases the lock
 
 
 @contextmanager
 def one_thread(table: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Keep the other threads of this process from committing to `table`."""
+    """Exclude other threads of this process from committing to `table`."""
     lock = _threads[str(table.absolute())]
     if not lock.acquire(timeout=patience):
         raise held(table, patience)
@@ -69,7 +69,7 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Try until `attempt` has taken the lock of `table`; raises `BlockedError` after `patience` seconds."""
+    """Retry `attempt` until it has taken the lock of `table`; raises `BlockedError` after `patience` seconds."""
     until = clock() + patience
     while not attempt():
         if clock() >= until:
@@ -78,13 +78,13 @@ def wait_for(
 
 
 def is_held(table: Path) -> bool:
-    """Whether another process has the lock of `table`; called within `one_thread`."""
+    """Whether another process holds the lock of `table`; call within `one_thread`."""
     with (table / LOCK).open("rb+") as file:
         return not _try_lock(file.fileno())
 
 
 def held(table: Path, patience: float) -> BlockedError:
-    """Another process has the lock."""
+    """The error for a lock that another process holds for too long."""
     return BlockedError(
         f"table {table}: cannot commit to it: for {patience:g} s another process has held {table / LOCK}; expected a "
         "commit with Spark to end within that: end the process that makes it (fuser names it)"

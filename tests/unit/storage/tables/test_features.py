@@ -214,7 +214,9 @@ def test_an_append_only_table_gets_rows_and_loses_none(tmp_path, monkeypatch):
     store.close()
     open_store(tmp_path, epoch=2)
     before = log_of(tmp_path / "sinks/out")
-    with pytest.raises(TableRefused, match=r"sinks/out: its property delta\.appendOnly forbids that rows leave it"):
+    with pytest.raises(
+        TableRefused, match=r"sinks/out: its property delta\.appendOnly forbids removing or replacing rows"
+    ):
         plan_table(tmp_path, OWNER, TableRef("sink", "out"), 3, 2, 1)
     assert log_of(tmp_path / "sinks/out") == before
     append_only(tmp_path / "sinks/out", "false")
