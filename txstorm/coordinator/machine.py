@@ -83,7 +83,7 @@ class Config:
 
 
 class Mode(Enum):
-    """Kinds of transactions that may still be started."""
+    """Mode of the coordinator: which transactions may still be started."""
 
     CLOSED = "closed"
     ACTIVE = "active"
@@ -104,7 +104,7 @@ class State(NamedTuple):
 
     Attributes:
         config: as given to `initial`.
-        mode: kinds of transactions that may still be started.
+        mode: which transactions may still be started.
         currtx: the next txid to commit; everything below it is committed.
         entries: the active txids from `currtx` on, in order.
         committing: the size of the group that is committing, the first of `entries`; 0 if there is none.

@@ -179,7 +179,7 @@ def in_commits(groups: Iterable[Sequence[Op]]) -> Iterator[list[Op]]:
 
 
 def outcome(op: Op, found: Entry | None) -> Entry | None:
-    """Return the entry at ``op.path`` after `op`, if it is `found` before; raises `ConflictError` if unexpected."""
+    """Apply `op` to the entry `found` at its path; return the entry after it, or raise `ConflictError`."""
     version = ABSENT if found is None else found.version
     expect = op.expect
     if expect is not None and expect != version:
