@@ -279,7 +279,7 @@ class Books:
         Raises:
             FencedError: another coordinator has taken over.
         """
-        self._commit([Delete(names.intent_path(one.last)) for one in intents])
+        self._commit([Delete(names.intent_path(intent.last)) for intent in intents])
 
     def kept(self) -> int:
         """The first transaction of the retained history: older rows may be removed; 0 if none ever were."""
@@ -358,8 +358,8 @@ class Books:
 
     def _commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         try:
-            for some in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
-                self.ledger.commit([*self._guard, *some], durable=durable)
+            for batch in in_commits([*self._take_late(ops), ops]) if self._late else (ops,):
+                self.ledger.commit([*self._guard, *batch], durable=durable)
         except ConflictError as error:
             raise self._fenced(error) from error
 

@@ -145,7 +145,7 @@ def topology_in(data_dir: str | Path) -> Path:
     """Return `data_dir` as a path; raises `DataDirectoryError`, with similar names, unless a topology has run there."""
     directory = local_directory(data_dir)
     if not directory.exists():
-        beside = [one.name for one in topology_directories(directory.parent)] if directory.parent.is_dir() else []
+        beside = [path.name for path in topology_directories(directory.parent)] if directory.parent.is_dir() else []
         msg = (
             f"data directory {data_dir} does not exist{near(directory.name, beside)}; expected one that a run has "
             "made, such as txstorm-data/<topology>; txstorm list shows them"

@@ -96,7 +96,7 @@ def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:
     Called by everything that removes files, log entries or rows. A savepoint reads only these versions.
     """
     found: dict[str, set[int]] = {}
-    for one in savepoints:
-        for uri, table in one.tables.items():
+    for savepoint in savepoints:
+        for uri, table in savepoint.tables.items():
             found.setdefault(uri, set()).add(table.version)
     return {uri: frozenset(versions) for uri, versions in found.items()}

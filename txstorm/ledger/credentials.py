@@ -66,8 +66,8 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
         return
     if spec.kind != ZOOKEEPER or not os.environ.get(AUTH):
         return
-    known = _named_hosts | {one.removeprefix(_TLS) for one in _allowed_hosts()}
-    unnamed = [one for one in _with_ports(spec, settings) if not _is_listed(one, known)]
+    known = _named_hosts | {host.removeprefix(_TLS) for host in _allowed_hosts()}
+    unnamed = [host for host in _with_ports(spec, settings) if not _is_listed(host, known)]
     if not unnamed:
         return
     user, shown = os.environ[AUTH].partition(":")[0], ",".join(unnamed)
@@ -83,7 +83,7 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
 
 def over_tls(recorded: Settings, spec: LedgerSpec) -> Settings:
     """The `recorded` settings of a directory, with TLS if the environment asks for it for the hosts of `spec`."""
-    guarded = {one.removeprefix(_TLS) for one in _allowed_hosts() if one.startswith(_TLS)}
+    guarded = {host.removeprefix(_TLS) for host in _allowed_hosts() if host.startswith(_TLS)}
     if not any(_is_listed(host, guarded) for host in _with_ports(spec, recorded)):
         return recorded
     ca = os.environ.get(CA, "")
@@ -102,7 +102,7 @@ def _with_ports(spec: LedgerSpec, settings: Settings | None) -> list[str]:
 
 
 def _allowed_hosts() -> list[str]:
-    return [one.strip().lower() for one in os.environ.get(AUTH_HOSTS, "").split(",") if one.strip()]
+    return [host.strip().lower() for host in os.environ.get(AUTH_HOSTS, "").split(",") if host.strip()]
 
 
 def _is_listed(host: str, known: set[str]) -> bool:

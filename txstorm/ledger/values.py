@@ -76,7 +76,7 @@ def sweep_blobs(blob_dir: Path, kept: Iterable[bytes], *, epoch: int = 0) -> lis
     `blob_dir`. Writers in later epochs are safe.
     """
     documents = (_loads(data, "kept value") for data in kept)
-    named = {_blob_name(one["blob"], one.get("epoch", 0)) for one in documents if "blob" in one}
+    named = {_blob_name(document["blob"], document.get("epoch", 0)) for document in documents if "blob" in document}
     ours = ((path.name, _OURS.fullmatch(path.name)) for path in blob_dir.iterdir())
     orphans = sorted(name for name, found in ours if found and int(found[1] or 0) <= epoch and name not in named)
     for name in orphans:

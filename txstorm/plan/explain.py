@@ -92,10 +92,13 @@ def _large(plan: Plan, name: str) -> Branch:
 
 
 def _tables(topology: Topology, name: str) -> list[Branch]:
-    states = [Branch(f"state {one.name}: {_columns(one)}") for one in topology.states.get(name, ())]
-    sinks = [Branch(f"sink {one.name}: sinks/{one.name}{_writer(one)}") for one in topology.sinks.get(name, ())]
-    outlets = [Branch(f"outlet {one.name}: {type(one.writer).__name__}") for one in topology.outlets.get(name, ())]
-    return states + sinks + outlets + [Branch(f"map {one.name}: {_store(one)}") for one in topology.maps.get(name, ())]
+    states = [Branch(f"state {state.name}: {_columns(state)}") for state in topology.states.get(name, ())]
+    sinks = [Branch(f"sink {sink.name}: sinks/{sink.name}{_writer(sink)}") for sink in topology.sinks.get(name, ())]
+    outlets = [
+        Branch(f"outlet {outlet.name}: {type(outlet.writer).__name__}") for outlet in topology.outlets.get(name, ())
+    ]
+    maps = [Branch(f"map {map_state.name}: {_store(map_state)}") for map_state in topology.maps.get(name, ())]
+    return states + sinks + outlets + maps
 
 
 def _store(one: MapState) -> str:
@@ -127,9 +130,9 @@ def _source(edge: Edge) -> str:
 
 def _drawn(branch: Branch) -> list[str]:
     lines = [branch.line]
-    for one in branch.below:
-        last = one is branch.below[-1]
-        first, *rest = _drawn(one)
+    for child in branch.below:
+        last = child is branch.below[-1]
+        first, *rest = _drawn(child)
         lines.append(("└─ " if last else "├─ ") + first)
         lines.extend(("   " if last else "│  ") + line for line in rest)
     return lines

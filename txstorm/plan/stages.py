@@ -97,27 +97,27 @@ def compile_plan(topology: Topology) -> Plan:
     edges = _edges(topology)
     levels = _levels(topology, edges)
     depth = max(levels.values()) + 1
-    commit = tuple(one.id for one in topology.components if one.id in topology.commit_phase)
+    commit = tuple(component.id for component in topology.components if component.id in topology.commit_phase)
     return Plan(topology, tuple(_stage(topology, levels, level) for level in range(depth)), commit, edges)
 
 
 def _edges(topology: Topology) -> tuple[Edge, ...]:
-    pairs = [(target, one) for target in topology.components for one in target.inputs]
-    return tuple(_edge(topology, index, target, one) for index, (target, one) in enumerate(pairs))
+    pairs = [(target, read) for target in topology.components for read in target.inputs]
+    return tuple(_edge(topology, index, target, read) for index, (target, read) in enumerate(pairs))
 
 
-def _edge(topology: Topology, index: int, target: Component, one: Input) -> Edge:
-    source = topology.component(one.component)
+def _edge(topology: Topology, index: int, target: Component, read: Input) -> Edge:
+    source = topology.component(read.component)
     commits = target.id in topology.commit_phase
     return Edge(
         index=index,
         source=source.id,
-        stream=one.stream,
+        stream=read.stream,
         target=target.id,
-        grouping=one.grouping,
+        grouping=read.grouping,
         sources=source.parallelism,
         targets=target.parallelism,
-        local=not commits and _same_task(source.parallelism, target.parallelism, one.grouping),
+        local=not commits and _same_task(source.parallelism, target.parallelism, read.grouping),
         boundary=commits and source.id not in topology.commit_phase,
     )
 
@@ -136,5 +136,5 @@ def _levels(topology: Topology, edges: tuple[Edge, ...]) -> dict[str, int]:
 
 
 def _stage(topology: Topology, levels: dict[str, int], level: int) -> Stage:
-    inside = [one for one in topology.components if levels.get(one.id) == level]
-    return Stage(level, max(one.parallelism for one in inside), tuple(one.id for one in inside))
+    inside = [component for component in topology.components if levels.get(component.id) == level]
+    return Stage(level, max(component.parallelism for component in inside), tuple(component.id for component in inside))

@@ -126,7 +126,7 @@ class Troubles:
         return next((error for error in self.last if error.code() in REFUSED), None)
 
     def __str__(self) -> str:
-        chosen = self.refusal or next((one for one in self.last if one.code() != _ALL_DOWN), None)
+        chosen = self.refusal or next((error for error in self.last if error.code() != _ALL_DOWN), None)
         return "" if chosen is None else str(chosen.str())
 
 
@@ -227,7 +227,7 @@ class Cluster:
         """
         specs = {ck.TopicPartition(*partition): _SPEC(spec) for partition, spec in wanted.items()}
         asked = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=seconds)
-        return {(one.topic, one.partition): _offset(answer) for one, answer in asked.items()}
+        return {(place.topic, place.partition): _offset(answer) for place, answer in asked.items()}
 
     def offsets(self, wanted: Mapping[Partition, int], seconds: float) -> dict[Partition, int | None]:
         """The offsets of `ask`; blocks until they are known, and raises `Unavailable`."""
@@ -267,7 +267,8 @@ class Cluster:
 def _topic(found: Any) -> Topic:
     # A partition without a leader has a leader with id -1, or None.
     leaders = {
-        one.id: one.leader.id if one.leader is not None and one.leader.id >= 0 else None for one in found.partitions
+        partition.id: partition.leader.id if partition.leader is not None and partition.leader.id >= 0 else None
+        for partition in found.partitions
     }
     return Topic(str(found.topic_id), leaders)
 

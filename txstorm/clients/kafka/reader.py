@@ -57,7 +57,7 @@ class RangeReader:
 
     def fits(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> int:
         """The number of `ranges` that this reader can read without a seek, in topics that still have the same `ids`."""
-        spans = ((self._spans.get(one), ids.get(one[0]), start) for one, (start, _) in ranges.items())
+        spans = ((self._spans.get(partition), ids.get(partition[0]), start) for partition, (start, _) in ranges.items())
         return sum(span is not None and span.id == id and span.holds(start) for span, id, start in spans)
 
     def read(
@@ -107,7 +107,9 @@ class RangeReader:
     def _seek(self, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> None:
         idle = sum(len(span.ahead) for partition, span in self._spans.items() if partition not in ranges)
         if self.fits(ranges, ids) < len(ranges) or idle > 5 * CHUNK:
-            self._spans = {one: _Span(ids.get(one[0]), start, start) for one, (start, _) in ranges.items()}
+            self._spans = {
+                partition: _Span(ids.get(partition[0]), start, start) for partition, (start, _) in ranges.items()
+            }
             self._consumer.assign(topic_partitions({partition: start for partition, (start, _) in ranges.items()}))
 
     def _next(self, ranges: Mapping[Partition, Range]) -> list[Any]:
@@ -115,8 +117,8 @@ class RangeReader:
         found = self._consumer.consume(min(left + len(ranges), CHUNK), 0)
         if found:
             return list(found)
-        one = self._consumer.poll(SLICE)
-        return [] if one is None else [one]
+        message = self._consumer.poll(SLICE)
+        return [] if message is None else [message]
 
     def _handle(self, messages: Sequence[Any]) -> Partition | None:
         """Keep the records received; return a partition unknown to the brokers, if there is one."""

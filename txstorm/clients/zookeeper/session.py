@@ -111,13 +111,13 @@ class ZooKeeperSession:
 
     def children(self, path: str) -> tuple[list[str], tuple[int, int]] | None:
         """The names below `path` and its stamp, as one consistent read; None for a missing node."""
-        found = self._ask(lambda one: self._kazoo.get_children_async(one, include_data=True), [path])[0]
+        found = self._ask(lambda node: self._kazoo.get_children_async(node, include_data=True), [path])[0]
         return None if found is None else (found[0], _stamp(found[1]))
 
     def is_open(self, path: str) -> bool:
         """Whether any client may change the node at `path` or its children; False for a missing node."""
         found = self._ask(self._kazoo.get_acls_async, [path])[0]
-        return found is not None and any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in found[0])
+        return found is not None and any(acl.id.scheme == "world" and acl.perms & ~Permissions.READ for acl in found[0])
 
     def sync(self, path: str) -> None:
         """Make the server catch up with everything that was committed before this call."""
@@ -130,7 +130,7 @@ class ZooKeeperSession:
             Unreachable: there was no connection within `wait` seconds.
         """
         ask = self._kazoo.exists_async
-        return self._ask(lambda one: ask(one, watch=watch), [path], wait=wait)[0] is None
+        return self._ask(lambda node: ask(node, watch=watch), [path], wait=wait)[0] is None
 
     def transact(self, ops: Sequence[NodeOp], session: int | None = None) -> Refusal | None:
         """Carry out all of `ops`, in order, or nothing; return None, or the refusal.

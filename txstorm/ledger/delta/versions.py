@@ -185,7 +185,7 @@ def encode_snapshot(entries: Mapping[str, Entry]) -> bytes:
     """Encode all entries as a Parquet file with the columns of `SCHEMA`."""
     paths = sorted(entries)
     found = [entries[path] for path in paths]
-    columns = [paths, [one.value for one in found], [one.version for one in found]]
+    columns = [paths, [entry.value for entry in found], [entry.version for entry in found]]
     table = pa.table([pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)

@@ -190,8 +190,8 @@ class ZooKeeperLedger:
     def _unchanged(self, node: str, stamp: tuple[int, int], found: dict[str, Node | None]) -> bool:
         now = self._session.stamps([node, *found])
         # The stamp of the children matters only at the node itself: entries further below are not part of this scan.
-        changes = [None if one is None else one[0] for one in now[1:]]
-        return now[0] == stamp and changes == [None if one is None else one.changed for one in found.values()]
+        changes = [None if stamps is None else stamps[0] for stamps in now[1:]]
+        return now[0] == stamp and changes == [None if known is None else known.changed for known in found.values()]
 
     def _read(self, nodes: Sequence[str]) -> list[Node | None]:
         self._check_open()
