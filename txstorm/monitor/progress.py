@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,10 @@ from txstorm.display import facts, time_of
 
 log = logging.getLogger("txstorm.monitor")
 RECENT = 100
+QUEUE = 10_000
+"""Progress records that may wait for the listeners; further ones are dropped."""
+CLOSE_SECONDS = 10.0
+"""Seconds that the end of a run waits for the listeners to receive the queued records."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -110,6 +114,7 @@ class Snapshot:
         last_failure: the last failure, with its attempt.
         failures: (txid, number of failures, last cause) of txids not yet committed, over all runs.
         emitted: component → number of emitted tuples.
+        undelivered: number of progress records that were dropped because listeners were too slow.
     """
 
     in_flight: tuple[tuple[int, int, str], ...] = ()
@@ -123,6 +128,7 @@ class Snapshot:
     failures: tuple[tuple[int, int, str], ...] = ()
     rows: int = 0
     emitted: Mapping[str, int] = field(default_factory=dict)
+    undelivered: int = 0
 
     def __repr__(self) -> str:
         fields = {
@@ -131,6 +137,7 @@ class Snapshot:
             "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
             f"{counted(self.tuples, 'tuple')}, {counted(self.replays, 'replay')}",
             "dead letters": self.dead_letters or None,
+            "not delivered to listeners": self.undelivered or None,
             "blocked": self.blocked,
             "last failure": self.last_failure and self.last_failure.partition("\n")[0],
         }
@@ -145,23 +152,99 @@ class _Totals:
     replays: int = 0
     dead_letters: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
-    held: dict[int, int] = field(default_factory=dict)
 
 
 Listener = Callable[[TransactionProgress], None]
 
 
+class _Delivery:
+    """Calls the listeners with progress records, in order, on a thread of its own. Thread-safe.
+
+    Each record goes to all listeners before the next one. If the queue is full, new records are dropped: they are
+    counted, and a warning is logged once until there is room again. The thread starts with the first record.
+
+    Attributes:
+        dropped: number of records that were not delivered.
+    """
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = list(listeners)
+        self._changed = threading.Condition()
+        self._queue: deque[TransactionProgress] = deque()
+        self._closed = False
+        self._full = False
+        self._thread: threading.Thread | None = None
+        self.dropped = 0
+
+    def put(self, progress: TransactionProgress) -> None:
+        """Queue a record for delivery, or drop it if the queue is full; returns at once."""
+        if not self._listeners:
+            return
+        with self._changed:
+            if len(self._queue) >= QUEUE:
+                self._drop(progress)
+                return
+            self._full = False
+            self._queue.append(progress)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._deliver, name="txstorm-listeners", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread after the queued records are delivered; drop those left after `CLOSE_SECONDS`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+        with self._changed:
+            self.dropped += len(self._queue)
+            self._queue.clear()
+        if self.dropped:
+            log.warning("listeners were too slow: they did not receive %s", counted(self.dropped, "progress record"))
+
+    def is_delivering(self) -> bool:
+        """Return whether the calling thread is the one that calls the listeners."""
+        return threading.current_thread() is self._thread
+
+    def _drop(self, progress: TransactionProgress) -> None:
+        self.dropped += 1
+        if not self._full:
+            self._full = True
+            log.warning(
+                "txid %s: listeners are too slow: %s wait for them; new ones are dropped until there is room",
+                progress.txid,
+                counted(len(self._queue), "progress record"),
+            )
+
+    def _deliver(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                if not self._queue:
+                    return
+                progress = self._queue.popleft()
+            for listener in self._listeners:
+                try:
+                    listener(_copy(progress))
+                except BaseException:
+                    what = "a listener raised; the transaction is committed, the run goes on"
+                    log.exception("txid %s: %s", progress.txid, what)
+
+
 class Monitor:
-    """Collects the reports of the driver, and calls the listeners. `recent` and `snapshot` are thread-safe.
+    """Collects the reports of the driver, and passes them to listeners. It only observes. Queries are thread-safe.
 
     Args:
-        listeners: called on the driver thread after a transaction is committed; they must be quick. An exception of a
+        listeners: called in order, on one thread beside the run, after a transaction is committed. A slow listener
+            delays nothing: if too many records wait for it, new ones are dropped and counted. An exception of a
             listener is logged and has no effect on the transaction, which is committed.
     """
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
         self._lock = threading.Lock()
-        self._listeners = list(listeners)
+        self._listeners = _Delivery(listeners)
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
         self._totals = _Totals()
         self._state: State | None = None
@@ -174,15 +257,6 @@ class Monitor:
     def watch(self, state: State) -> None:
         """Note the coordinator's state after an event."""
         self._state = state
-
-    def processed(self, txid: int, held: int) -> None:
-        """Note that `txid` is processed and holds `held` bytes until it is committed."""
-        self._totals.held[txid] = held
-
-    def discarded(self, attempts: Iterable[TransactionAttempt]) -> None:
-        """Note that these attempts were discarded."""
-        for attempt in attempts:
-            self._totals.held.pop(attempt.txid, None)
 
     def known_failures(self, failures: Mapping[int, tuple[int, str]]) -> None:
         """Take over the failures of earlier runs, txid → (count, last cause). Call before the first event."""
@@ -206,7 +280,7 @@ class Monitor:
         self._blocked = cause
 
     def committed(self, done: Sequence[TransactionProgress]) -> None:
-        """Add committed transactions to the totals, and call the listeners."""
+        """Add committed transactions to the totals, and queue them for the listeners."""
         with self._lock:
             self._recent.extend(done)
             self._totals.txids += len(done)
@@ -218,32 +292,17 @@ class Monitor:
             for one in done:
                 self._failures.pop(one.txid, None)
         for one in done:
-            self._totals.held.pop(one.txid, None)
-            for listener in self._listeners:
-                self._tell(listener, one)
+            self._listeners.put(one)
 
-    @staticmethod
-    def _tell(listener: Listener, progress: TransactionProgress) -> None:
-        try:
-            listener(_copy(progress))
-        except (Exception, SystemExit):
-            log.exception("txid %s: a listener raised; the transaction is committed, the run goes on", progress.txid)
+    def close(self) -> None:
+        """End the calls of listeners, after the queued records are delivered; bounded, as a listener may hang."""
+        self._listeners.close()
 
     # -- queries ------------------------------------------------------------------------------------------------
 
-    @property
-    def bytes_held(self) -> int:
-        """Bytes of processed, undecided batches in the driver."""
-        return sum(self._totals.held.values())
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a decided group cannot be published; nothing is planned meanwhile (R13, blocked)."""
-        return self._blocked is not None
-
-    def failures_of(self, txid: int) -> tuple[int, str | None]:
-        """Return the number of failures of the uncommitted `txid`, and the last cause."""
-        return self._failures.get(txid, (0, None))
+    def is_calling_listeners(self) -> bool:
+        """Return whether the calling thread is the one that calls the listeners."""
+        return self._listeners.is_delivering()
 
     def recent(self) -> list[TransactionProgress]:
         """Return the last `RECENT` committed transactions, oldest first."""
@@ -268,6 +327,7 @@ class Monitor:
             failures=failures,
             rows=totals.rows,
             emitted=dict(totals.emitted),
+            undelivered=self._listeners.dropped,
         )
 
 

@@ -105,7 +105,7 @@ class Driver:
             lambda job: self._inbox.put(lambda: self._job_done(job)),
             limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
             monotonic=session.monotonic,
-            full=lambda: monitor.bytes_held > session.settings.max_in_flight_bytes,
+            full=lambda: session.gate.full,
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------
@@ -301,15 +301,8 @@ class Driver:
         self._inbox.timers.later(decision.delay, self._woken)
 
     def _opens(self, txid: int) -> bool:
-        held = self._monitor.bytes_held
-        opens = self._gate.opens(
-            txid,
-            self._planning.document(txid - 1),
-            in_flight=len(self.state.entries),
-            width=self._window.width,
-            bytes_held=held,
-        )
-        opens = opens and not self._monitor.is_blocked
+        previous = self._planning.document(txid - 1)
+        opens = self._gate.opens(txid, previous, in_flight=len(self.state.entries), width=self._window.width)
         if not opens and self._gate.wait() > 0 and not self._wake_set:
             self._wake_set = True
             self._inbox.timers.later(self._gate.wait(), self._woken)
@@ -322,7 +315,7 @@ class Driver:
         dead = [TransactionAttempt(*pair) for pair in zip(command.txids, command.attempt_ids, strict=True)]
         for attempt in dead:
             self._ready.pop(attempt.txid, None)
-        self._monitor.discarded(dead)
+            self._gate.release(attempt.txid)
         self.jobs.discard(dead)
         self._commits.forget(dead)
         self._ends.discarded(dead)
@@ -369,10 +362,19 @@ class Driver:
             txid_input = inputs[outcome.attempt]
             # A dead-lettered batch had data, even if none of it was emitted.
             self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(txid_input.divert))
-            failure = self._session.retry.failure(txid).error if SOURCE in txid_input.divert else None
-            digest, pack = batch_digest(outcome.digests), len(job.attempts)
-            self._ready[txid] = ProcessedBatch(txid_input, outcome, digest, document, seconds, pack, failure)
-            self._monitor.processed(txid, input_bytes(outcome.cargo))
+            failed = self._session.retry.failure(txid)
+            self._ready[txid] = ProcessedBatch(
+                txid_input,
+                outcome,
+                batch_digest(outcome.digests),
+                document,
+                job_seconds=seconds,
+                pack=len(job.attempts),
+                failure=failed.error if SOURCE in txid_input.divert else None,
+                failures=failed.count,
+                cause=failed.cause if failed.count else None,
+            )
+            self._gate.hold(txid, input_bytes(outcome.cargo))
         for outcome in reversed(good):  # the lowest txid last: a larger group is then ready when its turn comes
             self._ends.processed(outcome.attempt)
 
@@ -458,11 +460,12 @@ class Driver:
         last = outcome.committed[-1].ready.attempt
         for one in outcome.committed:
             self._ready.pop(one.ready.attempt.txid, None)
+            self._gate.release(one.ready.attempt.txid)
         sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.committed(last.txid)
         spout = self._session.program.spout
         notices = self._planning.planner.notices()
-        self._monitor.committed(progress_list(outcome, spout, self._monitor.failures_of, notices))
+        self._monitor.committed(progress_list(outcome, spout, notices))
         self._upkeep.committed()
         self._feed(ev.Committed(*last))
         self._session.after_commit()

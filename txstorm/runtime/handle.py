@@ -99,6 +99,7 @@ class RunHandle:
             self._session.close(compact=lambda: self._compact and self._error is None, ended=self._tell_end)
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or system_failure(error, self.data_dir)
+        self._monitor.close()
         self._phase = "failed" if self._error is not None else "stopped"
         for call in self._ended:
             call()
@@ -201,7 +202,7 @@ class RunHandle:
         A listener may call this too; the call then returns without waiting.
         """
         self._driver.stop(drain=drain)
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread and not self._monitor.is_calling_listeners():
             waited(self._done)
             self._warn_of_letters()
 

@@ -321,7 +321,13 @@ def _assemble(
     settings = topology.settings.updated({"max_group_txids": 1}) if topology.external else topology.settings
     source = planner(topology.spout.object, program.driver_context(program.spout))
     planning = Planning(books, source, options.clock.now, external=topology.external)
-    publisher = Publisher(store, books, keep_intents=settings.keep_intents, blocked=monitor.blocked, sleep=start.sleep)
+    gate = _gate(source, settings, options)
+
+    def blocked(cause: str | None) -> None:
+        gate.blocked = cause is not None
+        monitor.blocked(cause)
+
+    publisher = Publisher(store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep)
     jobs = CommitJobs(program, engine, Path(store.data_dir), books.epoch, allowed=options.observe is None)
     finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
@@ -330,6 +336,9 @@ def _assemble(
         monotonic=options.clock.monotonic,
     )
     committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
+    retention, clock = None, options.clock
+    if (seconds := settings.history_retention) is not None:
+        retention = Retention(store, books, identity.timeline, seconds, clock.now, clock.monotonic)
     return Session(
         data_dir=Path(store.data_dir),
         coded=start.topology,
@@ -341,7 +350,7 @@ def _assemble(
         books=books,
         store=store,
         planning=planning,
-        gate=_gate(planning.planner, settings, options),
+        gate=gate,
         window=InFlightWindow(
             None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
         ),
@@ -350,16 +359,8 @@ def _assemble(
         currtx=books.currtx(),
         monotonic=options.clock.monotonic,
         journal=_journal(options.journal),
-        retention=_retention(store, books, identity, settings, options.clock),
+        retention=retention,
     )
-
-
-def _retention(
-    store: StateStore, books: Books, identity: Identity, settings: Settings, clock: Clock
-) -> Retention | None:
-    if settings.history_retention is None:
-        return None
-    return Retention(store, books, identity.timeline, settings.history_retention, clock.now, clock.monotonic)
 
 
 def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monitor) -> RetryPolicy:

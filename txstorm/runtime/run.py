@@ -56,7 +56,7 @@ def run(
         available_now: end once everything the source holds now is committed.
         until_txid: end once this txid is committed.
         settings: override settings of the topology, by name or by Storm's key.
-        listeners: called with a `TransactionProgress` after every commit.
+        listeners: called with a `TransactionProgress` after every commit, in order, on one thread beside the run.
         journal: file to which the coordinator's events and commands are appended.
         target: MODULE:ATTRIBUTE under which a replay finds the topology; by default the attribute of a module that
             holds it, if there is one.

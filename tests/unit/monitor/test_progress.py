@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 
@@ -42,18 +44,8 @@ def test_listeners_hear_every_transaction_in_order() -> None:
     heard: list[int] = []
     monitor = Monitor([lambda one: heard.append(one.txid), lambda one: heard.append(-one.txid)])
     monitor.committed([progress(1), progress(2)])
+    monitor.close()
     assert heard == [1, -1, 2, -2]
-
-
-def test_bytes_are_held_until_committed_or_discarded() -> None:
-    monitor = Monitor()
-    for txid in (1, 2, 3):
-        monitor.processed(txid, 100 * txid)
-    assert monitor.bytes_held == 600
-    monitor.committed([progress(1)])
-    assert monitor.bytes_held == 500
-    monitor.discarded([TransactionAttempt(3, 1), TransactionAttempt(9, 1)])
-    assert monitor.bytes_held == 200
 
 
 def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
@@ -74,9 +66,62 @@ def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
 @pytest.mark.parametrize("cause", ["state counts: permission denied"])
 def test_blocked_until_it_is_not(cause: str) -> None:
     monitor = Monitor()
-    assert not monitor.is_blocked
+    assert monitor.snapshot().blocked is None
     monitor.blocked(cause)
-    assert monitor.is_blocked
     assert monitor.snapshot().blocked == cause
     monitor.blocked(None)
-    assert not monitor.is_blocked
+    assert monitor.snapshot().blocked is None
+
+
+def test_a_listener_that_hangs_delays_nothing_and_what_it_misses_is_counted(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("txstorm.monitor.progress.QUEUE", 3)
+    monkeypatch.setattr("txstorm.monitor.progress.CLOSE_SECONDS", 0.1)
+    hangs, goes_on = threading.Event(), threading.Event()
+    heard: list[int] = []
+
+    def listener(one: TransactionProgress) -> None:
+        hangs.set()
+        goes_on.wait(60)
+        heard.append(one.txid)
+
+    monitor = Monitor([listener])
+    monitor.committed([progress(1)])
+    assert hangs.wait(60)
+    monitor.committed([progress(txid) for txid in range(2, 10)])  # 3 of them wait, 5 are dropped
+    assert monitor.snapshot().undelivered == 5
+    assert monitor.snapshot().txids == 9
+    assert "txid 5: listeners are too slow: 3 progress records wait for them" in caplog.text
+    monitor.close()
+    assert monitor.snapshot().undelivered == 8
+    assert "listeners were too slow: they did not receive 8 progress records" in caplog.text
+    goes_on.set()
+
+
+def test_all_queued_records_are_delivered_in_order_at_the_end() -> None:
+    heard: list[int] = []
+
+    def slow(one: TransactionProgress) -> None:
+        time.sleep(0.001)
+        heard.append(one.txid)
+
+    monitor = Monitor([slow])
+    for txid in range(1, 101):
+        monitor.committed([progress(txid)])
+    monitor.close()
+    assert heard == list(range(1, 101))
+    assert monitor.snapshot().undelivered == 0
+    monitor.close()
+
+
+def test_a_listener_that_raises_hears_the_next_record(caplog) -> None:
+    heard: list[int] = []
+
+    def listener(one: TransactionProgress) -> None:
+        heard.append(one.txid)
+        raise KeyboardInterrupt
+
+    monitor = Monitor([listener])
+    monitor.committed([progress(1), progress(2)])
+    monitor.close()
+    assert heard == [1, 2]
+    assert "txid 2: a listener raised" in caplog.text

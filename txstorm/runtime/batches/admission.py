@@ -65,10 +65,16 @@ class Admission:
     """Decides whether a new transaction may be planned, from limits only; the source itself is asked afterwards.
 
     Args:
+        planner: the spout's planner.
         monotonic: a clock in seconds, for `min_interval`.
+        min_interval: minimum number of seconds between the starts of two transactions.
+        until_txid: the last txid of the run.
+        max_bytes: limit of the bytes of processed batches that wait for their commit.
 
     Attributes:
         closed: the run has reached its end: no new transaction will be admitted.
+        blocked: a decided group cannot be published; no new transaction is admitted meanwhile (R13, blocked). Set by
+            the publishing thread.
     """
 
     def __init__(
@@ -90,7 +96,9 @@ class Admission:
         self._data_only = False
         self._seen_empty = False
         self._next_start = 0.0
+        self._held: dict[int, int] = {}
         self.closed = False
+        self.blocked = False
 
     @property
     def ends(self) -> bool:
@@ -114,12 +122,25 @@ class Admission:
         """Note the number of tuples of a processed batch; 0 means the end of a source that cannot tell its end."""
         self._seen_empty = self._seen_empty or tuples == 0
 
-    def opens(self, txid: int, previous: Any, *, in_flight: int, width: int, bytes_held: int) -> bool:
+    def hold(self, txid: int, size: int) -> None:
+        """Count the `size` bytes of the processed batch of `txid`, which are held until it commits or is discarded."""
+        self._held[txid] = size
+
+    def release(self, txid: int) -> None:
+        """Take off the bytes of `txid`, which was committed or discarded."""
+        self._held.pop(txid, None)
+
+    @property
+    def full(self) -> bool:
+        """Whether processed batches hold more bytes than `max_bytes`."""
+        return sum(self._held.values()) > self._max_bytes
+
+    def opens(self, txid: int, previous: Any, *, in_flight: int, width: int) -> bool:
         """Return whether the new transaction `txid` may be planned now; `previous` is the document before it."""
         if self._ended(txid, previous):
             self.closed = True
             return False
-        if in_flight >= width or bytes_held > self._max_bytes or self.wait() > 0:
+        if in_flight >= width or self.full or self.blocked or self.wait() > 0:
             return False
         if self._data_only and self._caught_up(previous):
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ class ProcessedBatch:
         job_seconds: duration of the job that processed it.
         pack: number of txids in that job.
         failure: the error because of which the whole batch is one dead letter; None if it is not.
+        failures: number of earlier failures of the txid, over all runs.
+        cause: the last of these; None if there are none.
     """
 
     txid_input: TxidInput
@@ -32,6 +34,8 @@ class ProcessedBatch:
     job_seconds: float = 0.0
     pack: int = 1
     failure: ErrorRow | None = None
+    failures: int = 0
+    cause: str | None = None
 
     @property
     def attempt(self) -> TransactionAttempt:
@@ -82,25 +86,20 @@ def batch_digest(digests: Mapping[str, str]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def progress_list(
-    outcome: GroupOutcome, spout: str, failures_of: Callable[[int], tuple[int, str | None]], notices: Sequence[str] = ()
-) -> list[TransactionProgress]:
+def progress_list(outcome: GroupOutcome, spout: str, notices: Sequence[str] = ()) -> list[TransactionProgress]:
     """Progress records of the committed transactions.
 
     Args:
         outcome: of the group.
         spout: the spout's id.
-        failures_of: txid → how often it had failed before, and the last cause.
         notices: messages of the spout since the last group. They go into the record of the last transaction, as they
             belong to no batch: a processed batch may still be discarded.
     """
-    made = [_progress(one, outcome, spout, *failures_of(one.ready.attempt.txid)) for one in outcome.committed]
+    made = [_progress(one, outcome, spout) for one in outcome.committed]
     return [*made[:-1], *(replace(one, reported=(*one.reported, *notices)) for one in made[-1:])]
 
 
-def _progress(
-    one: CommittedTxid, outcome: GroupOutcome, spout: str, failures: int, cause: str | None
-) -> TransactionProgress:
+def _progress(one: CommittedTxid, outcome: GroupOutcome, spout: str) -> TransactionProgress:
     ready = one.ready
     return TransactionProgress(
         txid=ready.attempt.txid,
@@ -114,6 +113,6 @@ def _progress(
         commit_ms=outcome.milliseconds,
         reported=one.reported,
         dead_letters=one.letters,
-        failures=failures,
-        cause=cause,
+        failures=ready.failures,
+        cause=ready.cause,
     )

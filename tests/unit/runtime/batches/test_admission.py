@@ -11,7 +11,7 @@ from txstorm.runtime.batches.admission import Admission, InFlightWindow
 
 
 def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:
-    limits = {"in_flight": 0, "width": 4, "bytes_held": 0, **changes}
+    limits = {"in_flight": 0, "width": 4, **changes}
     return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
 
 
@@ -19,9 +19,23 @@ def test_the_window_and_the_bytes_in_flight_bound_what_starts() -> None:
     gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
     assert opens(gate, in_flight=3)
     assert not opens(gate, in_flight=4)
-    assert opens(gate, bytes_held=100)
-    assert not opens(gate, bytes_held=101)
+    gate.hold(1, 60)
+    gate.hold(2, 40)
+    assert opens(gate)
+    gate.hold(3, 1)
+    assert not opens(gate)
+    gate.release(2)
+    gate.release(9)
+    assert opens(gate)
     assert not gate.closed
+
+
+def test_nothing_starts_while_a_decided_group_cannot_be_published() -> None:
+    gate = Admission(Source(9), monotonic=Clock())
+    gate.blocked = True
+    assert not opens(gate)
+    gate.blocked = False
+    assert opens(gate)
 
 
 def test_min_interval_lets_one_start_at_a_time() -> None:
