@@ -108,10 +108,18 @@ def as_html(moment: Moment, hint: str = "") -> str:
     return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
-def _committed(one: TransactionProgress) -> tuple[str, ...]:
-    steps = (f"{one.commit_ms[step]:.1f}" if step in one.commit_ms else "" for step in STEPS)
-    tuples = f"{sum(one.tuples.values()):,}"
-    return (str(one.txid), "committed", tuples, f"{one.job_ms:.1f}", *steps, str(one.pack), str(one.group))
+def _committed(progress: TransactionProgress) -> tuple[str, ...]:
+    steps = (f"{progress.commit_ms[step]:.1f}" if step in progress.commit_ms else "" for step in STEPS)
+    tuples = f"{sum(progress.tuples.values()):,}"
+    return (
+        str(progress.txid),
+        "committed",
+        tuples,
+        f"{progress.job_ms:.1f}",
+        *steps,
+        str(progress.pack),
+        str(progress.group),
+    )
 
 
 def _totals(moment: Moment) -> str:

@@ -284,15 +284,15 @@ class Monitor:
         with self._lock:
             self._recent.extend(done)
             self._totals.txids += len(done)
-            self._totals.tuples += sum(sum(one.tuples.values()) for one in done)
-            self._totals.rows += sum(one.numInputRows for one in done)
-            for one in done:
-                self._totals.emitted.update(one.tuples)
-            self._totals.dead_letters += sum(one.dead_letters for one in done)
-            for one in done:
-                self._failures.pop(one.txid, None)
-        for one in done:
-            self._listeners.put(one)
+            self._totals.tuples += sum(sum(progress.tuples.values()) for progress in done)
+            self._totals.rows += sum(progress.numInputRows for progress in done)
+            for progress in done:
+                self._totals.emitted.update(progress.tuples)
+            self._totals.dead_letters += sum(progress.dead_letters for progress in done)
+            for progress in done:
+                self._failures.pop(progress.txid, None)
+        for progress in done:
+            self._listeners.put(progress)
 
     def close(self) -> None:
         """End the calls of listeners, after the queued records are delivered; bounded, as a listener may hang."""
@@ -314,7 +314,7 @@ class Monitor:
         state, totals = self._state, self._totals
         active = {} if state is None else state.active
         with self._lock:
-            failures = tuple((txid, *one) for txid, one in sorted(self._failures.items()))
+            failures = tuple((txid, *failure) for txid, failure in sorted(self._failures.items()))
         return Snapshot(
             in_flight=tuple((txid, attempt, status.name.lower()) for txid, (attempt, status) in active.items()),
             committed=0 if state is None else state.currtx - 1,

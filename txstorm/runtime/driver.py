@@ -341,9 +341,9 @@ class Driver:
             self._fail(error)
             return
         seconds = self._session.monotonic() - job.started
-        work = sum(self._session.program.work_of(one.busy) for one in outcomes)
+        work = sum(self._session.program.work_of(outcome.busy) for outcome in outcomes)
         self._window.job_took(seconds, work, len(job.attempts))
-        good = [one for one in outcomes if one.error is None and self._current(one.attempt)]
+        good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
         self._take_processed(job, good, seconds)
         last = outcomes[-1]
         if last.error is not None and self._current(last.attempt) and self._failure is None:
@@ -355,7 +355,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - a spout that replays a different batch, or a lost ledger
             self._fail(error)
             return
-        inputs = {one.attempt: one for one in job.pack.inputs}
+        inputs = {txid_input.attempt: txid_input for txid_input in job.pack.inputs}
         for outcome in good:
             txid = outcome.attempt.txid
             document = self._planning.document(txid)
@@ -458,9 +458,9 @@ class Driver:
 
     def _committed(self, outcome: GroupOutcome) -> None:
         last = outcome.committed[-1].ready.attempt
-        for one in outcome.committed:
-            self._ready.pop(one.ready.attempt.txid, None)
-            self._gate.release(one.ready.attempt.txid)
+        for done in outcome.committed:
+            self._ready.pop(done.ready.attempt.txid, None)
+            self._gate.release(done.ready.attempt.txid)
         sweep_spilled(self._session.program.spill_dir, last.txid)
         self._planning.committed(last.txid)
         spout = self._session.program.spout
@@ -469,7 +469,7 @@ class Driver:
         self._upkeep.committed()
         self._feed(ev.Committed(*last))
         self._session.after_commit()
-        empty = [one.ready.attempt.txid for one in outcome.committed if one.empty(spout)]
+        empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0))
 
     # -- the end ------------------------------------------------------------------------------------------------

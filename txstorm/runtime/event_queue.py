@@ -148,11 +148,11 @@ class Inbox:
 
     def drain(self) -> int:
         """Make all queued calls; return how many there were."""
-        made = 0
+        count = 0
         while True:
             try:
                 call = self._calls.get_nowait()
             except queue.Empty:
-                return made
+                return count
             call()
-            made += 1
+            count += 1

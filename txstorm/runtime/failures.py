@@ -48,9 +48,9 @@ class Failure:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Failure:
+    def from_json(cls, recorded: Mapping[str, Any]) -> Failure:
         """Read the record from `to_json`; fields that an older version did not write get their defaults."""
-        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        known = {name: recorded[name] for name in cls.__dataclass_fields__ if name in recorded}
         pin = known.get("pin")
         return cls(**{**known, "divert": tuple(known.get("divert", ())), "pin": pin and tuple(pin)})
 

@@ -301,7 +301,10 @@ class RunHandle:
         """Return recent progress as a pandas DataFrame."""
         import pandas as pd
 
-        rows = [{"txid": one.txid, "rows": one.numInputRows, **one.durationMs} for one in self.recentProgress]
+        rows = [
+            {"txid": progress.txid, "rows": progress.numInputRows, **progress.durationMs}
+            for progress in self.recentProgress
+        ]
         return pd.DataFrame(rows)
 
     def __repr__(self) -> str:

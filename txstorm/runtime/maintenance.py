@@ -99,8 +99,10 @@ class Retention:
                 table.refresh()
                 prune_changes(table, as_of, epoch, self._millis)
                 yield None
-            kept = partial(self._kept, ref)
-            as_of = yield from retain_table(store.data_dir, table, txid, epoch, saved.get(ref.uri, frozenset()), kept)
+            kept_files = partial(self._kept, ref)
+            as_of = yield from retain_table(
+                store.data_dir, table, txid, epoch, saved.get(ref.uri, frozenset()), kept_files
+            )
             if ref.kind == STATE:
                 states[ref.name] = as_of
 
@@ -227,7 +229,7 @@ class Upkeep:
             if asked is self or self._stopping.is_set():
                 self._ended(None)
             elif callable(asked):
-                self._find(asked, lambda found: self._step(steps, found))
+                self._find(asked, lambda answer: self._step(steps, answer))
             else:
                 self._step(steps)
 
@@ -242,12 +244,12 @@ class Upkeep:
     def _find(self, asked: Callable[[], Any], then: Callable[[Any], None]) -> None:
         def find() -> None:
             try:
-                found = asked()
+                answer = asked()
             except Exception as error:  # noqa: BLE001 - handed to the driver thread
                 failed = error
                 self._back(lambda: self._ended(failed))
             else:
-                self._back(lambda: then(found))
+                self._back(lambda: then(answer))
 
         self._start(find, "txstorm-upkeep")
 

@@ -123,12 +123,12 @@ class _Watch:
 
     def _check_killed(self) -> None:
         """Raise `KilledError` if the run waited for was killed: a kill ends the topology, not only one process."""
-        told = self._books.status() or {}
-        if told.get("mode") != "killed":
+        status = self._books.status() or {}
+        if status.get("mode") != "killed":
             return
-        if any(f"pid {told['pid']} on {told['host']}" in holder for holder in self._holders):
+        if any(f"pid {status['pid']} on {status['host']}" in holder for holder in self._holders):
             msg = (
-                f"topology {self._owner!r} was killed by {told.get('killed_by')} while this run stood by for it; "
+                f"topology {self._owner!r} was killed by {status.get('killed_by')} while this run stood by for it; "
                 "start it again to continue"
             )
             raise KilledError(msg)

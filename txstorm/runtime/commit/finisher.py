@@ -76,7 +76,7 @@ class EarlyFinish:
         if turn is None:
             return None
         tried = turn.tried
-        if tried and tried == [one.attempt for one in group[: len(tried)]]:
+        if tried and tried == [ready.attempt for ready in group[: len(tried)]]:
             turn.ahead = False
             return turn
         turn.tables.drop_from(min([*tried, group[0].attempt]).txid)
@@ -85,12 +85,12 @@ class EarlyFinish:
     def forget(self, attempts: Collection[TransactionAttempt]) -> None:
         """Drop the rows that these discarded attempts, and all later ones, wrote early."""
         turn = self._turn
-        dead = [one for one in turn.tried if one in attempts] if turn is not None else []
+        dead = [attempt for attempt in turn.tried if attempt in attempts] if turn is not None else []
         if turn is None or not dead:
             return
         first = min(dead).txid
         turn.tables.drop_from(first)
-        turn.outcome.committed = [one for one in turn.outcome.committed if one.ready.attempt.txid < first]
+        turn.outcome.committed = [done for done in turn.outcome.committed if done.ready.attempt.txid < first]
         turn.outcome.failed = None
         self.reached = first - 1
         self._turn = turn if turn.outcome.committed else None
@@ -250,10 +250,10 @@ class GroupFinisher:
         if not outcome.committed:
             return outcome
         with seldom_collected():
-            records = [_record(one) for one in outcome.committed]
+            records = [_record(done) for done in outcome.committed]
             with timed(outcome.milliseconds, "stage"):
                 intent = self._intent(records, turn.tables.stage(records, self._books.epoch))
-            tuples = {one.ready.attempt.txid: sum(one.counts.values()) for one in outcome.committed}
+            tuples = {done.ready.attempt.txid: sum(done.counts.values()) for done in outcome.committed}
             self._publisher.conclude(
                 intent, tuples, housekeeping, published=turn.tables.apply, milliseconds=outcome.milliseconds
             )
@@ -366,8 +366,8 @@ def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout:
     return letters_table(batches, ready.attempt, ready.txid_input.stamp)
 
 
-def _record(one: CommittedTxid) -> TxidRecord:
-    ready = one.ready
+def _record(done: CommittedTxid) -> TxidRecord:
+    ready = done.ready
     return TxidRecord(
         txid=ready.attempt.txid,
         attempt_id=ready.attempt.attempt_id,

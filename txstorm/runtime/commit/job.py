@@ -79,10 +79,10 @@ class CommitJobs:
         if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
             return ()
         rows, size = Counter[str](), Counter[str]()
-        for one in ready.processed.cargo:
-            target = program.edges[one.edge].target
-            rows[target] += one.data["rows"] if one.batch is None else one.batch.num_rows
-            size[target] += one.data["bytes"] if one.batch is None else one.batch.nbytes
+        for cargo in ready.processed.cargo:
+            target = program.edges[cargo.edge].target
+            rows[target] += cargo.data["rows"] if cargo.batch is None else cargo.batch.num_rows
+            size[target] += cargo.data["bytes"] if cargo.batch is None else cargo.batch.nbytes
         most_rows, most_bytes = program.settings["large_commit_rows"], program.settings["large_commit_bytes"]
         return tuple(
             name
@@ -93,8 +93,8 @@ class CommitJobs:
 
     def together(self, group: Sequence[ProcessedBatch]) -> Sequence[ProcessedBatch]:
         """Return the first batches of `group` that may be one group: a large commit is a group by itself."""
-        for number, one in enumerate(group):
-            if self.of(one):
+        for number, ready in enumerate(group):
+            if self.of(ready):
                 return group[: max(1, number)]
         return group
 
@@ -120,11 +120,14 @@ class CommitJobs:
         answers = self._answers(work)
         result = JobResult(
             {name: _files(answers, name) for name in components},
-            {name: [sent for one in answers if one.component == name for sent in one.sent] for name in components},
+            {
+                name: [sent for answer in answers if answer.component == name for sent in answer.sent]
+                for name in components
+            },
         )
-        for one in answers:
-            result.counts.update(one.counts)
-            result.reported += one.reported
+        for answer in answers:
+            result.counts.update(answer.counts)
+            result.reported += answer.reported
         return result
 
     def cancel(self) -> None:
@@ -142,11 +145,11 @@ class CommitJobs:
         finally:
             if self._running is running:  # else this thread was abandoned, and another one runs its own job
                 self._running = None
-        for one in answers:
-            if one.refused is not None:
-                raise OSError(*one.refused)
-            if one.error is not None:
-                raise CommitFailed(one.error)
+        for answer in answers:
+            if answer.refused is not None:
+                raise OSError(*answer.refused)
+            if answer.error is not None:
+                raise CommitFailed(answer.error)
         return answers
 
     def _shares(self, ready: ProcessedBatch, turn: CommitTurn) -> tuple[tuple[str, ...], list[CommitShare]]:
@@ -165,10 +168,10 @@ class CommitJobs:
     def _shares_of(self, name: str, ready: ProcessedBatch, turn: CommitTurn) -> list[CommitShare]:
         edges, tasks = self._program.edges, range(self._program.components[name].parallelism)
         cargo: list[list[Cargo]] = [[] for _ in tasks]
-        for one in ready.processed.cargo:
-            if edges[one.edge].target == name:
-                cargo[one.target].append(one if one.kind is Kind.SPILLED else spill(one, self._spill_dir))
-        current = [self._current_rows(name, one, ready, turn) for one in cargo]
+        for item in ready.processed.cargo:
+            if edges[item.edge].target == name:
+                cargo[item.target].append(item if item.kind is Kind.SPILLED else spill(item, self._spill_dir))
+        current = [self._current_rows(name, items, ready, turn) for items in cargo]
         return [CommitShare(name, task, tuple(cargo[task]), current[task]) for task in tasks]
 
     def _current_rows(
@@ -179,7 +182,7 @@ class CommitJobs:
         for state in self._program.spread[name]:
             if isinstance(state, KeyedState):
                 attempt, where = ready.attempt, f"the input of {name}"
-                batches = (unspill(one, self._spill_dir) for one in cargo)
+                batches = (unspill(item, self._spill_dir) for item in cargo)
                 keys = input_keys(state, (_untagged(batch, state, where) for batch in batches), where)
                 rows = given_rows(turn.tables.keyed(state.name), keys, attempt.txid)
                 files[state.name] = f"{attempt.txid}-{attempt.attempt_id}-{state.name}-{uuid.uuid4().hex}.arrow"
@@ -202,7 +205,7 @@ def _untagged(batch: pa.RecordBatch, state: KeyedState, where: str) -> pa.Record
 
 def _files(answers: Sequence[ShareDone], component: str) -> dict[str, list[Staged]]:
     files: dict[str, list[Staged]] = {}
-    for one in answers:
-        for uri, staged in one.staged.items() if one.component == component else ():
+    for answer in answers:
+        for uri, staged in answer.staged.items() if answer.component == component else ():
             files.setdefault(uri, []).append(staged)
     return files

@@ -95,24 +95,24 @@ def progress_list(outcome: GroupOutcome, spout: str, notices: Sequence[str] = ()
         notices: messages of the spout since the last group. They go into the record of the last transaction, as they
             belong to no batch: a processed batch may still be discarded.
     """
-    made = [_progress(one, outcome, spout) for one in outcome.committed]
-    return [*made[:-1], *(replace(one, reported=(*one.reported, *notices)) for one in made[-1:])]
+    records = [_progress(done, outcome, spout) for done in outcome.committed]
+    return [*records[:-1], *(replace(record, reported=(*record.reported, *notices)) for record in records[-1:])]
 
 
-def _progress(one: CommittedTxid, outcome: GroupOutcome, spout: str) -> TransactionProgress:
-    ready = one.ready
+def _progress(done: CommittedTxid, outcome: GroupOutcome, spout: str) -> TransactionProgress:
+    ready = done.ready
     return TransactionProgress(
         txid=ready.attempt.txid,
         attempt=ready.attempt.attempt_id,
         stamp=ready.txid_input.stamp,
         spout=spout,
-        tuples=one.counts,
+        tuples=done.counts,
         pack=ready.pack,
         group=len(outcome.committed),
         job_ms=ready.job_seconds * 1000,
         commit_ms=outcome.milliseconds,
-        reported=one.reported,
-        dead_letters=one.letters,
+        reported=done.reported,
+        dead_letters=done.letters,
         failures=ready.failures,
         cause=ready.cause,
     )

@@ -146,4 +146,4 @@ class Publisher:
     def _old_intents(self, last: int) -> list[Op]:
         self._kept.append(last)
         old, self._kept = self._kept[: -self._keep], self._kept[-self._keep :]
-        return [Delete(names.intent_path(one)) for one in old]
+        return [Delete(names.intent_path(txid)) for txid in old]

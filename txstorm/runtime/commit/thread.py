@@ -107,7 +107,7 @@ class CommitThread:
     def commit(self, group: Sequence[ProcessedBatch], housekeeping: Housekeeping) -> None:
         """Queue `group` to be committed in its turn."""
         self._housekeeping = housekeeping
-        attempts = [one.attempt for one in group]
+        attempts = [ready.attempt for ready in group]
         self._tried.difference_update(attempts)
         self._behind.difference_update(attempts)  # those that have not finished early do so in their turn
         self._submit(lambda: self._committer.finish(group), housekeeping)
@@ -120,9 +120,9 @@ class CommitThread:
         """
         if self._ahead is not None and not self._ahead.done():
             return
-        waiting = [one for one in ready if one.attempt not in self._tried]
+        waiting = [batch for batch in ready if batch.attempt not in self._tried]
         if waiting:
-            first = min(waiting, key=lambda one: one.attempt)
+            first = min(waiting, key=lambda batch: batch.attempt)
             self._tried.add(first.attempt)
             self._ahead = self.run(lambda: self._committer.execute(first))
             self._ahead.add_done_callback(lambda done: self._executed(first.attempt, done))

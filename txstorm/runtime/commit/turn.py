@@ -52,7 +52,7 @@ class CommitTurn:
     def tried(self) -> list[TransactionAttempt]:
         """The attempts that have finished, followed by the failed one, if any."""
         failed = () if self.outcome.failed is None else (self.outcome.failed[0],)
-        return [*(one.ready.attempt for one in self.outcome.committed), *failed]
+        return [*(done.ready.attempt for done in self.outcome.committed), *failed]
 
     def enter(self, attempt: TransactionAttempt) -> None:
         """Note that the commit phase of `attempt` begins."""
