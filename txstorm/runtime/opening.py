@@ -46,7 +46,7 @@ from txstorm.spouts.port import SpoutPlanner
 from txstorm.state.store import StateStore
 from txstorm.storage.rows.schema import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
-from txstorm.storage.tables.spark_writer import SparkWriter, let_go, spark_writer
+from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
@@ -194,7 +194,8 @@ def open_session(
     try:
         books = _lease(start, chosen_ledger(data_dir, named), make_ready)
     except BaseException:
-        let_go(writer)
+        if writer is not None:
+            writer.close()
         raise
     try:
         store, identity = _lead(start, books, writer)
@@ -208,7 +209,8 @@ def open_session(
     except BaseException as error:
         end = real_end(error, books)  # a process that was frozen may find tables made by its successor
         books.ledger.close()
-        let_go(writer)
+        if writer is not None:
+            writer.close()
         if end is not error:
             raise end from error
         raise

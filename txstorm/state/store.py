@@ -403,7 +403,7 @@ class StateStore:
         growth.begin(time.monotonic(), whole=as_of == last)
         opened = [self._delta[ref].opener() for ref in (kept, changes)]
         return Compaction(
-            kept.uri, (opened[0], opened[1]), growth, base, max(base, as_of), self._epoch, now, stays=stays
+            kept.uri, (opened[0], opened[1]), growth, (base, max(base, as_of)), self._epoch, now, stays=stays
         )
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Delta tables of a topology, for whoever writes or reads them.
+"""Delta tables of a topology: their rows, log and maintenance, for writers and readers.
 
 May import: clients, topology.
 Start: tables/table_log.py.

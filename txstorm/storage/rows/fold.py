@@ -134,16 +134,14 @@ class _Way:
             return counts
         if self.how == "last":
             return python_values(values.take(pa.array(groups.last)))
-        if self._in_python(values):
+        if self.column.exact in _WITHOUT_KERNEL or (self.how == "sum" and self._may_overflow(values)):
             lists = groups.aggregate(values, "list").to_pylist()
-            return [_folded(_COMBINE[self.how], of_group) for of_group in lists]
+            present = ([value for value in of_group if value is not None] for of_group in lists)
+            return [reduce(_COMBINE[self.how], values) if values else None for values in present]
         if pa.types.is_integer(values.type) and not values.null_count:  # Arrow's grouping has a high fixed cost
             numbers = np.asarray(values.cast(pa.int64()))
             return groups.folded(_UFUNCS[self.how], numbers, _STARTS[self.how])
         return python_values(groups.aggregate(values, self.how))
-
-    def _in_python(self, values: pa.Array) -> bool:
-        return self._may_overflow(values) if self.how == "sum" else self.column.exact in _WITHOUT_KERNEL
 
     def _may_overflow(self, values: pa.Array) -> bool:
         """Whether a sum might overflow: Arrow wraps integers and decimals silently, so Python adds those up."""
@@ -165,11 +163,6 @@ def _column(batch: pa.Table, column: Column, owner: str, where: str) -> pa.Chunk
         msg = f"{owner} ({where}), merge: expected one column {column.name!r}, got {batch.column_names}"
         raise StateError(msg)
     return column.conformed(batch[column.name], where)
-
-
-def _folded(combine: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
-    present = [value for value in values if value is not None]
-    return reduce(combine, present) if present else None
 
 
 def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import repeat
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class KeyForm:
             for column, values in zip(self.columns, columns, strict=True)
         ]
         kept, arrays = [values for values, _ in checked], [array for _, array in checked]
-        return given if all(map(_same, kept, columns)) else self._joined(kept), arrays
+        return given if all(map(is_, kept, columns)) else self._joined(kept), arrays
 
     def arrays(self, keys: Sequence[Key], made: Arrays = ()) -> list[pa.Array]:
         """Convert canonical `keys` to one Arrow array per key column; arrays in `made` are used as they are."""
@@ -235,7 +235,3 @@ def _arrays(columns: Sequence[Column], values: Sequence[Any], made: Arrays) -> l
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column if column.type == kind else column.cast(kind)
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other

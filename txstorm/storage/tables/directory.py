@@ -1,4 +1,4 @@
-"""The tables of a data directory, as take-over, roll-forward and rewind see them: a port and its one real adapter."""
+"""The tables of a data directory: the port for take-over, roll-forward and rewind, and its adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history table: one row per committed txid, appended in batches from the ledger's last rows and never removed."""
+"""The history table: one row per committed txid, appended in batches from the ledger; only retention removes rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
         new = [row for row in rows if row["txid"] > last]
         if not new or _append(handle, app, new):
             secure_history(handle)
-            _tidy(handle)
+            for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
+                pass
             return len(new)
         handle.refresh()
     msg = f"table {HISTORY}: cannot be appended to in {TRIES} tries: another writer changes it all the time"
@@ -157,12 +158,6 @@ def secure_history(handle: DeltaHandle) -> None:
     handle.make_durable(range(known + 1, version), again=True)
     handle.make_durable(range(version, version + 1), again=known >= version)
     _durable[handle.path] = version
-
-
-def _tidy(handle: DeltaHandle) -> None:
-    """Write a checkpoint if one is due, so that the next opening of the table reads less of the log."""
-    for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle), Archiving()).steps():
-        pass
 
 
 def _column(field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:

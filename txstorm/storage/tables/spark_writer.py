@@ -83,9 +83,3 @@ def spark_writer(topology: Topology) -> SparkWriter | None:
     except BaseException:
         release()
         raise
-
-
-def let_go(writer: SparkWriter | None) -> None:
-    """Release the writer of a run that failed to open: nothing will be written."""
-    if writer is not None:
-        writer.close()

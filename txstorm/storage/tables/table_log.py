@@ -18,7 +18,7 @@ from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
 from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_owner, due
-from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable, TxidRecord
+from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +502,8 @@ class TransactionalTable(ABC):
         """The version that ends with the intent's last txid; raises unless it holds exactly the intent's attempts."""
         for version, info in self.commits():
             if info["last"] == intent.last:
-                expected, found = _attempts(intent.txids), _attempts_of(info)
+                expected = [(record.txid, record.attempt_id, record.digest) for record in intent.txids]
+                found = [(record["txid"], record["attempt"], record["digest"]) for record in info["txids"]]
                 if found == expected:
                     return version
                 msg = (
@@ -579,11 +580,3 @@ class TransactionalTable(ABC):
 def identity_info(owner: TopologyIdentity) -> dict[str, Any]:
     """The owner's fields in every commit info."""
     return {"topology": owner.topology, "incarnation": owner.incarnation, "timeline": owner.timeline}
-
-
-def _attempts(records: tuple[TxidRecord, ...]) -> list[tuple[int, int, str]]:
-    return [(record.txid, record.attempt_id, record.digest) for record in records]
-
-
-def _attempts_of(info: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    return [(found["txid"], found["attempt"], found["digest"]) for found in info["txids"]]

@@ -126,7 +126,7 @@ class Compaction:
         uri: the state table.
         opened: functions that open the state table and ``changes/…``.
         growth: the state's growth; updated by `finish`.
-        base, as_of: the txids that the table is as of now, and shall be as of afterwards.
+        txids: the txids that the table is as of now, and shall be as of afterwards.
         epoch: the coordinator's epoch.
         now: milliseconds since 1970.
         stays: whether the resulting version has to stay, even if that takes a commit without changed rows.
@@ -137,17 +137,16 @@ class Compaction:
         uri: str,
         opened: tuple[Opened, Opened],
         growth: Growth,
-        base: int,
-        as_of: int,
+        txids: tuple[int, int],
         epoch: int,
         now: int,
         *,
         stays: bool,
     ) -> None:
         self.uri = uri
-        self._opened, self._growth, self._as_of = opened, growth, as_of
+        self._opened, self._growth, (self._base, self._as_of) = opened, growth, txids
         self._epoch, self._now, self._stays = epoch, now, stays
-        self._base, self._recent = base, growth.recent.between(base, as_of)
+        self._recent = growth.recent.between(*txids)
         self._later = self._rows = 0
         self._files: Rewriting | None = None
         self._versions: Versions | None = growth.versions

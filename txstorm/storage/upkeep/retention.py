@@ -185,7 +185,8 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | 
     handle = yield from beside(partial(DeltaHandle.open, data_dir / HISTORY))
     older: list[tuple[str, pa.Table]] = []
     txid = None
-    for path in _in_order(handle):
+    times = handle.actions()["modification_time"].to_pylist()
+    for _, path in sorted(zip(times, (file.path for file in handle.files()), strict=True)):  # as they were written
         rows = handle.read(["timeline", "txid", "stamp"], paths={path})
         old = rows.filter(pc.less_equal(rows["stamp"].cast(pa.int64()), cutoff))
         own = pc.max(old.filter(pc.equal(old["timeline"], timeline))["txid"]).as_py()
@@ -217,12 +218,6 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
     work = Shortening(lambda: handle, HISTORY, CHECKPOINT_EVERY, Archiving())
     yield from beside(lambda: list(work.steps()))
     return handle.version
-
-
-def _in_order(handle: DeltaHandle) -> list[str]:
-    """Paths of the files in the order in which they were written."""
-    times = handle.actions()["modification_time"].to_pylist()
-    return [path for _, path in sorted(zip(times, (file.path for file in handle.files()), strict=True))]
 
 
 def _any_kept(rows: pa.Table, timeline: int, txid: int) -> bool:

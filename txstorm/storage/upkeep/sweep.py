@@ -102,9 +102,6 @@ def kept_by(intents: Sequence[Intent], uri: str) -> set[str]:
 
 
 def _unneeded(found: Iterable[str], epoch: int, kept: Set[str]) -> list[str]:
-    return [path for path in found if path not in kept and _is_older(path, epoch)]
-
-
-def _is_older(path: str, epoch: int) -> bool:
-    written = epoch_of(Path(path).name)
-    return written is not None and written <= epoch
+    """Drop the paths of files in `kept`, of files by a newer epoch, and of files that txstorm did not write."""
+    written = ((path, epoch_of(Path(path).name)) for path in found if path not in kept)
+    return [path for path, by in written if by is not None and by <= epoch]
