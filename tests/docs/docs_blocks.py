@@ -202,7 +202,7 @@ def prepare(directory: Path, programs_socket: str | None) -> None:
     python, submit = (shlex.quote(str(one)) for one in (sys.executable, Path(sys.executable).with_name("spark-submit")))
     fast = python
     if programs_socket:
-        fast = shlex.join([sys.executable, "-I", "-S", str(ROOT / "tests" / "called.py"), programs_socket])
+        fast = shlex.join([sys.executable, "-I", "-S", str(ROOT / "tests" / "helpers" / "called.py"), programs_socket])
     either = f'case "$1" in jobs/*) exec {fast} "$@" ;; *) exec {python} "$@" ;; esac'
     calls = {
         "python3": either,

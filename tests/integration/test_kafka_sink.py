@@ -125,7 +125,7 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
     first, second = (job.store(tmp_path, kafka_broker.bootstrap, topic) for _ in range(2))
     first.lead(1, 0, {}, [])
     groups = first.groups()
-    tables = job.Tables({}, first.outlets(groups), list(first.members(groups).values()))
+    tables = job.CommitTables({}, first.outlets(groups), list(first.members(groups).values()))
     intent = job.decided(tables, 1)
     waiting, taken = threading.Event(), threading.Event()
     point = faults.point
