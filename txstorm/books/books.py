@@ -77,7 +77,7 @@ class Books:
         """
         self.ledger.check_lease()
 
-    # -- identity and epoch (P0) --------------------------------------------------------------------------------
+    # -- identity and epoch (P0, take over) ---------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
         """The topology that owns the ledger; None if the ledger is new."""
@@ -143,7 +143,7 @@ class Books:
         return {txid: Meta(**self._value(names.meta_path(txid), entry.value)) for txid, entry in entries.items()}
 
     def write_metas(self, metas: Mapping[int, Meta], remove: Sequence[int] = ()) -> None:
-        """Store the metadata of several txids (P1, plan; in P4 with the real extents).
+        """Store the metadata of several txids (P1, plan; again in P4, process, with the real extents).
 
         It takes one commit or, beyond `MAX_COMMIT`, several: in txid order, each txid in one commit, so that a failure
         leaves the first txids stored. The metadata of `remove` is deleted.
@@ -156,7 +156,7 @@ class Books:
     def note_metas(self, metas: Mapping[int, Meta]) -> None:
         """Store the metadata of several txids with the next write, so no later than the decision (P6) of these txids.
 
-        For metadata that recovery can do without: what P1 has stored already, and digests of batches that were read.
+        For metadata that recovery can do without, since planning (P1) has stored the batch: digests of what was read.
         """
         with self._late_lock:
             self._late.update(metas)

@@ -398,7 +398,7 @@ def test_the_first_difference_of_a_journal_is_shown(txstorm, txstorm_json, words
     [
         (b"", "got nothing"),
         (b"hello\n{}\n", "damaged"),
-        (b"{}\n{}\n", "no journal of txstorm"),
+        (b"{}\n{}\n", "not a journal of txstorm"),
         (b"\xff\xfe\n", "UTF-8"),
     ],
 )
