@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -134,3 +135,26 @@ def test_every_command_and_option_is_described(command: str):
     assert re.search(rf"txstorm [\w| ]*\b{command}\b", page)
     options = set(re.findall(r"^│ +(?:\* +)?(--[\w-]+)", done.stdout, re.MULTILINE)) - {"--help"}
     assert {option for option in options if option not in page} == set()
+
+
+PUBLIC = {"txstorm", *(f"txstorm.{room}" for room in ("spouts", "bolts", "sinks", "testing", "simulation", "errors"))}
+"""Homes of public names; all other modules may move."""
+
+
+def test_examples_import_public_names_only():
+    """Also jobs and notebooks; two jobs are front ends of their own, on the command line's modules."""
+    places = [*PAGES, *(ROOT / "jobs").glob("*.py"), *(ROOT / "notebooks").glob("*.ipynb")]
+    found = {
+        (name(place), module)
+        for place in places
+        if not name(place).startswith(("docs/design/", "CHANGELOG"))
+        for module in re.findall(r"(?:from|import) (txstorm[\w.]*)", place.read_text(encoding="utf-8"))
+        if module.rstrip(".") not in PUBLIC and not module.startswith("txstorm.cli.")
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("module", sorted(PUBLIC))
+def test_a_public_home_has_what_it_lists(module: str):
+    home = importlib.import_module(module)
+    assert [one for one in getattr(home, "__all__", ()) if not hasattr(home, one)] == []
