@@ -127,7 +127,7 @@ class Admission:
         self._held[txid] = size
 
     def release(self, txid: int) -> None:
-        """Take off the bytes of `txid`, which was committed or discarded."""
+        """Release the bytes of `txid`, which was committed or discarded."""
         self._held.pop(txid, None)
 
     @property
