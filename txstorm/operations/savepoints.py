@@ -182,7 +182,7 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
     sinks = [TableRef(SINK, name) for name in list_sinks(directory)]
     appended = [ref for ref in sinks if ref.uri not in others]
     for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
-        found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri).version)
+        found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri, once=True).version)
     return found
 
 

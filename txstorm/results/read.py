@@ -188,7 +188,7 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
 def keeps_no_changes(data_dir: Path, name: str) -> bool:
     """Whether there is a state `name` of the layout ``merge``, which has no table of changes."""
     path = data_dir / TableRef(STATE, name).uri
-    return is_table(path) and is_merged(DeltaHandle.open(path).properties)
+    return is_table(path) and is_merged(DeltaHandle.open(path, once=True).properties)
 
 
 def key_names(data_dir: Path, name: str) -> list[str]:

@@ -123,7 +123,7 @@ def _rows(table: DeltaHandle, txid: int | None) -> str:
 
 
 def _table(data_dir: Path, ref: TableRef) -> DeltaHandle:
-    return DeltaHandle.open(data_dir / ref.uri)
+    return DeltaHandle.open(data_dir / ref.uri, once=True)
 
 
 def _newest(table: DeltaHandle) -> str:

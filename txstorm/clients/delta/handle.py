@@ -95,14 +95,16 @@ class DeltaHandle:
         self._own: tuple[int, int] | None = None  # version and inode of that entry, until it is rewritten
 
     @classmethod
-    def open(cls, path: Path, version: int | None = None) -> DeltaHandle:
+    def open(cls, path: Path, version: int | None = None, *, once: bool = False) -> DeltaHandle:
         """Open the table at `path`, at its newest version or at `version`.
+
+        `once`: for a reader that opens it and goes no further; without a directory of links if the log is short.
 
         Raises:
             TableCorrupt: there is no table, or its log cannot be read (or no longer back to `version`).
             TableRefused: it has an unsupported feature, without which its rows cannot be read correctly.
         """
-        handle = cls(path, *_opened(path, version))
+        handle = cls(path, *_opened(path, version, once=once))
         handle.check_readable()
         return handle
 
@@ -352,6 +354,8 @@ class DeltaHandle:
         if self.version - self.checkpointed < every:
             return []
         version, log = self.version, self.path / LOG
+        if not self._window.linked:  # delta-rs must not write into the log itself
+            self._window, self._table = _opened(self.path, version)
         table = self._read_here()
         faults.point("checkpoint.before")
         try:
@@ -495,24 +499,20 @@ class DeltaHandle:
         return is_silent((stats.get(file.path, {}) for file in self.files()), column)
 
 
-def _opened(path: Path, version: int | None) -> tuple[Window, DeltaTable]:
+def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Window, DeltaTable]:
     try:
-        window = Window.newest(path) if version is None else _archived(path, version)
+        window = Window.newest(path, once=once) if version is None else Window.until(path, version)
         if window.last < 0:
             msg = f"{path}: expected a Delta table, found none; restore the directory, or name the right data directory"
             raise TableCorrupt(msg)
+        if not window.linked:
+            with suppress(DeltaError, OSError):  # what delta-rs minds may be outside the window
+                return window, DeltaTable(str(window.path), version=window.last)
+            window = Window.newest(path)
         return window, DeltaTable(str(window.path), version=version)
     except (DeltaError, OSError, ValueError) as cause:
         wanted = "" if version is None else f" at version {version}"
         raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause
-
-
-def _archived(path: Path, version: int) -> Window:
-    """The window of an earlier version; retries while its entries are being moved to the archive."""
-    for _ in range(10):
-        with suppress(FileNotFoundError):
-            return Window.until(path, version)
-    return Window.until(path, version)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ INFO = "txstorm"
 NOTE = "_txstorm/checkpoint.json"
 ARCHIVE = "_txstorm/log"
 SIDECARS = "_sidecars"
+HINT = "_last_checkpoint"
 CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
@@ -64,14 +65,14 @@ def _checked(value: Any) -> Any:
 def last_checkpoint(table: Path) -> int:
     """The version of the last checkpoint according to the hint in the log; 0 without one."""
     try:
-        return int(json.loads(read_whole(table / LOG / "_last_checkpoint"))["version"])
+        return int(json.loads(read_whole(table / LOG / HINT))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return 0  # missing or damaged: it is only a hint for readers
 
 
 def check_log(table: Path) -> None:
     """Raise `OSError` if anything that libraries read as the log of `table`, if it exists, is not a regular file."""
-    check_files(table / LOG, (".json", ".parquet", "_last_checkpoint"))
+    check_files(table / LOG, (".json", ".parquet", HINT))
 
 
 def note_checkpoint(table: Path, version: int, files: Collection[str]) -> Path:

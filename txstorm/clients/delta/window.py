@@ -2,25 +2,40 @@
 
 delta-rs lists the log whenever it opens a table, follows it, or answers a question; with a million entries that takes
 it a second. A window has the newest complete checkpoint and the entries since. It follows the log by the names of the
-next entries, so that the log is listed only when a table is opened, and only once.
+next entries, so that the log is listed only when a table is opened, and only once. A reader that opens a table once
+needs no links if the log is short: then delta-rs lists the log itself, as fast.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import IO
 
-from txstorm.clients.delta.log import ARCHIVE, LOG, SIDECARS, entry_name, newest_complete, version_of
+from txstorm.clients.delta.log import (
+    ARCHIVE,
+    HINT,
+    LOG,
+    SIDECARS,
+    entry_name,
+    last_checkpoint,
+    newest_complete,
+    version_of,
+)
 from txstorm.clients.files import MOST, check_file
 
+SHORT = 200
+"""Most files in a log that delta-rs lists itself, for readers that open a table once."""
 _PREFIX = "txstorm-log-"
 _LOCK = "lock"
+_SINGLE = re.compile(r"\d{20}\.checkpoint\.parquet")
 
 
 class Window:
@@ -31,21 +46,25 @@ class Window:
         checkpoint: the version of the checkpoint that the window begins with; -1: none.
         files: the files of that checkpoint, relative to the table.
         entries: the log entries from the checkpoint on, relative to the table, oldest first.
+        linked: whether to make the links; otherwise delta-rs opens the table itself, at `last`.
 
     Attributes:
-        path: the directory that delta-rs opens as the table; deleted with this object.
+        path: the directory that delta-rs opens as the table; one with links is deleted with this object.
         last: the version that the window ends with; -1 if it has no entry.
         entries: its log entries, relative to the table, oldest first.
     """
 
-    def __init__(self, table: Path, checkpoint: int, files: Iterable[str], entries: Iterable[str]) -> None:
-        self._table = table.absolute()
-        self.checkpoint, self.files, self.last = checkpoint, tuple(files), -1
-        self.path = Path(mkdtemp(dir=_place_of_process()))
-        self._end = weakref.finalize(self, _remove, self.path, os.getpid())
-        (self.path / LOG).mkdir()
-        if (self._table / LOG / SIDECARS).is_dir():
-            (self.path / LOG / SIDECARS).symlink_to(self._table / LOG / SIDECARS)
+    def __init__(
+        self, table: Path, checkpoint: int, files: Iterable[str], entries: Iterable[str], *, linked: bool = True
+    ) -> None:
+        self._table = self.path = table.absolute()
+        self.checkpoint, self.files, self.last, self.linked = checkpoint, tuple(files), -1, linked
+        if linked:
+            self.path = Path(mkdtemp(dir=_place_of_process()))
+            self._end = weakref.finalize(self, _remove, self.path, os.getpid())
+            (self.path / LOG).mkdir()
+            if (self._table / LOG / SIDECARS).is_dir():
+                (self.path / LOG / SIDECARS).symlink_to(self._table / LOG / SIDECARS)
         for file in self.files:
             self._check(file)
             self._link(file)
@@ -57,14 +76,29 @@ class Window:
             self.last = version_of(Path(entry).name) or 0
 
     @classmethod
-    def newest(cls, table: Path) -> Window:
-        """The window that ends with the newest version; raises `OSError` if part of it is not a regular file."""
+    def newest(cls, table: Path, *, once: bool = False) -> Window:
+        """The window that ends with the newest version; raises `OSError` if part of it is not a regular file.
+
+        `once`: for a reader that opens the table once; without links if the log is short.
+        """
         found = _listed(table, LOG)
-        return cls(table, *_beginning(table, found), _entries(found, _beginning(table, found)[0]))
+        checkpoint, files = _beginning(table, found)
+        linked = not (once and _is_simple(table, found, checkpoint))
+        return cls(table, checkpoint, files, _entries(found, checkpoint), linked=linked)
 
     @classmethod
     def until(cls, table: Path, version: int) -> Window:
-        """The window, from log and archive, that ends with `version`, or with the last existing one before it."""
+        """The window, from log and archive, that ends with `version`, or with the last existing one before it.
+
+        Retries while its entries are being moved to the archive.
+        """
+        for _ in range(10):
+            with suppress(FileNotFoundError):
+                return cls._until(table, version)
+        return cls._until(table, version)
+
+    @classmethod
+    def _until(cls, table: Path, version: int) -> Window:
         found = _listed(table, LOG)
         checkpoint, files = _beginning(table, found, version)
         if checkpoint < 0 and f"{LOG}/{entry_name(0)}" not in found:
@@ -96,7 +130,8 @@ class Window:
         check_file(f"{self._table}/{file}", most=MOST)
 
     def _link(self, file: str) -> None:
-        os.symlink(f"{self._table}/{file}", f"{self.path}/{LOG}/{file.rpartition('/')[2]}")
+        if self.linked:
+            os.symlink(f"{self._table}/{file}", f"{self.path}/{LOG}/{file.rpartition('/')[2]}")
 
 
 def _listed(table: Path, folder: str) -> list[str]:
@@ -108,6 +143,13 @@ def _listed(table: Path, folder: str) -> list[str]:
 
 def _beginning(table: Path, found: Iterable[str], version: int | None = None) -> tuple[int, Sequence[str]]:
     return newest_complete(table, (path for path in found if ".checkpoint." in path), version)
+
+
+def _is_simple(table: Path, found: Sequence[str], checkpoint: int) -> bool:
+    """Whether delta-rs, which lists the log itself, reads the same files as a window: the log is short and regular."""
+    names = {path.rpartition("/")[2] for path in found} - {HINT}
+    regular = all(_is_entry(name) or _SINGLE.fullmatch(name) for name in names)
+    return len(names) <= SHORT and regular and last_checkpoint(table) == max(checkpoint, 0)
 
 
 def _entries(found: Iterable[str], checkpoint: int, version: int | None = None) -> list[str]:

@@ -374,8 +374,8 @@ class DeltaTableState(TransactionalTable):
 
 
 def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:
-    """Open the table `ref`, on the timeline of its newest commit."""
-    handle = DeltaHandle.open(data_dir / ref.uri)
+    """Open the table `ref` for a reader, on the timeline of its newest commit."""
+    handle = DeltaHandle.open(data_dir / ref.uri, once=True)
     found = handle.properties
     timelines = (entry.info["timeline"] for entry in handle.history() if "timeline" in entry.info)
     owner = TopologyIdentity(

@@ -276,6 +276,77 @@ def test_a_window_goes_with_its_handle_and_with_its_process(table, tmp_path, mon
         assert len(list(tmp_path.glob("txstorm-log-*"))) == left
 
 
+def plain_log(table):
+    """The log with entries, checkpoints and hint only."""
+    for file in (table / LOG).iterdir():
+        if not re.fullmatch(r"\d{20}\.(json|checkpoint\.parquet)|_last_checkpoint", file.name):
+            file.unlink()
+
+
+def test_a_reader_of_a_short_log_makes_no_directory(table, monkeypatch):
+    plain_log(table)
+    monkeypatch.setattr(delta_window, "mkdtemp", None)
+    handle = DeltaHandle.open(table, once=True)
+    assert handle._window.path == table
+    assert (handle.version, handle.app_version("app")) == (LAST, LAST)
+    assert sorted(handle.read()["n"].to_pylist()) == list(range(1, LAST + 1))
+    assert len(handle.checked_infos()) == LAST % 5 + 1
+    assert len(list(handle.history())) == LAST + 1
+
+
+def test_it_goes_on_with_what_others_commit_and_writes_a_checkpoint_beside_the_log(table):
+    plain_log(table)
+    reader, writer = DeltaHandle.open(table, once=True), DeltaHandle.open(table)
+    for n in range(LAST + 1, LAST + 4):
+        writer.commit(Commit({"app": n}, {"n": n}))
+    assert reader.app_version("app") == LAST
+    reader.refresh()
+    assert (reader.version, reader.app_version("app")) == (LAST + 3, LAST + 3)
+    reader.commit(Commit({"app": LAST + 4}, {"n": LAST + 4}))
+    assert reader.checkpoint(1)
+    assert reader._window.path != table
+    assert checkpoints(table)[-1] == LAST + 4
+    assert DeltaHandle.open(table, once=True).app_version("app") == LAST + 4
+
+
+def damaged_hint(table):
+    (table / LOG / "_last_checkpoint").write_text("{")
+
+
+def hint_to_parts(table):
+    (table / LOG / "_last_checkpoint").write_text(json.dumps({"version": LAST, "size": 1, "parts": 3}))
+
+
+def hint_to_an_older_one(table):
+    (table / LOG / "_last_checkpoint").write_text(json.dumps({"version": LAST - 5, "size": 1}))
+
+
+def left_by_a_killed_writer(table):
+    (table / LOG / "_commit_x.json.tmp").write_text("{")
+
+
+def incomplete(table):
+    in_parts(table, LAST, missing=2)
+
+
+def long(table):
+    delta_window.SHORT = 10
+
+
+@pytest.mark.parametrize(
+    "change", [damaged_hint, hint_to_parts, hint_to_an_older_one, left_by_a_killed_writer, incomplete, long]
+)
+def test_any_other_log_is_read_through_a_window(table, monkeypatch, change):
+    monkeypatch.setattr(delta_window, "SHORT", delta_window.SHORT)
+    plain_log(table)
+    change(table)
+    handle = DeltaHandle.open(table, once=True)
+    if change is not hint_to_parts:  # delta-rs may read it all the same
+        assert handle._window.path != table
+    assert sorted(handle.read()["n"].to_pylist()) == list(range(1, LAST + 1))
+    assert handle.app_version("app") == LAST
+
+
 def test_a_forked_child_removes_nothing_of_its_parent(table):
     handle = DeltaHandle.open(table)
     if (child := os.fork()) == 0:
@@ -309,6 +380,6 @@ def test_a_run_whose_log_becomes_too_long_for_readers_warns_once(table, caplog):
         list(archiving.steps(handle, "sinks/out"))
         assert len(caplog.records) == (seconds >= 200)
     [warning] = caplog.messages
-    assert "table sinks/out: makes 12 versions a second" in warning
+    assert "table sinks/out: gets 12 versions a second" in warning
     assert "1.04e+06 entries in the 86400 s" in warning
     assert "log_retention" in warning
