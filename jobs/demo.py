@@ -60,7 +60,7 @@ def begin(data_dir: Path, *, keep: bool) -> None:
 
 
 def counts(ending: Ending, *, before: bool = False) -> dict[str, int]:
-    """How often each word was counted; with `before`, only by the runs before this one."""
+    """The count of each word; with `before`, as of the end of the previous run."""
     txid = ending.document["committed_txid"] - (ending.document["txids"] if before else 0)
     if txid == 0:
         return {}
@@ -89,12 +89,12 @@ def tell(ending: Ending, found: dict[str, int]) -> None:
 
 
 def shown(path: Path) -> str:
-    """`path` as one would type it here."""
+    """`path` relative to the current directory if it is below it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class Parser(argparse.ArgumentParser):
-    """Faults of the command line are errors like any other."""
+    """Argument parser that raises `InputError` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""

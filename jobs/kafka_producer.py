@@ -1,10 +1,10 @@
-"""Sends made-up tweets to a Kafka topic, until there are enough or somebody ends it; some transactions are aborted.
+"""Sends made-up tweets to a Kafka topic, up to a count or until interrupted; some transactions are aborted.
 
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --rate 500
 
-A tweet is JSON: ``{"id", "created_at", "user", "lang", "text"}``, its key is the user. In the end the hashtags are
-shown that a reader of committed records finds; with the same seed and count they are always the same.
+A tweet is JSON: ``{"id", "created_at", "user", "lang", "text"}``, its key is the user. At the end it prints the
+hashtags in the committed records, which are always the same for the same seed and count.
 """
 
 import argparse
@@ -34,13 +34,13 @@ PHRASES = (
     "Why is everybody talking about {0} all of a sudden?",
     "Short note to self: a replay is not a duplicate {0} {1} {2}",
     "Coffee, rain, and a log that never ends",
-    "Moved the pipeline over the weekend, nobody noticed {0}",
+    "Moved the pipeline over the weekend, without a minute of downtime {0}",
 )
 LANGUAGES = ("en", "en", "en", "de", "es", "ja", "pt")
 
 
 def tweets(rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Tweets without end; the hashtag of rank n comes about 1/n times as often as the first."""
+    """Endless tweets; the hashtag of rank n is about 1/n times as frequent as the first."""
     weights = [1 / rank for rank in range(1, len(TAGS) + 1)]
     for number in itertools.count(1):
         yield {
@@ -53,7 +53,7 @@ def tweets(rng: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def produce(producer: Producer, options: argparse.Namespace) -> tuple[int, int, Counter[str]]:
-    """Send in transactions; returns how many tweets were committed, how many aborted, and the committed hashtags."""
+    """Send tweets in transactions; return the numbers of committed and aborted tweets, and the committed hashtags."""
     rng, started = random.Random(options.seed), time.monotonic()  # noqa: S311 - tweets are no secrets
     source = itertools.islice(tweets(rng), options.count)
     committed, aborted, tags = 0, 0, Counter[str]()
@@ -75,7 +75,7 @@ def produce(producer: Producer, options: argparse.Namespace) -> tuple[int, int, 
 
 
 def send(producer: Producer, topic: str, batch: Sequence[dict[str, Any]]) -> None:
-    """Send one transaction, up to its end."""
+    """Send the records of one transaction, without committing it."""
     producer.begin_transaction()
     for tweet in batch:
         producer.produce(topic, json.dumps(tweet).encode(), tweet["user"].encode())
@@ -83,12 +83,12 @@ def send(producer: Producer, topic: str, batch: Sequence[dict[str, Any]]) -> Non
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Those of all clients; what goes wrong is raised, librdkafka need not print it as well."""
+    """Settings of all clients; errors are raised, so librdkafka does not need to print them."""
     return {"bootstrap.servers": options.bootstrap, "log_level": 2}
 
 
 def make_topic(options: argparse.Namespace) -> None:
-    """Make the topic, unless it is there."""
+    """Create the topic unless it exists."""
     topic = NewTopic(options.topic, options.partitions, 1)
     admin = AdminClient(settings(options))  # what is under way ends with it
     made = admin.create_topics([topic], request_timeout=5)

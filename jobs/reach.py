@@ -1,10 +1,10 @@
-"""Reach of a URL: how many different people follow somebody who tweeted it. Storm's ReachTopology, in transactions.
+"""Reach of a URL: the number of distinct followers of its tweeters. Storm's ReachTopology, in transactions.
 
 txstorm run jobs.reach --available-now
 txstorm state txstorm-data/reach reach
 
-Two look-ups, a union without duplicates, and a committer with two inputs: the followers that were counted, and the
-URLs themselves, so that one nobody tweeted has reach 0.
+Two look-ups, a distinct union, and a committer with two inputs: the follower counts, and the URLs themselves, so that a
+URL without tweets has reach 0.
 """
 
 from collections import Counter

@@ -1,10 +1,10 @@
-"""How often each address and each domain was tweeted: two states that change in one transaction.
+"""Counts of tweeted addresses and domains: two states that change in one transaction.
 
 txstorm run jobs.tweet_counts --available-now
 txstorm state txstorm-data/tweet-counts domains
 
 A crash between two databases leaves an address counted and its domain not, or the other way round. Here both states
-follow one txid order: as of every transaction the addresses of a domain add up to the domain.
+follow one txid order: as of every transaction the counts of the addresses of a domain add up to that of the domain.
 """
 
 import re

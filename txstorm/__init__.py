@@ -1,12 +1,10 @@
 """txstorm: Storm 0.7's transactional topologies on Spark micro-batches, with exactly-once state in Delta tables.
 
-Layers, an upper one imports lower ones only::
+Start with `TransactionalTopologyBuilder` and `run`. The names below are the public API besides the packages `bolts`,
+`spouts`, `sinks` and `testing`. They are imported on first use, so that ``import txstorm`` needs neither Java nor Spark
+and costs nothing in Spark's Python workers.
 
-    cli | notebook → testing → runtime → monitor | engine → bolts | spouts | sinks | state → ledger → clients
-    → plan | coordinator → topology → api → errors | faults
-
-The names below are loaded when they are first used, so that ``import txstorm`` needs neither Java nor Spark and
-costs nothing in Spark's Python workers.
+The packages are layers, and import lower ones only; see ARCHITECTURE.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For notebooks: a run that shows itself while it goes on. Topologies, handles and tables show themselves anyway."""
+"""Live display of a run in a notebook. Topologies, handles and tables have displays of their own."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def watch(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show `handle` as a table that is kept up to date, until the run ends or `seconds` are over.
+    """Show the run of `handle` as a live table, until the run ends or `seconds` have passed.
 
-    Interrupting the cell ends the watching, not the run; the table says so. Where output cannot be kept up to date (a
-    script, a notebook that is executed by a program) the run is shown once: at its end, if it comes to its own end
-    (`available_now`, `until_txid`), else at once.
+    Interrupting the cell stops the display, not the run, as the table says. If output cannot be updated (in a script,
+    or a notebook executed by a program), the run is shown once: at its end if it ends by itself (`available_now`,
+    `until_txid`), otherwise at once.
 
     Args:
-        handle: what `txstorm.run` returned.
-        seconds: how long at most; until the end of the run when None.
-        every: seconds between two looks.
-        monotonic: seconds, for `seconds`.
-        sleep: waits between two looks.
+        handle: the handle that `txstorm.run` returned.
+        seconds: the longest time to show it; None: until the run ends.
+        every: seconds between two updates.
+        monotonic: clock for `seconds`.
+        sleep: function that waits between two updates.
 
     Raises:
         MissingDependency: IPython is not installed.
@@ -55,16 +55,16 @@ def watch(
         display(html(as_html(moment())))
 
 
-LEAVE = "Interrupt the cell to stop watching: the run goes on. handle.stop() ends the run."
+LEAVE = "Interrupt the cell to stop watching; the run continues. handle.stop() ends the run."
 
 
 def _is_live() -> bool:
-    """Whether somebody looks at a notebook: programs that execute one cannot be asked for input."""
+    """Whether a user is looking at the notebook: a program that executes one cannot be asked for input."""
     return bool(getattr(getattr(_shell(), "kernel", None), "_allow_stdin", False))
 
 
 def _shell() -> Any:
-    """The session of IPython that this runs in, or None."""
+    """The current IPython session, or None."""
     from IPython import get_ipython
 
     return get_ipython()

@@ -29,9 +29,9 @@ EMITS = {
     "direct stream": (lambda c: c.emit("a", stream="direct"), "stream 'direct': the stream is direct", "use emit_direct"),
     "not direct": (lambda c: c.emit_direct(0, "a"), "stream 'default': the stream is not direct", "use emit"),
     "absent task": (lambda c: c.emit_direct(3, "a", stream="direct"), "to task 3 of 'also'", "its tasks are 0 to 0"),
-    "object": (lambda c: c.emit(object()), "field 'line': a object cannot be sent", "emit plain values, lists or dicts"),
+    "object": (lambda c: c.emit(object()), "field 'line': a value of type object cannot be sent", "emit plain values, lists or dicts"),
     "generator": (lambda c: c.emit(iter("ab")), "field 'line': a str_", "emit plain values, lists or dicts"),
-    "array": (lambda c: c.emit(np.array([1, 2])), "field 'line': a ndarray cannot be sent", "emit plain values, lists"),
+    "array": (lambda c: c.emit(np.array([1, 2])), "field 'line': a value of type ndarray cannot be sent", "emit plain values, lists"),
     "object inside": (lambda c: c.emit({"a": [object()]}), "field 'line': a object cannot", "emit plain values"),
     "endless": (lambda c: c.emit(endless()), "field 'line': a value that contains itself", "emit plain values"),
     "naive time": (lambda c: c.emit(NAIVE), "field 'line': datetime datetime.datetime(2024, 1", "times are UTC, give it one"),
@@ -135,7 +135,7 @@ def test_a_bad_emit_of_a_committer(tmp_path):
     builder = TransactionalTopologyBuilder("emits", "lines", MemoryTransactionalSpout({0: ["a"]}, ["line"]))
     builder.set_committer_bolt("first", BadCommitter()).global_grouping("lines")
     builder.set_committer_bolt("keep", Keep()).global_grouping("first")
-    says = Says(EmitError, "first[0]", "field 'line': a object cannot be sent", "emit plain values")
+    says = Says(EmitError, "first[0]", "field 'line': a value of type object cannot be sent", "emit plain values")
     with refused(says):
         go(builder.build_topology(), tmp_path / "data")
     assert read_state(tmp_path / "data", "counts").num_rows == 0

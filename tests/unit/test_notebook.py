@@ -64,7 +64,7 @@ def test_it_is_kept_up_to_date_until_the_end(display):
     assert len(display.shown) == 5
     assert "words on local, running: committed txid 7" in display.shown[0]
     assert "committed txid 10" in display.shown[-2]
-    assert "Interrupt the cell to stop watching: the run goes on. handle.stop() ends the run." in display.shown[1]
+    assert "Interrupt the cell to stop watching; the run continues. handle.stop() ends the run." in display.shown[1]
     assert "Interrupt" not in display.shown[-1]
 
 

@@ -83,7 +83,7 @@ def test_a_value_that_cannot_be_sent_names_tuple_field_component_and_line(tmp_pa
     text = str(caught.value)
     assert f"bolt[0] raised EmitError at {__file__}:{line_number(marker)} in " in text
     assert "bolt, stream 'default', tuple (17, " in text
-    assert "field 'b': a Thing cannot be sent" in text
+    assert "field 'b': a value of type Thing cannot be sent" in text
     if marker == "nor can this":
         assert "n=17" in text.partition("it was given")[2]
 

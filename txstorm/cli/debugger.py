@@ -1,4 +1,4 @@
-"""Python's debugger for replays: where user code raises, and where it begins."""
+"""Debugger (pdb) for replays: stops where user code raises, or at breakpoints in bolts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Debugger:
     """Debugs a replay on standard input and output.
 
     Args:
-        topology: what is replayed.
-        breaks: bolts, or their methods (``BOLT.METHOD``), to stop at the start of.
+        topology: the topology to replay.
+        breaks: breakpoints: bolts, or methods of bolts (``BOLT.METHOD``), to stop in at their start.
 
     Raises:
-        InputError: no such bolt or method, or it has no source.
+        InputError: a bolt or method does not exist, or has no source.
     """
 
     def __init__(self, topology: Topology, breaks: Sequence[str]) -> None:
@@ -48,15 +48,15 @@ class Debugger:
             raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
 
     def run(self, replay: Callable[[], Result]) -> Result:
-        """Call `replay`, stopping where it was asked for; raises `StoppedError` when the user quits."""
+        """Call `replay`, stopping at the breakpoints; raises `StoppedError` if the user quits the debugger."""
         try:
             return self._pdb.traced(replay) if self._stops else replay()
         except BdbQuit:
-            msg = "left the debugger before the replay had ended; nothing is known of its result"
+            msg = "left the debugger before the replay had ended; its result is unknown"
             raise StoppedError(msg) from None
 
     def caught(self, error: BaseException) -> None:
-        """User code raised `error`: debug it in its innermost frame that is the user's."""
+        """Debug `error`, raised by user code, in the innermost frame of user code."""
         if isinstance(error, BdbQuit):
             raise error
         tracing = sys.gettrace()
@@ -71,37 +71,37 @@ class Debugger:
 
 
 class _Pdb(pdb.Pdb):
-    """pdb that goes on at once to the first breakpoint, and looks at the user's frame first."""
+    """pdb that continues to the first breakpoint without stopping, and starts in the innermost frame of user code."""
 
     def __init__(self) -> None:
         super().__init__(nosigint=True, readrc=False)
-        self._begun = True
+        self._started = True
 
     def traced(self, function: Callable[[], Result]) -> Result:
-        """Call `function` under the breakpoints that are set."""
-        self._begun = False
+        """Call `function` with the breakpoints enabled."""
+        self._started = False
         results: list[Result] = []
         self.runcall(lambda: results.append(function()))
         if not results:
-            raise BdbQuit  # which `runcall` keeps to itself
+            raise BdbQuit  # which `runcall` swallows
         return results[0]
 
     def user_line(self, frame: FrameType) -> None:
-        """Stop at a line, but not at the first one, which is ours."""
-        if self._begun:
+        """Stop at a line, except at the very first one, which belongs to `traced`."""
+        if self._started:
             super().user_line(frame)
         else:
-            self._begun = True
+            self._started = True
             self.set_continue()
 
     def get_stack(
         self, frame: FrameType | None, trace: TracebackType | None
     ) -> tuple[list[tuple[FrameType, int]], int]:
-        """The stack, and the index of the frame to begin in."""
+        """The stack, and the index of the frame to start in."""
         stack, index = super().get_stack(frame, trace)
         if trace is not None:
-            mine = [at for at, (one, _) in enumerate(stack) if not is_internal(one.f_code.co_filename)]
-            index = mine[-1] if mine else index
+            users = [at for at, (one, _) in enumerate(stack) if not is_internal(one.f_code.co_filename)]
+            index = users[-1] if users else index
         return stack, index
 
 
@@ -117,13 +117,13 @@ def _codes(topology: Topology, text: str) -> list[CodeType]:
     if method not in own:
         hint = near(method, list(own))
         raise InputError(
-            f"--break {text}: {kind.__name__} has no method {method!r} of its own{hint}; it has {', '.join(own)}"
+            f"--break {text}: {kind.__name__} does not define {method!r}{hint}; it defines {', '.join(own)}"
         )
     return [own[method]]
 
 
 def _own_code(kind: type[Any], method: str) -> CodeType | None:
-    """The code of a method that is not just the one every bolt has."""
+    """The code of `method` if `kind` overrides it; None if it is that of the base classes."""
     function = getattr(kind, method, None)
     if function in (getattr(BasicBolt, method, None), getattr(BatchBolt, method, None)):
         return None

@@ -1,4 +1,4 @@
-"""A run from its start to its end, as the command line and the demo do it."""
+"""Execution of a run from start to end, for the command line and the demo: progress, signals, result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLL = 0.2
 
 @dataclass(frozen=True)
 class Request:
-    """How to run; see `txstorm.run`."""
+    """Arguments of a run; see `txstorm.run`."""
 
     engine: str = "spark"
     data_dir: str | Path | None = None
@@ -45,11 +45,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        document: what ``--json`` prints of a run that succeeded.
-        error: what ended it, or None.
+        document: the result as ``--json`` prints it.
+        error: the error that ended the run, or None.
+        data_dir: the data directory.
     """
 
     document: Mapping[str, Any]
@@ -58,16 +59,16 @@ class Ending:
 
     @property
     def exit_code(self) -> int:
-        """0 when everything asked for is done."""
+        """The exit code of the command: 0 if the run succeeded."""
         return 0 if self.error is None else exit_code_of(self.error)
 
 
 def execute(topology: Topology, request: Request, console: Console | None = None) -> Ending:
-    """Run `topology`, show it on `console` (standard error by default), wait for its end; signals stop it.
+    """Run `topology` to its end, with progress on `console` (default: standard error); signals stop it.
 
     Raises:
-        TxstormError: it could not be started: bad input, or another run holds the data directory.
-        KeyboardInterrupt: it was interrupted before it began.
+        TxstormError: the run could not start: bad input, or another run holds the data directory.
+        KeyboardInterrupt: a signal arrived before the run started.
     """
     started = time.monotonic()
     screen = screen_for(console or stderr())
@@ -92,7 +93,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
         document["killed_by"] = handle.killed
     error = handle.exception()
     if error is None and interrupts.interrupted:
-        error = Interrupted(f"interrupted after txid {document['committed_txid']}; started again it continues")
+        error = Interrupted(f"interrupted after txid {document['committed_txid']}; run it again to continue")
     return Ending(document, error, handle.data_dir)
 
 
@@ -110,14 +111,14 @@ def _follow(handle: RunHandle, screen: Screen, interrupts: Interrupts, moment: W
 
 
 def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
-    """What ``--json`` prints: where the topology stands, what this process did, and where the tables are."""
+    """The result of a run as ``--json`` prints it: committed txid, counts of this run, and paths of the tables."""
     now = handle.progress
     states = sorted(one.name for found in handle.topology.states.values() for one in found)
     sinks = sorted(one.name for found in handle.topology.sinks.values() for one in found)
     return {
         "topology": handle.name,
         "engine": handle.engine,
-        # A run that failed before its first step has not looked yet.
+        # A run that failed before its first step has no committed txid yet.
         "committed_txid": now.committed or committed_txid(handle.data_dir),
         "txids": now.txids,
         "input_rows": now.rows,
@@ -133,18 +134,20 @@ def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:
 
 
 def silent(topology: Topology, now: Snapshot) -> list[str]:
-    """Components that had input and subscribers, and have emitted nothing in all of the run."""
+    """Components with input and subscribers that have emitted nothing during the whole run."""
     emitted = now.emitted
     awaited = {one.component for bolt in topology.components for one in bolt.inputs}
     return [
         one.id
         for one in topology.components
-        if one.id in awaited and emitted.get(one.id) == 0 and any(emitted.get(given.component) for given in one.inputs)
+        if one.id in awaited
+        and emitted.get(one.id) == 0
+        and any(emitted.get(source.component) for source in one.inputs)
     ]
 
 
 def conclude(ending: Ending, *, as_json: bool, debug: bool = False) -> int:
-    """Print how a run ended; returns the exit code. With `as_json` the last line of standard output is one object."""
+    """Print the result of a run and return the exit code; with `as_json` the last line is one JSON object."""
     if ending.error is not None:
         return report(ending.error, as_json=as_json, debug=debug, run=ending.document)
     if as_json:
@@ -155,7 +158,7 @@ def conclude(ending: Ending, *, as_json: bool, debug: bool = False) -> int:
 
 
 def summarise(ending: Ending, console: Console) -> None:
-    """Print what a run did, and how to look at it."""
+    """Print a summary of a run, and the commands that show its tables."""
     done = ending.document
     rate = done["input_rows"] / done["seconds"] if done["seconds"] else 0.0
     letters = f", {counted(done['dead_letters'], 'dead letter')}" if done["dead_letters"] else ""
@@ -168,10 +171,11 @@ def summarise(ending: Ending, console: Console) -> None:
     )
     for name in done["silent"]:
         console.print(
-            f"note: {name} emitted nothing, although others wait for its tuples; does it call emit?", soft_wrap=True
+            f"note: {name} emitted nothing, although other components subscribe to it; does it call emit?",
+            soft_wrap=True,
         )
     if "killed_by" in done:
-        console.print(f"killed by {done['killed_by']}; started again it continues", soft_wrap=True)
+        console.print(f"killed by {done['killed_by']}; run it again to continue", soft_wrap=True)
     shown = _shortest(ending.data_dir)
     grid = PlainTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in done["state"]:
@@ -185,6 +189,6 @@ def summarise(ending: Ending, console: Console) -> None:
 
 
 def _shortest(path: Path) -> str:
-    """`path` as one would type it here."""
+    """`path` relative to the current directory if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

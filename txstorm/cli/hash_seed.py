@@ -1,4 +1,4 @@
-"""Python's hash seed of the command line: 0, so that sets of strings have one order in every run and replay."""
+"""Hash seed of the command line: 0, so that sets of strings have the same order in every run and replay."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 VARIABLE = "PYTHONHASHSEED"
 COMMANDS = ("run", "replay")
-"""Commands that run users' code; others start as quickly as they can."""
+"""Commands that run user code; others are not restarted, to start quickly."""
 
 
 def fix(arguments: Sequence[str]) -> None:
-    """Start this process anew with the hash seed 0, if one of `COMMANDS` is asked for and the seed is random.
+    """Restart this process with hash seed 0 if it runs one of `COMMANDS` and the seed is random.
 
-    Called before anything is opened or printed. Process id, standard streams, ignored signals and the interpreter's own
-    options stay. Nothing happens where a seed was chosen, or where it is not plain how this process was started.
+    Call before anything is opened or printed. Process id, standard streams, ignored signals and options of the
+    interpreter are preserved. Does nothing if a seed was chosen, or if it is unclear how this process was started.
     """
     chosen = os.environ.get(VARIABLE, "") not in ("", "random")
     if chosen or not sys.flags.hash_randomization or sys.flags.ignore_environment:
@@ -27,11 +27,11 @@ def fix(arguments: Sequence[str]) -> None:
     try:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - the same program
     except OSError:
-        return  # the run says itself that its seed is random
+        return  # the run warns that its seed is random
 
 
 def _is_ours(arguments: Sequence[str]) -> bool:
-    """Whether the process is ``txstorm …`` or ``python -m txstorm …``, and not a program that calls its main."""
+    """Whether the process is ``txstorm …`` or ``python -m txstorm …``, not another program that calls `main`."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
     named = spec.name == "txstorm.__main__" if spec is not None else os.path.basename(file) == "txstorm"

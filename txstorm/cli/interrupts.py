@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends the run cleanly, the second skips the compaction, the third leaves at once."""
+"""Ctrl-C and SIGTERM: the first stops the run cleanly, the second skips the compaction, the third exits at once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from txstorm.runtime.handle import RunHandle
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPING = (
-    "stopping: what is decided is published, then state tables are brought up to date (interrupt again to skip that)"
+    "stopping: decided transactions are published, then state tables are compacted (interrupt again to skip that)"
 )
-SKIPPING = "skipping the compaction (interrupt again to leave at once; the next start recovers)"
+SKIPPING = "skipping the compaction (interrupt again to exit at once; the next start recovers)"
 
 
 class Interrupts:
-    """Catches the signals while a run is executed.
+    """Handles the signals while a run is executed.
 
-    The handler only counts, because it may come at any moment; `act` does what is due, on the main thread. As
-    `stop` blocks, it is called on a thread of its own: so a second signal finds somebody who listens.
+    The handler only counts signals, because it may interrupt any code; `act` then acts on them, on the main thread.
+    `stop` blocks, so it is called on a separate thread, and the main thread can act on a second signal.
 
     Args:
         say: shows a message to the user.
@@ -38,11 +38,11 @@ class Interrupts:
 
     @property
     def interrupted(self) -> bool:
-        """Whether there was a signal."""
+        """Whether a signal has arrived."""
         return self._count > 0
 
     def __enter__(self) -> Interrupts:
-        # Python lets only the main thread set handlers; elsewhere the signals are somebody else's.
+        # Python lets only the main thread set handlers; called from another thread, leave the signals to the program.
         if threading.current_thread() is threading.main_thread():
             self._before = {one: signal.signal(one, self._received) for one in SIGNALS}
         return self
@@ -52,11 +52,11 @@ class Interrupts:
             signal.signal(one, handler)
 
     def attach(self, handle: RunHandle) -> None:
-        """From now on signals stop `handle`; before that they end the program where it stands."""
+        """Let signals stop `handle` from now on; before this call they raise `KeyboardInterrupt`."""
         self._handle = handle
 
     def act(self) -> None:
-        """Do what the signals since the last call ask for; called often."""
+        """Act on the signals since the last call; called frequently from the main thread."""
         while self._acted < min(self._count, 2) and self._handle is not None:
             self._acted += 1
             if self._acted == 1:

@@ -1,4 +1,4 @@
-"""The entry of the command line: ``txstorm`` and ``python -m txstorm``."""
+"""Entry point of the command line: ``txstorm`` and ``python -m txstorm``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ import typer.core
 
 from txstorm._version import __version__
 from txstorm.cli import hash_seed
-from txstorm.cli.commands import describe as show
-from txstorm.cli.commands import doctor, ledgers, replay, run, simulate
-from txstorm.cli.commands import lifecycle as life
-from txstorm.cli.commands import query as inspect
-from txstorm.cli.commands import query as reading
-from txstorm.cli.commands import time_travel as rewind
-from txstorm.cli.commands import time_travel as savepoints
+from txstorm.cli.commands import describe, doctor, ledgers, lifecycle, query, replay, run, simulate, time_travel
 from txstorm.errors import InputError
-from txstorm.ledger.credentials import ask_with
+from txstorm.operations.ledger_choice import set_confirmation
 
 HELP = """Transactional topologies on Spark: parallel micro-batches, committed in strong order, exactly once.
 
@@ -47,7 +41,7 @@ txstorm status txstorm-data/words
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands; Ctrl-C in one of them is an error like others, instead of a silent end."""
+    """The commands; Ctrl-C is reported like any other error instead of ending the process silently."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -70,29 +64,29 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", epilog=run.RUN_EPILOG)(run.run)
-app.command("example")(show.example)
-app.command("describe")(show.describe)
-app.command("explain")(show.explain)
-app.command("validate")(show.validate)
-app.command("settings")(show.settings)
-app.command("state")(inspect.state)
-app.command("history")(inspect.history)
-app.command("snapshot")(reading.snapshot)
-app.command("changes")(reading.changes)
-app.command("views")(reading.views)
+app.command("example")(describe.example)
+app.command("describe")(describe.describe)
+app.command("explain")(describe.explain)
+app.command("validate")(describe.validate)
+app.command("settings")(describe.settings)
+app.command("state")(query.state)
+app.command("history")(query.history)
+app.command("snapshot")(query.snapshot)
+app.command("changes")(query.changes)
+app.command("views")(query.views)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
-app.command("dead-letters")(inspect.dead_letters)
-app.command("list")(life.list_)
-app.command("status")(life.status)
-app.command("inspect")(life.inspect)
-app.command("deactivate", epilog=life.EXIT_CODES)(life.deactivate)
-app.command("activate", epilog=life.EXIT_CODES)(life.activate)
-app.command("rebalance", epilog=life.EXIT_CODES)(life.rebalance)
-app.command("kill", epilog=life.EXIT_CODES)(life.kill)
-app.command("repair")(life.repair)
-app.command("rewind")(rewind.rewind)
+app.command("dead-letters")(query.dead_letters)
+app.command("list")(lifecycle.list_)
+app.command("status")(lifecycle.status)
+app.command("inspect")(lifecycle.inspect)
+app.command("deactivate", epilog=lifecycle.EXIT_CODES)(lifecycle.deactivate)
+app.command("activate", epilog=lifecycle.EXIT_CODES)(lifecycle.activate)
+app.command("rebalance", epilog=lifecycle.EXIT_CODES)(lifecycle.rebalance)
+app.command("kill", epilog=lifecycle.EXIT_CODES)(lifecycle.kill)
+app.command("repair")(lifecycle.repair)
+app.command("rewind")(time_travel.rewind)
 app.command("recover")(ledgers.recover)
-app.add_typer(savepoints.savepoint_app, name="savepoint")
+app.add_typer(time_travel.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
 app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
@@ -110,15 +104,15 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Handle the options before a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit; `arguments` are those of the process by default."""
+    """Run the command line and exit; `arguments` default to those of the process."""
     if arguments is None:
         hash_seed.fix(sys.argv[1:])
     _open_closed_streams()
-    ask_with(_ask)
+    set_confirmation(_ask)
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -129,7 +123,7 @@ def _ask(question: str) -> bool:
 
 
 def execute(arguments: list[str]) -> int:
-    """Run one command; returns its exit code. No error leaves here but one that is asked for with debug."""
+    """Run one command and return its exit code; errors are reported, never raised."""
     as_json = "--json" in arguments
     _print_anything()
     try:
@@ -137,18 +131,18 @@ def execute(arguments: list[str]) -> int:
         code = app(arguments, prog_name="txstorm", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain again when it closes the file at its end.
+        # The reader of our output has closed it. Python would fail again when it flushes the file at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _failed(_of_the_system(error), as_json=as_json, debug=_debug(arguments))
+        return _failed(_system_error(error), as_json=as_json, debug=_debug(arguments))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - user code runs below; all of it is reported
         return _failed(error, as_json=as_json, debug=_debug(arguments))
     return code if isinstance(code, int) else 0
 
 
-def _of_the_system(error: OSError) -> InputError:
-    """What the operating system refuses is not ours to mend, wherever it was asked."""
+def _system_error(error: OSError) -> InputError:
+    """An error of the operating system as bad input, since only the user can mend its cause."""
     where = "" if error.filename is None else f"{error.filename}: "
     msg = f"{where}{error.strerror or error}; check the path, its permissions and the disk, then run the command again"
     refused = InputError(msg)
@@ -157,7 +151,7 @@ def _of_the_system(error: OSError) -> InputError:
 
 
 def _open_closed_streams() -> None:
-    """Standard streams that were closed lead nowhere: else the next file that is opened would get what is printed."""
+    """Open closed standard streams on the null device, so that no file opened later receives what is printed."""
     while (file := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(file, True)
     os.close(file)
@@ -167,7 +161,7 @@ def _open_closed_streams() -> None:
 
 
 def _print_anything() -> None:
-    """Names of files may hold bytes that are no text, and a terminal may not know every character."""
+    """Escape characters that standard output or error cannot encode, such as undecodable bytes in file names."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -178,7 +172,7 @@ def _failed(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
     if not hasattr(error, "format_message"):
         return report(error, as_json=as_json, debug=debug)
-    # The parser's own errors. Their classes are click's or typer's own, depending on the version of typer.
+    # An error of the parser. Its class is click's or typer's, depending on the version of typer.
     usage: typer.BadParameter = error  # type: ignore[assignment]
     usage.show()
     if as_json:
@@ -188,5 +182,5 @@ def _failed(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
 
 def _debug(arguments: Sequence[str]) -> bool:
-    given = [one.lower() for one in arguments]
-    return "--log-level=debug" in given or ("--log-level", "debug") in pairwise(given)
+    lower = [one.lower() for one in arguments]
+    return "--log-level=debug" in lower or ("--log-level", "debug") in pairwise(lower)

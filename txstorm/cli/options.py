@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the values some of them take."""
+"""Arguments and options shared by several commands, and their values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 
 
 class EngineName(StrEnum):
-    """Where the processing phase runs."""
+    """Engine that runs the processing phase."""
 
     spark = "spark"
     local = "local"
 
 
 class LogLevel(StrEnum):
-    """From which level on txstorm's log goes to standard error."""
+    """Lowest level of txstorm's log that is shown on standard error."""
 
     debug = "debug"
     info = "info"
@@ -25,7 +25,7 @@ class LogLevel(StrEnum):
 
 
 class Format(StrEnum):
-    """The forms of a description."""
+    """Format of a description."""
 
     text = "text"
     mermaid = "mermaid"
@@ -39,7 +39,7 @@ Target = Annotated[
     typer.Argument(
         metavar="MODULE",
         show_default=False,
-        help="MODULE, MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS). The attribute is 'topology' when none is named. "
+        help="MODULE, MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS). The attribute defaults to 'topology'. "
         "The current directory is searched first. ARGUMENTS are Python literals: they are parsed, never evaluated.",
     ),
 ]
@@ -51,10 +51,8 @@ Ledger = Annotated[
     str | None,
     typer.Option(
         metavar="SPEC",
-        show_default="the one DATA_DIR was run with",
+        show_default="the one recorded in DATA_DIR",
         help="The ledger: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory.",
     ),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="End standard output with one line of JSON, also when there is an error.")
-]
+Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON, even after an error.")]

@@ -1,9 +1,7 @@
-r"""What commands write, and where: results to standard output, everything else to standard error.
+r"""Output of commands: results to standard output; progress, errors and the log to standard error.
 
-Records, names of files and messages of user code may hold characters that a terminal obeys instead of showing them, or
-that show text in another order. They are written escaped (``\x1b``), wherever the output goes; in JSON as JSON does.
-
-Where txstorm's log goes while a command runs: to standard error.
+Records, file names and messages of user code may contain control characters, which a terminal would obey, or characters
+that reorder text. They are always written escaped (``\x1b``), in JSON as JSON escapes them.
 """
 
 from __future__ import annotations
@@ -31,16 +29,16 @@ from txstorm.errors import KilledError, TopologyError, TxstormError
 WIDE = 1 << 20
 INTERRUPTED = 130
 _CONTROLS = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
-"""C0 but for tab and line feed, DEL, C1, what changes the direction of text or ends a line, and lone surrogates."""
+"""C0 except tab and line feed, DEL, C1, characters that change text direction or end a line, lone surrogates."""
 _UNSAFE = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROLS}]")
 
 
 class Interrupted(Exception):
-    """The user or the system asked the command to end.
+    """Raised when a signal has ended the command.
 
     Attributes:
-        run: what the run had done by then.
+        run: the result of the run so far.
     """
 
     exit_code = INTERRUPTED
@@ -51,7 +49,7 @@ class Interrupted(Exception):
 
 
 def escaped(text: str, *, one_line: bool = False) -> str:
-    """`text` with nothing in it that a terminal obeys; with `one_line` tabs and line feeds are escaped, too."""
+    """`text` with control characters escaped; tabs and line feeds, too, if `one_line`."""
     return (_UNSAFE_IN_LINE if one_line else _UNSAFE).sub(_escape, text)
 
 
@@ -61,7 +59,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class _SafeConsole(Console):
-    """Escapes whatever is printed in whichever way: also by the live table and the handler of the log."""
+    """Console that escapes control characters in everything printed, including the live table and the log."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of `renderable`."""
@@ -73,23 +71,23 @@ class _SafeConsole(Console):
 
 
 def stdout() -> Console:
-    """Standard output; neither cut nor folded where it is no terminal."""
+    """A console on standard output; if that is not a terminal, lines are neither cut nor folded."""
     return _SafeConsole(width=None if sys.stdout.isatty() else WIDE, highlight=False, markup=False)
 
 
 def stderr() -> Console:
-    """Standard error, likewise."""
+    """A console on standard error; if that is not a terminal, lines are neither cut nor folded."""
     width = None if sys.stderr.isatty() else WIDE
     return _SafeConsole(stderr=True, width=width, highlight=False, markup=False)
 
 
 def shell_command(words: Iterable[str]) -> str:
-    """A command to type into a shell: every word quoted where it needs it, control characters escaped."""
+    """A command to paste into a shell: words quoted if necessary, control characters escaped."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)
 
 
 def _escaped(word: str) -> str:
-    """`word` between the quotes of ``$'…'``."""
+    """`word` escaped for use between the quotes of ``$'…'``."""
 
     def one(char: str) -> str:
         if char in "\\'":
@@ -102,7 +100,7 @@ def _escaped(word: str) -> str:
 
 
 def confirmed(question: str) -> bool:
-    """Whether the operator answers yes; no without a terminal to ask at."""
+    """Ask the user a yes-no question; return False if there is no terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in question)
@@ -112,7 +110,7 @@ def confirmed(question: str) -> bool:
 
 
 def print_text(text: str) -> None:
-    """Print `text` to standard output, escaped, in lines as they are."""
+    """Print `text` to standard output, escaped, with its line breaks."""
     text = escaped(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
@@ -124,17 +122,17 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_json_text(text: str) -> None:
-    r"""Print JSON; what JSON itself does not escape and a terminal obeys stands in it as ``\u009b``."""
+    r"""Print JSON; control characters that JSON does not require to be escaped are, too (``\u009b``)."""
     print_text(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """A table without lines; with titles of its columns, or with the names of facts in its first one.
+    """A table without lines, with column titles or, without `titles`, of names and values.
 
     Args:
-        titles: None: two columns, name and value.
+        titles: the column titles; None: two untitled columns, name and value.
         rows: the cells.
-        right: titles of the columns that are aligned to the right.
+        right: titles of the columns to align to the right.
     """
     made = PlainTable(
         box=None, pad_edge=False, show_header=titles is not None, header_style="dim", padding=(0, 2, 0, 0)
@@ -150,12 +148,12 @@ def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Seq
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code a command ends with after `error`: 1 but for those that say otherwise."""
+    """The exit code for `error`: its attribute `exit_code`, or 1."""
     return int(getattr(error, "exit_code", 1))
 
 
 def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """``{"error": {"type", "message", "exit_code", …}}``: with the faults of a topology, and what a run had done."""
+    """``{"error": {"type", "message", "exit_code", …}}``, with the faults of a topology, the result of a run so far."""
     about: dict[str, Any] = {
         "type": type(error).__name__,
         "message": str(error) or type(error).__name__,
@@ -169,20 +167,20 @@ def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str, Any] | None = None) -> int:
-    """Tell the user about `error`; returns the exit code. Traces of txstorm itself are shown with `debug` only."""
+    """Report `error` to the user and return the exit code; stack frames of txstorm are shown only with `debug`."""
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted()
     with contextlib.suppress(OSError):
-        sys.stdout.flush()  # where both go to one place, what user code printed comes before the error
+        sys.stdout.flush()  # so that output of user code precedes the error if both go to one place
     console = stderr()
-    for text in _told(error, debug=debug):
+    for text in _error_texts(error, debug=debug):
         console.print(text, soft_wrap=True)
     if as_json:
         print_json(error_document(error, run))
     return exit_code_of(error)
 
 
-def _told(error: BaseException, *, debug: bool) -> list[Text]:
+def _error_texts(error: BaseException, *, debug: bool) -> list[Text]:
     if isinstance(error, Interrupted | KilledError):
         return [Text(escaped(str(error)))]
     notes = "\n".join(getattr(error, "__notes__", ()))
@@ -207,15 +205,15 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class _Escaping(logging.Formatter):
-    """Formats records whose messages and traces may quote what users, files and servers gave."""
+    """Log formatter that escapes control characters, since messages may quote users, files and servers."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines of `record`, with nothing in them that a terminal obeys."""
+        """The formatted `record`, escaped."""
         return escaped(super().format(record))
 
 
 def log_to(console: Console, level: str) -> None:
-    """Send what ``txstorm`` logs from `level` on to `console`, above the live table if there is one."""
+    """Send the log of ``txstorm`` from `level` up to `console`, above the live table if there is one."""
     logger = logging.getLogger("txstorm")
     logger.setLevel(level.upper())
     handler: logging.Handler

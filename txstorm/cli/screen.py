@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: a live table in a terminal, now and then a line elsewhere."""
+"""Progress display of a run: a live table in a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ LINE_SECONDS = 5.0
 
 
 class Screen(Protocol):
-    """Shows moments of a run, between `begin` and `end`."""
+    """Display of a run's progress, between `begin` and `end`."""
 
     def begin(self, moment: Moment) -> None:
-        """The run has begun."""
+        """Show the start of the run."""
 
     def show(self, moment: Moment) -> None:
-        """A later moment; called several times a second."""
+        """Show the current progress; called several times a second."""
 
     def say(self, message: str) -> None:
-        """A message beside the moments."""
+        """Show a message."""
 
     def end(self) -> None:
-        """The run has ended."""
+        """Close the display; the run has ended."""
 
 
 def screen_for(console: Console) -> Screen:
-    """The screen that suits `console`."""
+    """The screen for `console`: live in a terminal, lines elsewhere."""
     return LiveScreen(console) if console.is_terminal and not console.is_dumb_terminal else LineScreen(console)
 
 
 class LiveScreen:
-    """A table that is drawn anew in its place; log lines and messages appear above it."""
+    """A table that is redrawn in place; log lines and messages appear above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        # What user code prints goes above the table too, but only if it is meant for the same terminal.
+        # Output of user code goes above the table, too, but only if standard output is the terminal.
         shared = sys.stdout.isatty()
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=shared)
 
@@ -49,11 +49,11 @@ class LiveScreen:
         self.show(moment)
 
     def show(self, moment: Moment) -> None:
-        """Draw the table anew."""
+        """Redraw the table."""
         self._live.update(table(moment), refresh=True)
 
     def say(self, message: str) -> None:
-        """Print above the table."""
+        """Print a message above the table."""
         self._console.print(message, soft_wrap=True)
 
     def end(self) -> None:
@@ -62,7 +62,7 @@ class LiveScreen:
 
 
 class LineScreen:
-    """A line every `LINE_SECONDS`, if something has changed."""
+    """A line every `LINE_SECONDS` if something has changed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -70,11 +70,11 @@ class LineScreen:
         self._last: object = None
 
     def begin(self, moment: Moment) -> None:
-        """Say which run it is."""
+        """Print the topology, phase and engine."""
         self.say(f"{moment.topology}: {moment.phase} on {moment.engine}")
 
     def show(self, moment: Moment) -> None:
-        """Print a line if it is time and there is something new to say."""
+        """Print a line if it is due and the progress has changed."""
         if moment.seconds < self._next:
             return
         self._next = moment.seconds + LINE_SECONDS
@@ -87,4 +87,4 @@ class LineScreen:
         self._console.print(message, soft_wrap=True)
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: lines need no closing."""

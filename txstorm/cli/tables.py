@@ -1,4 +1,4 @@
-"""Tables without lines: drawn to fit a terminal, and one line a row, nothing folded or padded, where there is none."""
+"""Tables without lines: fitted to a terminal; elsewhere one line per row, without folding."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 ALIGNED = 60
-"""Characters to which columns are aligned in a file or pipe: one long value must not push the other rows away."""
+"""Widest cell, in characters, that counts for the width of a column in a file or pipe, so that one long value does not
+push the other rows apart."""
 
 
 class PlainTable(Table):
-    """A table that other programs can read, too."""
+    """A table that other programs can parse if it is written to a file or pipe."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it, as `Table` does, or write its lines."""
+        """Render like `Table` in a terminal, one line per row elsewhere."""
         if console.is_terminal:
             yield from super().__rich_console__(console, options)
             return

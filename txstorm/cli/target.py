@@ -1,4 +1,4 @@
-"""MODULE[:ATTRIBUTE | :FACTORY(ARGS)]: how a topology is named on the command line, and how it is loaded."""
+"""Targets: MODULE[:ATTRIBUTE | :FACTORY(ARGS)], the form in which the command line names and loads a topology."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ FORM = "MODULE, MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS)"
 
 @dataclass(frozen=True)
 class Target:
-    """What stands on the command line.
+    """A parsed target.
 
     Attributes:
-        called: whether it is a call, with `arguments` and `keywords`.
+        called: whether the target is a call, with `arguments` and `keywords`.
     """
 
     module: str
@@ -42,16 +42,16 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The target as one would type it, arguments as Python writes them: printable characters only."""
+        """The target as a user would type it; arguments as Python literals, in printable characters only."""
         given = [*map(repr, self.arguments), *(f"{name}={value!r}" for name, value in self.keywords.items())]
         return f"{self}({', '.join(given)})" if self.called else str(self)
 
 
 def parse(text: str) -> Target:
-    """Read a target; arguments are Python literals, which are parsed, never evaluated.
+    """Parse a target; arguments are Python literals, which are parsed, never evaluated.
 
     Raises:
-        InputError: it has another form, or an argument is no literal.
+        InputError: the form is wrong, or an argument is not a literal.
     """
     module, colon, rest = text.partition(":")
     if not all(part.isidentifier() for part in module.split(".")):
@@ -77,17 +77,17 @@ def load(text: str) -> Topology:
     """The topology that `text` names.
 
     Raises:
-        InputError: no such module or attribute, it is no topology, or the user's module raised.
+        InputError: the module or attribute does not exist or is not a topology, or the user's module raised.
     """
     target = parse(text)
     return _topology(target, resolve(target))
 
 
 def held(target: Target) -> Topology | None:
-    """The topology that an attribute of a module holds, without a call; None where the attribute is a function.
+    """The topology in an attribute of a module, without a call; None if the attribute is a function.
 
     Raises:
-        InputError: as `load`.
+        InputError: as in `load`.
     """
     found = _attribute(target)
     return None if inspect.isfunction(found) else _topology(target, found)
@@ -102,17 +102,17 @@ def _topology(target: Target, found: Any) -> Topology:
         hint = "name a topology, or a function that returns one"
     else:
         hint = "build one with TransactionalTopologyBuilder(…).build_topology()"
-    raise InputError(f"{target}: expected a Topology, got a {type(found).__name__}; {hint}")
+    raise InputError(f"{target}: expected a Topology, got an object of type {type(found).__name__}; {hint}")
 
 
 def resolve(target: Target) -> Any:
-    """What `target` names: the attribute, or what the call returned. A function that needs no argument is called."""
+    """Evaluate `target`: the attribute, or the result of the call; a function without required arguments is called."""
     value = _attribute(target)
     if target.called:
         return _called(target, value)
     if inspect.isfunction(value):
-        if needed := _needed(value):
-            signature = ", ".join(needed)
+        if required := _required(value):
+            signature = ", ".join(required)
             msg = f"{target} is a function that needs {signature}; name it with arguments: '{target}({signature})'"
             raise InputError(msg)
         return _called(target, value)
@@ -146,7 +146,7 @@ def _imported(name: str) -> ModuleType:
 
 def _called(target: Target, factory: Any) -> Any:
     if not callable(factory):
-        msg = f"{target} is a {type(factory).__name__} and cannot be called; leave out the parentheses"
+        msg = f"{target} is an object of type {type(factory).__name__} and cannot be called; leave out the parentheses"
         raise InputError(msg)
     try:
         inspect.signature(factory).bind(*target.arguments, **target.keywords)
@@ -178,8 +178,8 @@ def _missing(module: ModuleType, target: Target) -> InputError:
     return InputError(f"module {module.__name__!r} has no attribute {target.attribute!r}{hint}{there}")
 
 
-def _needed(function: Any) -> list[str]:
-    """The parameters without which `function` cannot be called."""
+def _required(function: Any) -> list[str]:
+    """The required parameters of `function`."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return [one.name for one in parameters if one.default is one.empty and one.kind not in kinds]
@@ -189,7 +189,7 @@ def _not_found(name: str, missing: str) -> str:
     parent = missing.rpartition(".")[0]
     package = sys.modules.get(parent)
     if package is not None and not hasattr(package, "__path__"):
-        return f"no module {name!r}: {parent!r} is a module and no package (did you mean {parent!r}?)"
+        return f"no module {name!r}: {parent!r} is a module, not a package (did you mean {parent!r}?)"
     paths = [os.getcwd()] if package is None else list(package.__path__)
     known = [f"{parent}.{one.name}" if parent else one.name for one in pkgutil.iter_modules(paths)]
     where = f"in package {parent!r}" if parent else f"in {os.getcwd()} and on Python's path"

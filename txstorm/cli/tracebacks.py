@@ -1,4 +1,4 @@
-"""The user's own frames of a traceback: what is left when those of txstorm and of Python's importer are gone."""
+"""Tracebacks reduced to frames of user code, without those of txstorm and of Python's importer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line \d+')
 
 
 def is_internal(filename: str) -> bool:
-    """Whether a frame of this file says nothing to a user."""
+    """Whether frames of this file are hidden from users: those of txstorm and of Python's importer."""
     return is_txstorm(filename) or filename.startswith((_IMPORTER, "<frozen "))
 
 
@@ -25,20 +25,20 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def place(error: BaseException) -> str:
-    """``file:line in function`` of the deepest frame of the user, or an empty text."""
+    """``file:line in function`` of the innermost frame of user code; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     return line_of(error.__traceback__)
 
 
 def trace(error: BaseException) -> str:
-    """The traceback of `error` with the user's frames only."""
+    """The traceback of `error`, with frames of user code only."""
     lines = ["Traceback (your frames):\n", *traceback.format_list(user_frames(error))]
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
 
 
 def without_internals(text: str) -> str:
-    """A formatted traceback without the frames that say nothing to a user."""
+    """A formatted traceback without its internal frames."""
     return "\n".join(_kept(text.splitlines()))
 
 

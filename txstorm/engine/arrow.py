@@ -106,7 +106,10 @@ def _tag(value: Any, name: str) -> Any:
         return [_tag(part, name) for part in value]
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy scalar
         return _tag(value.item(), name)
-    msg = f"field {name!r}: a {type(value).__name__} cannot be sent to another task; emit plain values, lists or dicts"
+    kind_name = type(value).__name__
+    msg = (
+        f"field {name!r}: a value of type {kind_name} cannot be sent to another task; emit plain values, lists or dicts"
+    )
     raise EmitError(msg)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import ErrorRow
 from txstorm.results.read import json_value
-from txstorm.storage.rows.schema import KEY_GROUP, TXID
+from txstorm.storage.rows.schema import KEY_GROUP, OP, PREV, REMOVED, TXID
 
 KEPT = 1000
 """Differing rows of one table that a verdict keeps; it counts all."""
@@ -39,6 +39,23 @@ class RowDifference:
     def to_json(self) -> dict[str, Any]:
         """The fields."""
         return {"key": self.key, "committed": self.committed, "replayed": self.replayed}
+
+    def changed(self) -> tuple[Row, Row]:
+        """The values that differ, committed and replayed; txstorm's own columns only if no other value differs."""
+        committed, replayed = dict(self.committed or {}), dict(self.replayed or {})
+        if committed and replayed:
+            same = {name for name, value in committed.items() if name in replayed and replayed[name] == value}
+            committed = {name: value for name, value in committed.items() if name not in same}
+            replayed = {name: value for name, value in replayed.items() if name not in same}
+        plain = _without_own_columns(committed), _without_own_columns(replayed)
+        return plain if plain[0] != plain[1] else (committed, replayed)
+
+
+def _without_own_columns(row: Row) -> Row:
+    """`row` without the columns of txstorm; ``removed`` for a removal."""
+    if row.get(OP.name) == REMOVED:
+        return {OP.name: "removed"}
+    return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
 
 
 @dataclass(frozen=True)

@@ -247,9 +247,9 @@ def test_the_form_in_the_ledger(forks, copied):
 def test_the_command(copied, capsys):
     data_dir, _ = copied()
     assert execute(["rewind", str(data_dir), "--to-txid", "5"]) == 2
-    assert "nothing is taken back; give --yes" in capsys.readouterr().err
+    assert "nothing was undone; add --yes" in capsys.readouterr().err
     assert execute(["rewind", str(data_dir), "--to-txid", "5", "--yes"]) == 0
-    assert capsys.readouterr().out == "crash: txids 6-8 are taken back; the next start goes on with 6\n"
+    assert capsys.readouterr().out == "crash: txids 6-8 are undone; the next start continues with 6\n"
     assert execute(["rewind", str(data_dir), "--to-txid", "4", "--yes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["taken_back"], found["timeline"], len(found["tables"])) == ([5, 5], 2, TABLES)

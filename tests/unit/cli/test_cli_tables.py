@@ -144,4 +144,4 @@ def test_a_bolt_that_forgets_to_emit_is_named(tmp_path):
     assert ending.document["input_rows"] == 2
     summarise(ending, Console(file=file, width=WIDE))
     assert "1 txid with 2 input rows in " in file.getvalue()
-    assert "note: forgets emitted nothing, although others wait for its tuples" in file.getvalue()
+    assert "note: forgets emitted nothing, although other components subscribe to it" in file.getvalue()

@@ -119,8 +119,8 @@ def test_a_builder_is_not_built_yet(words: Path):
 
 
 def test_something_else(words: Path):
-    assert "words:Keep: expected a Topology, got a type" in str(failure("words:Keep"))
-    assert "expected a Topology, got a str; build one" in str(failure("words:__name__"))
+    assert "words:Keep: expected a Topology, got an object of type type" in str(failure("words:Keep"))
+    assert "expected a Topology, got an object of type str; build one" in str(failure("words:__name__"))
 
 
 def test_a_topology_is_not_called(words: Path):

@@ -1,4 +1,4 @@
-"""Commands of the command line, one module a family of verbs.
+"""Commands of the command line, one module per family.
 
 May import: cli, and what cli may import.
 Start: run.py.

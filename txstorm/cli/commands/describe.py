@@ -1,4 +1,4 @@
-"""``txstorm describe``, ``explain``, ``validate`` and ``settings``: a topology and what may be set, without a run."""
+"""Commands that need no run: example, describe, explain, validate, settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ topology = builder.build_topology()
 
 
 def example() -> None:
-    """Print a small topology to begin with.
+    """Print a small topology to start from.
 
     Example: txstorm example > words.py
     """
@@ -46,7 +46,7 @@ def example() -> None:
 def describe(
     target: Target,
     format: Annotated[  # noqa: A002 - the option's name
-        Format, typer.Option("--format", "-f", help="text, or for drawing programs mermaid, dot, svg; json for others.")
+        Format, typer.Option("--format", "-f", help="text; mermaid, dot or svg for drawing; json for programs.")
     ] = Format.text,
 ) -> None:
     """Show a topology: its components, streams, groupings and tables.
@@ -60,7 +60,7 @@ def describe(
 
 
 def explain(target: Target) -> None:
-    """Show the compiled plan: what finishes in which phase, and the stages Spark runs.
+    """Show the compiled plan: the components of each phase, and the stages that Spark runs.
 
     Example: txstorm explain jobs.word_count
     """

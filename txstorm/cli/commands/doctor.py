@@ -1,9 +1,4 @@
-"""``txstorm doctor``.
-
-What a run needs, and whether it is there; each check says how to get what is missing.
-
-The smallest topology, with which ``txstorm doctor`` tries out an engine.
-"""
+"""Command ``txstorm doctor``: check the requirements of a run, and try out both engines with a small topology."""
 
 from __future__ import annotations
 
@@ -17,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
@@ -35,21 +30,16 @@ from txstorm.spouts.memory import MemoryTransactionalSpout
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 ENGINES = ("local", "spark")
 
 
 def doctor(json: Json = False) -> int:
-    """Say what is there, what is missing and how to get it; tries out both engines.
+    """Check what is installed, how to get what is missing, and whether both engines work.
 
-    Exit code 0 when topologies can run on at least one engine, else 1.
+    Exit code 0 if topologies can run on at least one engine, else 1.
     """
     from rich.text import Text
 
-    from txstorm.cli.commands.doctor import all_checks
     from txstorm.cli.output import print_json, stderr, stdout
 
     console, found = stdout(), []
@@ -74,7 +64,7 @@ def engines(checks: Sequence[Check]) -> list[str]:
 
 
 def verdict(working: Sequence[str]) -> str:
-    """The result in words."""
+    """The result as a sentence."""
     if not working:
         return "Topologies cannot run here yet."
     if len(working) == len(ENGINES):
@@ -98,12 +88,14 @@ BREW_JAVA = "brew install openjdk@17"
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        needed_for: ``runs``, ``spark``, or empty for what is only good to have.
-        found: what is there, or what is wrong.
-        remedy: what to do when it is not `ok`.
+        name: the subject of the check.
+        ok: whether the check succeeded.
+        found: the version or place found, or the fault.
+        remedy: what to do if it is not `ok`.
+        needed_for: ``runs``, ``spark``, or empty for something optional.
     """
 
     name: str
@@ -115,7 +107,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Package:
-    """A package and the versions that work: from `low` on, below `high`."""
+    """A package and its supported versions: `low` and later, but below `high`."""
 
     name: str
     low: str
@@ -138,13 +130,13 @@ def _checked(name: str, ok: bool, found: str, remedy: str, needed_for: str = "ru
 
 
 def python() -> Check:
-    """The interpreter."""
+    """Check the version of Python."""
     found = f"{platform.python_version()} at {sys.executable}"
     return _checked("Python", sys.version_info >= (3, 11), found, "use Python 3.11 or newer")
 
 
 def package(one: Package) -> Check:
-    """Whether a package is installed in a version that works."""
+    """Check that a package is installed in a supported version."""
     wanted = f">={one.low}" + (f",<{one.high}" if one.high else "")
     remedy = f"pip install 'txstorm[{one.extra}]'" if one.extra else "pip install --force-reinstall txstorm"
     try:
@@ -157,7 +149,7 @@ def package(one: Package) -> Check:
 
 
 def fits(version: str, one: Package) -> bool:
-    """Whether `version` is one that works."""
+    """Whether `version` is supported."""
     number = _numbers(version)
     return number >= _numbers(one.low) and (one.high is None or number < _numbers(one.high))
 
@@ -168,7 +160,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def java() -> Check:
-    """The Java that Spark would start."""
+    """Check the Java that Spark would start."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which(os.path.join(home, "bin", "java") if home else "java")
     remedy = BREW_JAVA if sys.platform == "darwin" else APT_JAVA
@@ -178,7 +170,7 @@ def java() -> Check:
         return Check("Java", False, "none on PATH", remedy, "spark")
     version = _java_version(path)
     if version is None:
-        return Check("Java", False, f"{path} does not tell its version", remedy, "spark")
+        return Check("Java", False, f"{path} does not report its version", remedy, "spark")
     number = _numbers(version)
     ok = bool(number) and number[0] >= JAVA
     return _checked("Java", ok, f"{version} at {path}", f"Spark needs {JAVA} or newer: {remedy}", "spark")
@@ -194,7 +186,7 @@ def _java_version(path: str) -> str | None:
 
 
 def delta_jars() -> Check:
-    """Delta's jars, with which Spark itself reads the tables, or writes them where a table says so."""
+    """Check for Delta's jars, which Spark needs to read the tables, and to write those with writer ``spark``."""
     jars = sorted(jar.name for place in _jar_places() for jar in place.glob("*delta-spark*.jar"))
     extra = "pip install 'txstorm[delta-spark]', spark.jars.packages fetches them"
     remedy = f"only to read the tables with Spark, or to write them: {extra}"
@@ -210,33 +202,36 @@ def _jar_places() -> Iterator[Path]:
 
 
 def disk() -> Check:
-    """Room for tables in the current directory."""
+    """Check the disk space for tables in the current directory."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     found = f"{free / GIB:.1f} GiB free in {here}"
     if not os.access(here, os.W_OK):
-        return Check("disk", False, f"{here} cannot be written to", "go to a directory of yours, or use --data-dir")
-    return _checked("disk", free >= LEAST_DISK, found, "make room, or use --data-dir on another disk")
+        return Check(
+            "disk",
+            False,
+            f"{here} cannot be written to",
+            "change to a directory that you can write to, or use --data-dir",
+        )
+    return _checked("disk", free >= LEAST_DISK, found, "free some space, or use --data-dir on another disk")
 
 
 def engine(name: str) -> Check:
-    """Whether a small topology runs on an engine."""
-    from txstorm.cli.commands.doctor import try_engine
-
+    """Check that a small topology runs on engine `name`."""
     needed = "spark" if name == "spark" else "runs"
     try:
         with tempfile.TemporaryDirectory(prefix="txstorm-doctor-") as directory:
             try_engine(name, Path(directory))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor is asked for
+    except Exception as error:  # noqa: BLE001 - any error is the result of this check
         found = f"{type(error).__name__}: {error}"
-        return Check(f"engine {name}", False, found, "mend what is said here and above", needed)
+        return Check(f"engine {name}", False, found, "resolve this error and the faults above", needed)
     return Check(f"engine {name}", True, "a small topology ran", needed_for=needed)
 
 
 def all_checks(started: Callable[[str], None]) -> Iterator[Check]:
-    """All checks, one after the other; `started` is told of those that take a while.
+    """Run all checks; `started` is called with a message before those that take a while.
 
-    Spark is not tried where it cannot work.
+    Spark is not tried if something it needs is missing.
     """
     yield python()
     spark_missing = []
@@ -270,21 +265,21 @@ class Count(BatchBolt, Committer):
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """A fresh batch."""
+        """Start a batch."""
         self._counts: Any = context.state("counts")
         self._batch: Counter[str] = Counter()
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """One word."""
+        """Count one word."""
         self._batch[tuple["word"]] += 1
 
     def finish_batch(self) -> None:
-        """The batch's turn."""
+        """Add the counts of the batch to the state."""
         self._counts.update_many(self._batch, lambda old, n: (old or 0) + n)
 
 
 def topology() -> Topology:
-    """A spout and a committer."""
+    """The test topology: a spout and a committer."""
     spout = MemoryTransactionalSpout(WORDS, "word", take=2)
     builder = TransactionalTopologyBuilder("doctor", "words", spout)
     builder.set_committer_bolt("count", Count()).fields_grouping("words", ["word"])
@@ -292,10 +287,10 @@ def topology() -> Topology:
 
 
 def try_engine(engine: str, directory: Path) -> None:
-    """Run the topology on `engine` in `directory`, compare what it has counted.
+    """Run the test topology on `engine` in `directory`, and compare its counts.
 
     Raises:
-        TxstormError: it did not work.
+        TxstormError: the run failed, took too long, or gave other counts.
     """
     handle = run(topology(), engine=engine, data_dir=directory / "data", available_now=True)
     try:

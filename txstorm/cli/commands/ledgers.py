@@ -1,4 +1,4 @@
-"""``txstorm ledger copy`` and ``txstorm recover``; the option ``--ledger`` of other commands."""
+"""Commands ``txstorm ledger copy`` and ``txstorm recover``; check of the option ``--ledger`` of other commands."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ txstorm ledger copy txstorm-data/word-count zookeeper:zk1:2181,zk2:2181/word-cou
 txstorm ledger copy txstorm-data/word-count delta:s3://bucket/word-count-ledger
 """
 
-ledger_app = typer.Typer(help="Work with the ledger of a topology that does not run.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Work with the ledger of a stopped topology.", no_args_is_help=True)
 
 
 def at_ledger(data_dir: str, ledger: str | None) -> str:
-    """`data_dir`; raises `InputError`, which names both, when it uses another ledger than `ledger`."""
+    """`data_dir`, checked: raises `InputError` if its topology uses another ledger than `ledger`, if that is given."""
     if ledger is not None:
-        from txstorm.ledger.credentials import named_ledger
-        from txstorm.ledger.open import chosen_ledger, local_directory
+        from txstorm.operations.ledger_choice import check_ledger
 
-        named_ledger(ledger)
-        chosen_ledger(local_directory(data_dir), ledger)
+        check_ledger(data_dir, ledger)
     return data_dir
 
 
@@ -38,10 +36,10 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TO", show_default=False, help=f"The new ledger: {NAMES}.")],
     json: Json = False,
 ) -> None:
-    """Move a stopped topology to another ledger; the next start goes on from there.
+    """Move a stopped topology to another ledger; its next start continues with the new one.
 
     Refused while the topology runs. The copy is read back and compared; then the old ledger is marked as moved, so that
-    nobody goes on with it by mistake. Where FROM is a data directory, that remembers the new ledger.
+    it cannot be used by mistake. If FROM is a data directory, the new ledger is recorded there.
 
     Example: txstorm ledger copy txstorm-data/word-count delta:/mnt/ledgers/word-count
     """
@@ -53,7 +51,7 @@ def copy(
         print_json(found)
         return
     start = "" if found["data_dir"] else f"; start the topology with --ledger {found['target']}"
-    sentence = f"{found['topology']}: {found['entries']} entries are in {found['target']} now{start}"
+    sentence = f"{found['topology']}: {found['entries']} entries are now in {found['target']}{start}"
     stdout().print(sentence, soft_wrap=True)
 
 
@@ -65,9 +63,9 @@ def recover(
 ) -> None:
     """Rebuild the lost ledger of a topology from its tables.
 
-    The next start continues after the last transaction that any table holds; what was planned or processed, and is in
-    no table, is planned again. Refused while the ledger is there, and where tables disagree. Lost for good: that the
-    topology was inactive, what txstorm rebalance chose, savepoints, and counts of failures.
+    The next start continues after the last transaction that any table holds; transactions planned or processed, but in
+    no table, are planned again. Refused if the ledger exists, or if tables contradict each other. Lost for good are the
+    inactive mode, the numbers of tasks set by txstorm rebalance, savepoints, and counts of failures.
 
     Example: txstorm recover txstorm-data/word-count --dry-run
     """

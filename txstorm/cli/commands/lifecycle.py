@@ -1,6 +1,6 @@
-"""The life of topologies: ``txstorm list``, ``status``, ``inspect``, ``activate``, ``kill`` and the others.
+"""Life-cycle commands: list, status, inspect, deactivate, activate, rebalance, kill, repair.
 
-They work from any process on the machine of the run, through the ledger of the data directory.
+They work from any process, beside a live run, through the ledger of the data directory.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from txstorm.api.names import counted
 from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.options import DataDir, Json, Ledger
 
-EXIT_CODES = """Exit codes: 0 done, 2 bad input, or nobody runs the topology where somebody must, 3 the run did not
-answer, or another command is under way.
+EXIT_CODES = """Exit codes: 0 done, 2 bad input, or the topology is not running but must be, 3 the run did not answer,
+or another command is under way.
 """
 DEFAULT_ROOT = "txstorm-data"
 DEFAULT_WAIT = 30.0
@@ -27,7 +28,7 @@ def list_(
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """List the topologies below ROOT: what runs, in which mode, and the last committed txid of each.
+    """List the topologies below ROOT, with mode, last committed txid and process of each.
 
     Example: txstorm list
     """
@@ -46,10 +47,10 @@ def list_(
 
 
 def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
-    """Show how a topology is, live or not: its mode, what is committed and in flight, what blocks or ended it.
+    """Show the status of a topology, running or not: mode, committed txid, transactions in flight, blocks and errors.
 
-    Modes of a live run: starting, active, inactive, rebalancing, killing, stopping; of one that has ended: stopped,
-    killed, failed, and dead when it ended without a word. A live run tells its status about twice a second.
+    Modes of a live run: starting, active, inactive, rebalancing, killing, stopping; of an ended one: stopped, killed,
+    failed, or dead if it ended without recording why. A live run records its status about twice a second.
 
     Example: txstorm status txstorm-data/word-count
     """
@@ -64,10 +65,10 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
 
 
 def inspect(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
-    """Show what the coordinator remembers: currtx, epoch, owner, metadata, attempts in flight, decided groups.
+    """Show the content of the ledger: currtx, epoch, owner, metadata, attempts in flight, decided groups.
 
-    A decided group, or rewind, that is not completed is rolled forward by the next start; where a table blocks that,
-    the cause is shown. Works beside a live run and without one.
+    A decided group or rewind that is not complete is rolled forward by the next start; if a table blocks that, the
+    cause is shown. Works beside a live run or without one.
 
     Example: txstorm inspect txstorm-data/word-count --json
     """
@@ -82,49 +83,52 @@ def inspect(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> Non
 
 
 def deactivate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
-    """Let a topology start no new transactions; those in flight finish. It stays so, also when started again.
+    """Make a topology inactive: it starts no new transactions; those in flight finish. Restarts do not change that.
 
-    The run goes on, keeps its lease and answers; the source is not read any further until: txstorm activate. Where
-    nobody runs the topology, its next start is inactive.
+    The run continues, keeps its lease and answers commands, but does not read its source until txstorm activate. If
+    the topology is not running, its next start is inactive.
 
     Example: txstorm deactivate txstorm-data/word-count
     """
     from txstorm.operations import lifecycle as asking
 
     found = asking.deactivate(at_ledger(data_dir, ledger))
-    live = (
-        f"; {_count(found['in_flight'])} in flight still commit"
-        if found["running"]
-        else "; nobody runs it now, its next start will be inactive"
-    )
-    _told(found, f"{found['topology']}: inactive after txid {found['committed_txid']}{live}", as_json=json)
+    if not found["running"]:
+        live = "it is not running; its next start will be inactive"
+    elif found["in_flight"]:
+        live = f"{counted(found['in_flight'], 'transaction')} in flight will still commit"
+    else:
+        live = "nothing is in flight"
+    _print(found, f"{found['topology']}: inactive after txid {found['committed_txid']}; {live}", as_json=json)
 
 
 def activate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
-    """Let a topology start transactions again, after: txstorm deactivate.
+    """Let a topology start transactions again, after txstorm deactivate.
 
     Example: txstorm activate txstorm-data/word-count
     """
     from txstorm.operations import lifecycle as asking
 
     found = asking.activate(at_ledger(data_dir, ledger))
-    live = "" if found["running"] else "; nobody runs it now, its next start will be active"
-    _told(found, f"{found['topology']}: active, goes on after txid {found['committed_txid']}{live}", as_json=json)
+    live = "" if found["running"] else "; it is not running; its next start will be active"
+    _print(found, f"{found['topology']}: active, continues after txid {found['committed_txid']}{live}", as_json=json)
 
 
 def rebalance(
     data_dir: DataDir,
     executors: Annotated[
         list[str],
-        typer.Option("-e", "--executors", metavar="COMPONENT=N", help="A number of tasks; may be repeated."),
+        typer.Option(
+            "-e", "--executors", metavar="COMPONENT=N", help="New number of tasks of a component; may be repeated."
+        ),
     ],
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """Give components of a running topology other numbers of tasks, from the next new transaction on.
+    """Change the numbers of tasks of components of a running topology, from the next new transaction on.
 
-    What is in flight commits first, with the old numbers. State goes along: it is kept by key. The numbers hold when
-    the topology is started again, until its code gives such a component another number.
+    Transactions in flight commit first, with the old numbers. State is stored by key and needs no migration. The new
+    numbers survive restarts, until the code of the topology changes the number of that component.
 
     Example: txstorm rebalance txstorm-data/word-count -e split=4 -e counts=2
     """
@@ -132,23 +136,23 @@ def rebalance(
 
     found = asking.rebalance(at_ledger(data_dir, ledger), numbers_of(executors))
     tasks = ", ".join(f"{name}={number}" for name, number in found["parallelism"].items())
-    first = f"from txid {found['from_txid']} on {tasks}; {_count(found['in_flight'])} in flight commit before it"
-    _told(found, f"{found['topology']}: {first}", as_json=json)
+    first = f"; {counted(found['in_flight'], 'transaction')} in flight will commit first" if found["in_flight"] else ""
+    _print(found, f"{found['topology']}: from txid {found['from_txid']} on {tasks}{first}", as_json=json)
 
 
 def kill(
     data_dir: DataDir,
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0, max=86400, help="How long what is in flight may take to commit."),
+        typer.Option(metavar="SECONDS", min=0, max=86400, help="Time for transactions in flight to commit."),
     ] = DEFAULT_WAIT,
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """End a running topology: it starts nothing new, commits what is in flight within --wait seconds, and stops.
+    """End a running topology: it starts no transactions, commits those in flight within --wait seconds, and stops.
 
-    Nothing is deleted: started again, the topology continues. What is not committed by then is processed again. The
-    killed command ends with exit code 0 and says who killed it.
+    Nothing is deleted: the next start continues, and processes again whatever was not committed in time. The killed
+    run exits with code 0 and reports which process killed it.
 
     Example: txstorm kill txstorm-data/word-count --wait 5
     """
@@ -158,38 +162,39 @@ def kill(
     if found["ended"]:
         sentence = f"killed; committed txid {found['committed_txid']}"
     else:
-        sentence = f"is stopping; {_count(found['in_flight'])} in flight have {found['wait_seconds']:g} s to commit"
-    _told(found, f"{found['topology']}: {sentence}", as_json=json)
+        in_flight = counted(found["in_flight"], "transaction")
+        sentence = f"stopping; up to {found['wait_seconds']:g} s for {in_flight} in flight to commit"
+    _print(found, f"{found['topology']}: {sentence}", as_json=json)
 
 
 def repair(
     data_dir: DataDir,
-    abandon: Annotated[int, typer.Option(metavar="TXID", min=1, help="A transaction that cannot be published.")],
+    abandon: Annotated[int, typer.Option(metavar="TXID", min=1, help="A transaction of the group.")],
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """Take back a decision that cannot be published, because a table is gone or refuses to be written.
+    """Roll back a decided group that cannot be published, because a table is missing or cannot be written.
 
-    First try to mend the cause and start the topology again, which rolls the decision forward. Where that cannot be,
-    --abandon drops the whole group of TXID; its transactions are processed anew by the next start. The topology must
-    not run, and no table may hold anything of the group; txstorm inspect shows both.
+    First try to mend the cause and start the topology again, which rolls the group forward. If that is impossible,
+    --abandon drops the whole group of TXID; the next start processes its transactions again. The topology must not be
+    running, and no table may hold anything of the group; txstorm inspect shows both.
 
     Example: txstorm repair txstorm-data/word-count --abandon 17
     """
-    from txstorm.operations.repair import abandon as take_back
+    from txstorm.operations.repair import abandon as abandon_group
 
-    found = take_back(at_ledger(data_dir, ledger), abandon)
+    found = abandon_group(at_ledger(data_dir, ledger), abandon)
     first, last = found["abandoned"]
     missed = "".join(f"\nnot reached: {table}: {cause}" for table, cause in found["unreached"].items())
     sentence = f"txids {first}-{last} are abandoned; the next start processes them again{missed}"
-    _told(found, f"{found['topology']}: {sentence}", as_json=json)
+    _print(found, f"{found['topology']}: {sentence}", as_json=json)
 
 
 def numbers_of(pairs: Sequence[str]) -> dict[str, int]:
     """Component → number, from ``COMPONENT=N``.
 
     Raises:
-        InputError: another form, no whole number, or one component twice.
+        InputError: the form is wrong, N is not a whole number, or a component is given twice.
     """
     from txstorm.errors import InputError
 
@@ -207,7 +212,7 @@ def numbers_of(pairs: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _told(document: Mapping[str, Any], sentence: str, *, as_json: bool) -> None:
+def _print(document: Mapping[str, Any], sentence: str, *, as_json: bool) -> None:
     from txstorm.cli.output import print_json, stdout
 
     if as_json:
@@ -222,10 +227,6 @@ def _facts(rows: Sequence[tuple[str, str]]) -> Any:
     return grid(None, rows)
 
 
-def _count(number: int) -> str:
-    return f"{number:,} transaction{'' if number == 1 else 's'}"
-
-
 def _shown_holder(found: Mapping[str, Any]) -> str:
     return f"pid {found['pid']} on {found['host']}" if found["running"] and found.get("pid") else ""
 
@@ -234,7 +235,7 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("topology", str(found["topology"])),
         ("mode", found["mode"] if found["active"] or found["mode"] == "inactive" else f"{found['mode']}, inactive"),
-        ("held by", found["holder"] or "nobody"),
+        ("held by", found["holder"] or "no process"),
         ("committed txid", str(found["committed_txid"])),
         ("in flight", _in_flight(found["in_flight"])),
     ]
@@ -242,7 +243,7 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         tasks = ", ".join(f"{name}={number}" for name, number in found["parallelism"].items())
         rows.append(("tasks", tasks))
     if found["told_at"]:
-        rows.append(("told at", found["told_at"]))
+        rows.append(("reported at", found["told_at"]))
     if seed := found["hash_seed"]:
         rows.append(("hash seed", f"{seed['seed']} (Python {seed['python']})"))
     named = {"BLOCKED": found["blocked"], "last failure": found["last_failure"], "ended with": found["error"]}
@@ -272,11 +273,11 @@ def _inspected_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     for group in found["decided"]:
         for table in group["tables"]:
-            held = {True: "holds it", False: "does not hold it", None: "cannot be asked"}[table["published"]]
+            held = {True: "holds it", False: "does not hold it", None: "cannot be read"}[table["published"]]
             cause = f": {table['cause']}" if table["cause"] else ""
             rows.append((f"decided {group['first']}-{group['last']}", f"{table['table']} {held}{cause}"))
     if rewind := found["rewind"]:
-        states = {True: "is restored", False: "is not restored yet", None: "cannot be asked"}
+        states = {True: "is restored", False: "is not restored yet", None: "cannot be read"}
         name = f"rewind to {rewind['txid']}"
         rows += [(name, f"{one['table']} {states[one['restored']]}") for one in rewind["tables"]]
     return rows

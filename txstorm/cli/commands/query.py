@@ -1,6 +1,6 @@
-"""``txstorm state`` and ``history``: what a topology has made, beside a live run and without Java.
+"""Commands that read tables: state, history, dead-letters, snapshot, changes, and views (for Spark SQL).
 
-``txstorm snapshot``, ``changes`` and ``views``: tables as of a transaction, what changed, and both in Spark SQL.
+They work beside a live run, and without Java.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def state(
 ) -> None:
     """Show a state: one row per key, sorted by key. Works beside a live run.
 
-    With --json: one line {"state": NAME, "txid": N, "rows": [{column: value, …}, …]}; the same state gives the same
-    bytes.
+    With --json: one line {"state": NAME, "txid": N, "rows": [{column: value, …}, …]}; equal states give equal bytes.
 
     Example: txstorm state txstorm-data/word-count counts --txid 7
     """
@@ -61,10 +60,12 @@ def history(
     json: Json = False,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="The last N only.", show_default=f"{SHOWN_TXIDS}, and all with --json"),
+        typer.Option(
+            metavar="N", min=0, help="Only the last N transactions.", show_default=f"{SHOWN_TXIDS}, and all with --json"
+        ),
     ] = None,
 ) -> None:
-    """Show what every transaction did: when, how many tuples, its group, the version it made of each table.
+    """Show every transaction: its time, number of tuples, commit group, and the version it created of each table.
 
     Example: txstorm history txstorm-data/word-count --limit 100
     """
@@ -91,7 +92,7 @@ def dead_letters(
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
 ) -> None:
-    """Show the records that were left out of their transactions, and why. Works beside a live run.
+    """Show the dead letters: records left out of their transactions, with the error. Works beside a live run.
 
     Example: txstorm dead-letters txstorm-data/word-count --json
     """
@@ -125,7 +126,7 @@ def _letter(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers(schema: pa.Schema) -> list[str]:
-    """The columns that hold numbers, which are aligned to the right."""
+    """The columns of numbers, which are aligned to the right."""
     from pyarrow import types
 
     kinds = (types.is_integer, types.is_floating, types.is_decimal)
@@ -137,7 +138,7 @@ def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]
 
 
 def history_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The history as a table for people; with the timelines where there was a rewind."""
+    """The history as a text table, with timelines if there was a rewind."""
     from txstorm.cli.output import grid
 
     rewound = any(row["timeline"] for row in rows)
@@ -184,8 +185,8 @@ def snapshot(
 ) -> None:
     """Show all tables of a topology as of one transaction: states, sinks, dead letters. Works beside a live run.
 
-    With --json: one line {"txid": N, "tables": {"state/NAME": [{column: value, …}, …], …}}. A table that begins after
-    that transaction, or was dropped before it, is left out; left_out says so.
+    With --json: one line {"txid": N, "tables": {"state/NAME": [{column: value, …}, …], …}}. A table that was
+    created after that transaction, or dropped before it, is left out; left_out says so.
 
     Example: txstorm snapshot txstorm-data/word-count --txid 7
     """
@@ -207,15 +208,15 @@ def changes(
     data_dir: DataDir,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The state.")],
     from_txid: Annotated[int, typer.Argument(metavar="FROM", show_default=False, help="The first transaction.")],
-    to_txid: Annotated[int, typer.Argument(metavar="TO", show_default=False, help="The last one, included.")],
+    to_txid: Annotated[int, typer.Argument(metavar="TO", show_default=False, help="The last transaction, inclusive.")],
     ledger: Ledger = None,
     json: Json = False,
     limit: Limit = SHOWN_ROWS,
 ) -> None:
-    """Show which rows of a state the transactions FROM to TO changed: the new values, and the ones before.
+    """Show the rows of a state that transactions FROM to TO changed, with their new and previous values.
 
     With --json: one line {"state": NAME, "changes": [{column: value, …, "_txid", "_prev", "_op"}, …]}; _op is u for
-    rows that were put and d for those that were removed.
+    a put and d for a removal.
 
     Example: txstorm changes txstorm-data/word-count counts 5 7
     """
@@ -235,17 +236,17 @@ def views(
     data_dir: DataDir,
     txid: Annotated[
         int | None,
-        typer.Option(metavar="N", help="As of this transaction.", show_default="they follow what is committed"),
+        typer.Option(metavar="N", help="As of this transaction.", show_default="following the last committed"),
     ] = None,
-    name_prefix: Annotated[str, typer.Option(metavar="PREFIX", help="What every view's name begins with.")] = "",
+    name_prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Prefix of the names of the views.")] = "",
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """Print the SQL that makes views of a topology's tables in a Spark session with Delta.
+    """Print the SQL that creates views of a topology's tables in a Spark session with Delta.
 
     One statement per line: state_NAME, changes_NAME, sink_NAME and dead_letters. With --json: one line {"views":
-    {NAME: SELECT, …}}. A view of a state starts from the version of its table that is there now; make it again now and
-    then, and after a rewind.
+    {NAME: SELECT, …}}. A view of a state starts from the current version of its table; recreate it now and then, and
+    after a rewind.
 
     Example: txstorm views txstorm-data/word-count --txid 7 > views.sql; spark-sql -i views.sql
     """

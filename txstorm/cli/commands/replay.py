@@ -1,6 +1,6 @@
-"""``txstorm replay``: one committed transaction again, or a journal through the coordinator.
+"""Command ``txstorm replay``: replay a committed transaction, or a journal of the coordinator.
 
-What replays share: finding the code, reading a journal, and telling what differs.
+Also for batch replays: finding the code of a topology, and showing a verdict.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -27,13 +27,7 @@ from txstorm.coordinator import journal
 from txstorm.errors import InputError
 from txstorm.replay.compare import ReplayVerdict, RowDifference, TableVerdict
 from txstorm.results.views import origin_recorded
-from txstorm.storage.rows.schema import OP, PREV, REMOVED
 from txstorm.topology.graph import Topology
-
-if TYPE_CHECKING:
-    from txstorm.replay.compare import ReplayVerdict
-    from txstorm.topology.graph import Topology
-
 
 REPLAY_EPILOG = """[bold]Examples[/bold]
 
@@ -47,41 +41,43 @@ txstorm replay txstorm-data/word-count --txid 7 --topology "jobs.word_count:topo
 
 txstorm replay --journal journal.jsonl
 
-Exit codes: 0 the result is the one committed, 1 it is not, 2 bad input. Many txids at once: jobs/replay.py
+Exit codes: 0 the result equals the committed one, 1 it differs, 2 bad input. Many txids: jobs/replay.py
 """
 
 
 def replay(
     data_dir: Annotated[
-        str | None, typer.Argument(metavar="[DATA_DIR]", show_default=False, help="Where the topology ran.")
+        str | None, typer.Argument(metavar="[DATA_DIR]", show_default=False, help="The data directory of the topology.")
     ] = None,
-    txid: Annotated[int | None, typer.Option(metavar="N", help="The committed transaction to run again.")] = None,
+    txid: Annotated[int | None, typer.Option(metavar="N", help="The committed transaction to replay.")] = None,
     topology: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:ATTRIBUTE",
             show_default="as recorded, once you confirm it at a terminal",
-            help="The code; written as for txstorm run.",
+            help="The code, in the form of txstorm run.",
         ),
     ] = None,
-    pdb: Annotated[bool, typer.Option("--pdb", help="Debug what user code raises, at the frame that did.")] = False,
+    pdb: Annotated[bool, typer.Option("--pdb", help="Start the debugger where user code raises.")] = False,
     breaks: Annotated[
         list[str] | None,
         typer.Option(
-            "--break", metavar="BOLT[.METHOD]", help="Debug from the start of a bolt's methods; may be repeated."
+            "--break",
+            metavar="BOLT[.METHOD]",
+            help="Stop in the debugger at the start of a bolt's methods; may be repeated.",
         ),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Run the events of a journal through the coordinator instead."),
+        typer.Option(metavar="FILE", help="Instead: replay a journal through the coordinator."),
     ] = None,
     ledger: Ledger = None,
     json: Json = False,
 ) -> int:
-    """Run a committed transaction again, and say whether the result is the one committed.
+    """Replay a committed transaction, and compare the result with the committed one.
 
-    It runs in this process, from the extents that were recorded and against the state of the transaction before it, and
-    changes nothing. Works beside a live run.
+    It runs in this process, on the recorded extents of the source and the state as of the transaction before. Nothing
+    is changed. Works beside a live run.
     """
     if journal is not None:
         if data_dir is not None or txid is not None:
@@ -89,12 +85,10 @@ def replay(
         return _journal(journal, as_json=json)
     if data_dir is None or txid is None:
         raise typer.BadParameter("expected DATA_DIR and --txid N, or --journal FILE")
-    from txstorm.cli.commands.replay import code_of
-
     data_dir = at_ledger(data_dir, ledger)
     options = {"--ledger": [ledger] if ledger else [], "--break": breaks or []}
     words = [word for name, values in options.items() for value in values for word in (name, value)]
-    flags = [name for name, given in {"--pdb": pdb, "--json": json}.items() if given]
+    flags = [name for name, is_set in {"--pdb": pdb, "--json": json}.items() if is_set]
     command = ["txstorm", "replay", data_dir, "--txid", str(txid), *words, *flags]
     code = code_of(data_dir, topology, command).topology
     verdict = _debugged(code, data_dir, txid, breaks or []) if pdb or breaks else _plainly(code, data_dir, txid)
@@ -116,7 +110,6 @@ def _debugged(code: Topology, data_dir: str, txid: int, breaks: list[str]) -> Re
 
 
 def _conclude(code: Topology, verdict: ReplayVerdict, *, as_json: bool) -> int:
-    from txstorm.cli.commands.replay import verdict_text
     from txstorm.cli.output import print_json, stdout
 
     if as_json:
@@ -128,7 +121,6 @@ def _conclude(code: Topology, verdict: ReplayVerdict, *, as_json: bool) -> int:
 
 
 def _journal(file: str, *, as_json: bool) -> int:
-    from txstorm.cli.commands.replay import replay_journal
     from txstorm.cli.output import print_json, print_text
 
     replayed = replay_journal(file)
@@ -149,36 +141,37 @@ OPTION = "--topology MODULE:ATTRIBUTE"
 
 @dataclass(frozen=True)
 class Code:
-    """A topology, and the name under which its code was found."""
+    """A topology, and the target that names its code."""
 
     topology: Topology
     target: str
 
 
-def code_of(data_dir: str | Path, given: str | None, command: Sequence[str]) -> Code:
-    """The code of the topology that ran in `data_dir`: the one that is `given`, else the recorded one if confirmed.
+def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) -> Code:
+    """The code of the topology of `data_dir`: the one named by `option`, else the recorded one after confirmation.
 
-    Importing a module runs it, and whoever wrote the data directory chose the name that stands there. So the recorded
-    name is imported only after a yes at a terminal, and nothing recorded is ever called.
+    Importing a module runs it, and the recorded name could be chosen by anyone who can write to the data directory. So
+    it is imported only after confirmation at a terminal, and a recorded call is never made.
 
     Args:
-        data_dir: where the topology ran.
-        given: the option ``--topology``.
+        data_dir: the data directory of the topology.
+        option: the value of ``--topology``, or None.
         command: the words of the command without that option, for the message of a refusal.
 
     Raises:
-        InputError: nothing usable is recorded, as of a notebook; it was not confirmed; or it cannot be loaded.
+        InputError: nothing usable is recorded (for example from a notebook), the user did not confirm, or the code
+            cannot be loaded.
     """
     directory = check_readable(data_dir)
-    if given is not None:
-        return Code(load(given), given)
+    if option is not None:
+        return Code(load(option), option)
     origin = origin_recorded(directory)
     if origin is None:
         raise InputError(f"{directory} does not say where the code of its topology is; name it with {OPTION}")
     if origin.target is None:
         msg = (
-            f"{directory}: the topology was run from {_printable(origin.place)} and is no attribute of a module, so "
-            f"its code cannot be found again; put it into a module and name it with {OPTION}"
+            f"{directory}: the topology was run from {_printable(origin.place)} and is not an attribute of a module, "
+            f"so its code cannot be found again; put it into a module and name it with {OPTION}"
         )
         raise InputError(msg)
     try:
@@ -190,7 +183,7 @@ def code_of(data_dir: str | Path, given: str | None, command: Sequence[str]) -> 
 
 
 def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Sequence[str]) -> Topology:
-    """The recorded topology, imported after a yes at a terminal; `InputError` with the command to use otherwise."""
+    """The recorded topology, imported after confirmation at a terminal; otherwise raises `InputError`."""
     ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
     exact = shell_command([*command, "--topology", target.text])
     refused = InputError(
@@ -198,7 +191,7 @@ def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Seq
         f"If that is the code to run: {exact}"
     )
     question = (
-        f"{directory}: the last run {ran}. To import it runs that module, as found from here.\n"
+        f"{directory}: the last run {ran}. Importing it runs that module, as found from here.\n"
         f"Import and run {target.text}?"
     )
     if target.called or not confirmed(question):
@@ -221,20 +214,20 @@ def _printable(text: str) -> str:
 
 
 def replay_journal(file: str) -> journal.Replayed:
-    """Run a journal through the coordinator; raises `InputError` when it cannot be read, or is no journal."""
+    """Replay a journal through the coordinator; raises `InputError` if it cannot be read or is not a journal."""
     try:
         with open(file, encoding="utf-8") as lines:
             return journal.replay(lines)
     except OSError as error:
         raise InputError(f"journal {file}: expected a file that can be read, got {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"journal {file}: expected JSON lines, got bytes that are no UTF-8 ({error})") from error
+        raise InputError(f"journal {file}: expected JSON lines, got bytes that are not UTF-8 ({error})") from error
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
 
 
 def verdict_text(verdict: ReplayVerdict) -> Iterator[str | Text | Table]:
-    """A verdict for people: one line, and what differs."""
+    """The verdict in readable form: one line, and the differences."""
     txid, attempt = verdict.attempt
     about = f"txid {txid} (attempt {attempt}), {verdict.tuples:,} tuples"
     if verdict.equal:
@@ -269,24 +262,8 @@ def _table_text(one: TableVerdict) -> Iterator[str | Table]:
 
 
 def _cells(one: RowDifference) -> list[str]:
-    """Only the values that differ, where both sides have a row."""
-    committed, replayed = dict(one.committed or {}), dict(one.replayed or {})
-    if committed and replayed:
-        same = {name for name, value in committed.items() if name in replayed and replayed[name] == value}
-        committed = {name: value for name, value in committed.items() if name not in same}
-        replayed = {name: value for name, value in replayed.items() if name not in same}
-    plain = [_without_bookkeeping(side) for side in (committed, replayed)]
-    if plain[0] != plain[1]:
-        committed, replayed = plain
     keys = [] if one.key is None else [_shown(one.key)]
-    return [*keys, _shown(committed), _shown(replayed)]
-
-
-def _without_bookkeeping(row: dict[str, Any]) -> dict[str, Any]:
-    """The user's columns, where those tell the difference."""
-    if row.get(OP.name) == REMOVED:
-        return {OP.name: "removed"}
-    return {name: value for name, value in row.items() if name not in (OP.name, PREV)}
+    return [*keys, *map(_shown, one.changed())]
 
 
 def _shown(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Batch replays: an audit of a range of committed txids, or a backfill with them; what jobs/replay.py does."""
+"""Batch replay for jobs/replay.py: audit a range of committed txids, or backfill new tables from it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from txstorm.runtime.run import make_engine
 from txstorm.topology.graph import Topology
 
 LINE_SECONDS = 5.0
-TOLD = 10
-"""Differing txids that are shown row by row; the result names all."""
+SHOWN_TXIDS = 10
+"""Number of differing txids that are shown row by row; the result lists all."""
 
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """What to replay, and how.
+    """Arguments of a batch replay.
 
     Attributes:
-        data_dir: where the topology ran.
-        from_txid, to_txid: which transactions; all that are committed by default.
+        data_dir: the data directory of the topology.
+        from_txid, to_txid: the first and last transaction; default: all committed ones.
         into: the new data directory of a backfill; None for an audit.
-        topology: the code; what the run recorded is used only after a yes at a terminal.
-        dry_run: look at everything, run nothing.
+        topology: the code; None: as recorded by the run, after confirmation at a terminal.
+        dry_run: check code, source and tables, but run nothing.
         engine: ``spark`` or ``local``.
     """
 
@@ -53,7 +53,7 @@ class BatchRequest:
 
     @property
     def command(self) -> list[str]:
-        """The words of jobs/replay.py that ask for this, but for the code."""
+        """The command line of jobs/replay.py for this request, without the option for the code."""
         options = {
             "--data-dir": self.data_dir,
             "--from-txid": self.from_txid,
@@ -66,12 +66,12 @@ class BatchRequest:
 
 
 def replay_batch(request: BatchRequest) -> int:
-    """Replay a range, show how far it is, print the result as the last line; returns the exit code."""
+    """Replay a range with progress, print the result as the last line; return the exit code."""
     console = stderr()
     started = time.monotonic()
     try:
         result = _replayed(request, console)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - one way to tell the user
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - reported to the user
         return report(error, as_json=True, debug=False)
     print_json(result.to_json(time.monotonic() - started))
     return 1 if result.different else 0
@@ -87,8 +87,8 @@ def _replayed(request: BatchRequest, console: Console) -> Result:
     what = "an audit" if into is None else f"a backfill into {into}"
     console.print(f"{topology.id}: {what}, txids {span.first} to {span.last} of {recording.data_dir}", soft_wrap=True)
     if request.dry_run:
-        _look(topology, recording, span, into)
-        console.print("dry run: code, source and tables are there; nothing was run", soft_wrap=True)
+        _check(topology, recording, span, into)
+        console.print("dry run: code, source and tables are available; nothing was run", soft_wrap=True)
         return Result(topology.id, span, into=into)
     engine = make_engine(request.engine, None, topology.settings.max_jobs)
     with _progress(console, len(span)) as shown:
@@ -97,15 +97,15 @@ def _replayed(request: BatchRequest, console: Console) -> Result:
         return backfill(topology, recording, span, into, engine, origin_of(topology, code.target), shown.advance)
 
 
-def _look(topology: Topology, recording: Recording, span: Span, into: Path | None) -> None:
-    """What can be wrong before anything is run."""
+def _check(topology: Topology, recording: Recording, span: Span, into: Path | None) -> None:
+    """Check source and tables; raise what a replay would raise before it runs anything."""
     with opened_source(topology, program_of(compile_plan(topology)), recording):
         if into is None:
             ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed)
 
 
 class _Shown:
-    """Progress: a bar in a terminal, a line now and then elsewhere; and what differs."""
+    """Progress display: a bar in a terminal, a line every few seconds elsewhere; shows the first differences."""
 
     def __init__(self, console: Console, bar: Progress | None, total: int) -> None:
         self._console = console
@@ -117,7 +117,7 @@ class _Shown:
         self._next = time.monotonic() + LINE_SECONDS
 
     def advance(self, txid: int) -> None:
-        """One more txid is done."""
+        """Count one more replayed txid."""
         self._done += 1
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task)
@@ -126,10 +126,10 @@ class _Shown:
             self._console.print(f"txid {txid}: {self._done:,} of {self._total:,}, {self._different:,} different")
 
     def judged(self, verdict: ReplayVerdict) -> None:
-        """One more txid is audited."""
+        """Count one more audited txid, and show its differences."""
         if not verdict.equal:
             self._different += 1
-            if self._different <= TOLD:
+            if self._different <= SHOWN_TXIDS:
                 for text in verdict_text(verdict):
                     self._console.print(text, soft_wrap=isinstance(text, str))
         self.advance(verdict.txid)

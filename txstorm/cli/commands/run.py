@@ -1,4 +1,4 @@
-"""``txstorm run``."""
+"""Command ``txstorm run``."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ Settings for --set: txstorm settings
 
 Standby = Annotated[
     bool,
-    typer.Option("--standby", help="Where another run leads, wait with the engine started; take over at its end."),
+    typer.Option(
+        "--standby", help="If another run is active, wait with the engine started, and take over when it ends."
+    ),
 ]
 
 MaxDeadLetters = Annotated[
     str | None,
     typer.Option(
         metavar="N|P%",
-        help="Dead letters, or percent of the input rows, beyond which the run fails; needs on_error=dead_letter.",
+        help="Dead letters, or percent of input rows, after which the run fails; needs on_error=dead_letter.",
         show_default="no limit",
     ),
 ]
 
 
-Engine = Annotated[EngineName, typer.Option(help="Where the processing phase runs; local: threads, without Java.")]
+Engine = Annotated[EngineName, typer.Option(help="Engine of the processing phase; local: threads, without Java.")]
 Journal = Annotated[
     str | None, typer.Option(metavar="FILE", help="Append the coordinator's events and commands to this file.")
 ]
@@ -50,7 +52,7 @@ Drop = Annotated[
     typer.Option(
         "--drop",
         metavar="NAME",
-        help="A state, sink, map, outlet or source that the code has no longer: leave it behind; may be repeated.",
+        help="Drop a state, sink, map, outlet or source that the code no longer has; may be repeated.",
     ),
 ]
 
@@ -60,18 +62,18 @@ def run(
     engine: Engine = EngineName.spark,
     data_dir: Annotated[
         str | None,
-        typer.Option(metavar="DIR", show_default="./txstorm-data/<topology id>", help="Where tables and ledger are."),
+        typer.Option(metavar="DIR", show_default="./txstorm-data/<topology id>", help="Tables and ledger."),
     ] = None,
     ledger: Ledger = None,
     max_pending: Annotated[
-        str | None, typer.Option(metavar="N|auto", help="Transactions in flight at once.", show_default="auto")
+        str | None, typer.Option(metavar="N|auto", help="Transactions in flight at most.", show_default="auto")
     ] = None,
     min_interval: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Start at most one transaction per interval.")
     ] = None,
     max_dead_letters: MaxDeadLetters = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when everything the source holds now is committed.")
+        bool, typer.Option("--available-now", help="End when all data that the source has now is committed.")
     ] = False,
     until_txid: Annotated[int | None, typer.Option(metavar="N", min=1, help="End when this txid is committed.")] = None,
     settings: Annotated[
@@ -80,18 +82,16 @@ def run(
     ] = None,
     log_level: Annotated[
         LogLevel,
-        typer.Option(
-            case_sensitive=False, help="What txstorm's log shows on standard error; debug: also its own traces."
-        ),
+        typer.Option(case_sensitive=False, help="Lowest level of the log on standard error; debug: also stack traces."),
     ] = LogLevel.warning,
     json: Json = False,
     journal: Journal = None,
     standby: Standby = False,
     drop: Drop = None,
 ) -> int:
-    """Run a topology; started again it continues where it stood.
+    """Run a topology; a restart continues where it stopped.
 
-    One Ctrl-C ends it cleanly: what is decided is published, the rest is processed again at the next start.
+    One Ctrl-C ends it cleanly: decided transactions are published, the rest is processed again by the next start.
     """
     if available_now and until_txid is not None:
         raise typer.BadParameter("give --available-now or --until-txid, not both")
@@ -115,10 +115,10 @@ def settings_of(
     min_interval: float | None = None,
     max_dead_letters: str | None = None,
 ) -> dict[str, Any]:
-    """The settings given as ``KEY=VALUE`` and by options of their own; values stay text, `Settings` reads them.
+    """The settings from ``KEY=VALUE`` pairs and separate options; values stay text, for `Settings` to parse.
 
     Raises:
-        SettingError: no ``=``, or one key twice.
+        SettingError: a pair has no ``=``, or a key is given twice.
     """
     from txstorm.errors import SettingError
 

@@ -1,4 +1,4 @@
-"""``txstorm simulate``."""
+"""Command ``txstorm simulate``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from txstorm.cli.options import Json
 
 
 def simulate(
-    schedules: Annotated[int, typer.Option("--schedules", help="How many simulated worlds to run.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="Where all of them come from.")] = 0,
-    processes: Annotated[int, typer.Option("--processes", help="How many run at once; changes no result.")] = 1,
-    first: Annotated[int, typer.Option("--first", help="The first one's number, to go on from an earlier call.")] = 0,
+    schedules: Annotated[int, typer.Option("--schedules", help="Number of simulated worlds to run.")] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random schedules.")] = 0,
+    processes: Annotated[int, typer.Option("--processes", help="Number of processes; does not change the result.")] = 1,
+    first: Annotated[int, typer.Option("--first", help="Number of the first world, to continue an earlier call.")] = 0,
     exhaustive: Annotated[
         int,
-        typer.Option("--exhaustive", help="Instead: every small world in which up to so many things strike, 1 to 3."),
+        typer.Option("--exhaustive", help="Instead: all small worlds with up to N faults, 1 to 3."),
     ] = 0,
     json: Json = False,
 ) -> int:
-    """Run the shipped protocol in simulated worlds that fail in every way, and check that exactly once holds.
+    """Run the real protocol in simulated worlds with faults of every kind, and check that exactly once holds.
 
-    Exit code 0 when no invariant was broken, else 1; then the smallest schedules that still break one are told.
+    Exit code 0 if no invariant was broken, else 1; then the smallest schedules that break one are shown.
     """
     from txstorm.cli.output import print_json, stderr
     from txstorm.simulation import searched, story
@@ -45,12 +45,10 @@ def _lines(found: Mapping[str, object]) -> Iterator[str]:
         if isinstance(value, dict):
             yield f"{name}:"
             width = max(map(len, value))
-            yield from (f"  {one:{width}}  {_text(counted)}" for one, counted in value.items())
+            yield from (f"  {one:{width}}  {_text(counts)}" for one, counts in value.items())
         else:
             yield f"{name}: {value}"
 
 
-def _text(counted: object) -> str:
-    return (
-        ", ".join(f"{kind} {times}" for kind, times in counted.items()) if isinstance(counted, dict) else f"{counted}"
-    )
+def _text(counts: object) -> str:
+    return ", ".join(f"{kind} {times}" for kind, times in counts.items()) if isinstance(counts, dict) else f"{counts}"

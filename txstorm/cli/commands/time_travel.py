@@ -1,6 +1,7 @@
-"""``txstorm savepoint``: name the content of all tables at one transaction, and begin anew from it elsewhere.
+"""Commands ``txstorm savepoint`` and ``txstorm rewind``.
 
-``txstorm rewind``: take back what an earlier release, or bad input, has made of the last transactions.
+A savepoint names the content of all tables as of a transaction, to restore it in a new data directory. A rewind undoes
+the last transactions of a topology in place, for example after a faulty release or bad input.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 
 savepoint_app = typer.Typer(
-    help="Name the content of all tables at one transaction, and begin anew from it elsewhere.", no_args_is_help=True
+    help="Name the content of all tables as of a transaction, and restore it elsewhere.", no_args_is_help=True
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The savepoint.")]
 
 
 @savepoint_app.command("create")
 def create(data_dir: DataDir, name: Name, txid: Txid = None, ledger: Ledger = None, json: Json = False) -> None:
-    """Make a savepoint, beside a live run or without one. What it needs is kept until it is deleted.
+    """Create a savepoint, beside a live run or without one. The files it needs are kept until it is deleted.
 
     Example: txstorm savepoint create txstorm-data/word-count before-upgrade
     """
@@ -63,15 +64,16 @@ def restore(
     name: Name,
     new_dir: Annotated[str, typer.Argument(metavar="NEW_DIR", show_default=False, help="A new data directory.")],
     topology: Annotated[
-        str | None, typer.Option(metavar="ID", help="Its topology's id.", show_default="that of the savepoint")
+        str | None,
+        typer.Option(metavar="ID", help="Id of the restored topology.", show_default="that of the savepoint"),
     ] = None,
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """Make a new data directory with the content of a savepoint. The original is left as it is, and may run.
+    """Create a new data directory with the content of a savepoint. The original is not changed, and may be running.
 
-    A run of topology ID in NEW_DIR goes on with the next txid, and reads on where the savepoint's transaction ended.
-    Maps and outlets are in other systems: they are not restored.
+    A run of topology ID in NEW_DIR continues with the next txid, and reads its source from where the transaction of
+    the savepoint ended. Maps and outlets are in other systems and are not restored.
 
     Example: txstorm savepoint restore txstorm-data/word-count before-upgrade txstorm-data/trial --topology trial
     """
@@ -83,13 +85,13 @@ def restore(
         print_json(found)
         return
     left = f"; not restored: {', '.join(found['outside'])}" if found["outside"] else ""
-    sentence = f"{found['topology']}: restored in {found['data_dir']}, goes on after txid {found['txid']}{left}"
+    sentence = f"{found['topology']}: restored in {found['data_dir']}, continues after txid {found['txid']}{left}"
     stdout().print(sentence, soft_wrap=True)
 
 
 @savepoint_app.command("delete")
 def delete(data_dir: DataDir, name: Name, ledger: Ledger = None, json: Json = False) -> None:
-    """Forget a savepoint; directories that were restored from it stay.
+    """Delete a savepoint; directories restored from it stay.
 
     Example: txstorm savepoint delete txstorm-data/word-count before-upgrade
     """
@@ -122,41 +124,41 @@ def _document(one: Savepoint) -> dict[str, Any]:
 
 def rewind(
     data_dir: DataDir,
-    to_txid: Annotated[int, typer.Option(metavar="N", min=0, help="The last transaction that stays.")],
+    to_txid: Annotated[int, typer.Option(metavar="N", min=0, help="The last transaction to keep.")],
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A map or outlet that stays as it is; may be repeated.", show_default=False),
+        typer.Option(metavar="NAME", help="A map or outlet to leave as it is; may be repeated.", show_default=False),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     ledger: Ledger = None,
     json: Json = False,
 ) -> None:
-    """Take back everything after transaction N in all tables of a topology, which must not run.
+    """Undo all transactions after N in all tables of a topology, which must not be running.
 
-    The next run plans transaction N + 1 anew, from where N ended in the source. What was taken back stays in the
-    history, under its timeline. Maps and outlets are in other systems and cannot be taken back: each has to be named
-    with --keep, and what is processed again is put there again. After a crash the next start carries the rewind out.
+    The next run plans transaction N + 1 again, from where N ended in the source. Undone transactions stay in the
+    history, under their timeline. Maps and outlets are in other systems and cannot be rewound: each has to be named
+    with --keep, and will receive reprocessed transactions again. After a crash the next start completes the rewind.
 
     Example: txstorm rewind txstorm-data/word-count --to-txid 17
     """
     from txstorm.cli.output import print_json, stdout
-    from txstorm.operations.rewind import rewind as take_back
+    from txstorm.operations.rewind import rewind as rewind_topology
 
     directory = at_ledger(data_dir, ledger)
     if not yes:
         _ask(data_dir, to_txid)
-    found = take_back(directory, to_txid, keep or ())
+    found = rewind_topology(directory, to_txid, keep or ())
     if json:
         print_json(found)
         return
     first, last = found["taken_back"]
-    kept = f"; kept as they are: {', '.join(found['kept'])}" if found["kept"] else ""
-    sentence = f"{found['topology']}: txids {first}-{last} are taken back; the next start goes on with {first}{kept}"
+    kept = f"; left as they are: {', '.join(found['kept'])}" if found["kept"] else ""
+    sentence = f"{found['topology']}: txids {first}-{last} are undone; the next start continues with {first}{kept}"
     stdout().print(sentence, soft_wrap=True)
 
 
 def _ask(data_dir: str, to_txid: int) -> None:
     from txstorm.errors import InputError
 
-    if not sys.stdin.isatty() or not typer.confirm(f"Take back everything after txid {to_txid} in {data_dir}?"):
-        raise InputError("nothing is taken back; give --yes where nobody can answer")
+    if not sys.stdin.isatty() or not typer.confirm(f"Undo everything after txid {to_txid} in {data_dir}?"):
+        raise InputError("nothing was undone; add --yes to rewind without confirmation")

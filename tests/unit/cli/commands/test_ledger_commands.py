@@ -41,7 +41,7 @@ def test_a_ledger_is_moved_lost_and_rebuilt(words: Path, txstorm, txstorm_json):
     assert txstorm(*RUN)[0] == 0
     before = txstorm("state", DATA, "counts", "--json")[1]
     code, out, _ = txstorm("ledger", "copy", DATA, "delta:control")
-    assert (code, out.startswith("words: "), out.endswith(f"entries are in delta:{words}/control now\n")) == (
+    assert (code, out.startswith("words: "), out.endswith(f"entries are now in delta:{words}/control\n")) == (
         0,
         True,
         True,

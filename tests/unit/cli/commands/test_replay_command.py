@@ -138,7 +138,7 @@ REFUSED = [
     (("replay", DATA, "--txid", "1", "--topology", "words:made('ab', 'other')"), "the code is that of 'other'"),
     ((*REPLAY, "--txid", "1", "--break", "source"), "is the spout; name a bolt"),
     ((*REPLAY, "--txid", "1", "--break", "keeep"), "no component 'keeep' (did you mean"),
-    ((*REPLAY, "--txid", "1", "--break", "keep.finish"), "has no method 'finish' of its own"),
+    ((*REPLAY, "--txid", "1", "--break", "keep.finish"), "Keep does not define 'finish'"),
 ]
 
 

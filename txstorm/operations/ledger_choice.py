@@ -1,0 +1,31 @@
+"""Ledgers named by the operator: check them against the data directory, and confirm hosts that get secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from txstorm.ledger.credentials import ask_with, named_ledger
+from txstorm.ledger.open import chosen_ledger, local_directory
+
+
+def check_ledger(data_dir: str | Path, address: str) -> None:
+    """Check that the topology in `data_dir` has the ledger at `address`; from now on secrets may be sent to its hosts.
+
+    Args:
+        data_dir: the data directory, as a path or ``file://`` URL.
+        address: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``.
+
+    Raises:
+        InputError: `data_dir` uses another ledger, or the form of an argument is wrong.
+    """
+    named_ledger(address)
+    chosen_ledger(local_directory(data_dir), address)
+
+
+def set_confirmation(confirm: Callable[[str], bool]) -> None:
+    """Let `confirm` ask the operator before a secret is sent to a host that only a data directory names.
+
+    It gets the question, and returns whether the answer is yes. Until this is called, the answer is always no.
+    """
+    ask_with(confirm)
