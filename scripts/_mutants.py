@@ -135,7 +135,11 @@ version = self._published(table, intent, epoch)
         "TransactionalTable._try",
         """
 try:
-    version = self.commit_group(commit) if written else self._made(commit)
+    if written:
+        version = self.commit_group(commit)
+    else:
+        self._log.commit(commit)
+        version = self._log.version
 except ConflictError:
     self._log.refresh()
     return None
@@ -145,7 +149,11 @@ except TableCorrupt as cause:
 """,
         """
 try:
-    version = self.commit_group(commit) if written else self._made(commit)
+    if written:
+        version = self.commit_group(commit)
+    else:
+        self._log.commit(commit)
+        version = self._log.version
 except ConflictError:
     return None
 except TableCorrupt as cause:
@@ -274,9 +282,9 @@ for number, table in enumerate(rewind.tables, start=1):
     ),
     Mutant(
         "sweeper_takes_files_of_newer_coordinators",
-        "_is_older",
-        "written is not None and written <= epoch",
-        "written is not None",
+        "_unneeded",
+        "by is not None and by <= epoch",
+        "by is not None",
     ),
     Mutant(
         "sweeper_ignores_older_versions",

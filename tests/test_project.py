@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import importlib
 import os
 import re
 import shutil
@@ -142,6 +143,19 @@ def test_constraints_pin_every_requirement():
 def test_scripts_can_be_run(script: str):
     assert os.access(ROOT / "scripts" / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=True)
+
+
+def test_every_mutant_finds_its_place(monkeypatch: pytest.MonkeyPatch):
+    """`scripts/mutants` names functions and statements of the package, which may have been rewritten since."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    mutants = importlib.import_module("_mutants")
+    lost = []
+    for mutant in mutants.MUTANTS:
+        try:
+            mutants.mutated(mutant, PACKAGE)
+        except LookupError as error:
+            lost.append(str(error))
+    assert lost == []
 
 
 @pytest.mark.parametrize(("selection", "code"), [([], pytest.ExitCode.NO_TESTS_COLLECTED), (["-m", "long"], 0)])
