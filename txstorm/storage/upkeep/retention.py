@@ -66,14 +66,14 @@ def retain_table(
     Raises:
         TableCorrupt: the log, or a version of a savepoint, is damaged.
     """
-    handle = yield from beside(partial(DeltaHandle.open, table.path))
+    handle = yield from in_background(partial(DeltaHandle.open, table.path))
     found = yield from _newest_until(handle, txid, state=table.ref.kind == STATE)
     if found is None:
         return None
     version, as_of = found
     yield from _remove_versions(data_dir, table.path, version, saved)
     yield None
-    handle = yield from beside(partial(DeltaHandle.open, table.path))
+    handle = yield from in_background(partial(DeltaHandle.open, table.path))
 
     def needed() -> set[str]:
         older = (DeltaHandle.open(table.path, number) for number in saved if number < version)
@@ -84,7 +84,7 @@ def retain_table(
     return as_of
 
 
-def beside(call: Callable[[], Answer]) -> Steps[Answer]:
+def in_background(call: Callable[[], Answer]) -> Steps[Answer]:
     """Run `call`, in parallel to commits if the driver of the steps can: for calls that list a directory."""
     found = yield call
     return call() if found is None else found
@@ -109,7 +109,7 @@ def prune_changes(table: DeltaTableState, as_of: int, epoch: int, now: int) -> N
 def keep_only(data_dir: Path, table: Path, version: int) -> Steps[None]:
     """Remove archived versions before `version`, and unlogged files, of a table that is not part of savepoints."""
     yield from _remove_versions(data_dir, table, version, ())
-    handle = yield from beside(partial(DeltaHandle.open, table))
+    handle = yield from in_background(partial(DeltaHandle.open, table))
     doomed = yield from unlogged(table, 0, set, handle, AT_ONCE)
     yield from _remove_files(data_dir, [table / path for path in doomed])
 
@@ -135,7 +135,7 @@ def _newest_until(handle: DeltaHandle, txid: int, *, state: bool) -> Steps[tuple
 
 
 def _remove_versions(data_dir: Path, table: Path, version: int, saved: Collection[int]) -> Steps[None]:
-    doomed = yield from beside(partial(expired_files, table, version, saved))
+    doomed = yield from in_background(partial(expired_files, table, version, saved))
     while doomed:
         with removing(data_dir) as free:
             if not free:
@@ -182,7 +182,7 @@ def find_horizon(data_dir: Path, timeline: int, cutoff: int) -> Steps[Horizon | 
     """
     if not is_table(data_dir / HISTORY):
         return None
-    handle = yield from beside(partial(DeltaHandle.open, data_dir / HISTORY))
+    handle = yield from in_background(partial(DeltaHandle.open, data_dir / HISTORY))
     older: list[tuple[str, pa.Table]] = []
     txid = None
     times = handle.actions()["modification_time"].to_pylist()
@@ -205,7 +205,7 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
 
     In steps of the committer's turn; if another writer has just written to the table, nothing is done this time.
     """
-    handle = yield from beside(partial(DeltaHandle.open, data_dir / HISTORY))
+    handle = yield from in_background(partial(DeltaHandle.open, data_dir / HISTORY))
     leaving = [file for file in handle.files() if file.path in set(files)]
     if leaving:
         try:
@@ -216,7 +216,7 @@ def prune_history(data_dir: Path, files: Sequence[str], now: int) -> Steps[int]:
         secure_history(handle)
         faults.point("retain.history")
     work = Shortening(lambda: handle, HISTORY, CHECKPOINT_EVERY, Archiving())
-    yield from beside(lambda: list(work.steps()))
+    yield from in_background(lambda: list(work.steps()))
     return handle.version
 
 
