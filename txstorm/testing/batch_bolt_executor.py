@@ -1,4 +1,4 @@
-"""A batch bolt on its own, under ids of any type: Storm's ``BatchBoltExecutor``."""
+"""Executor for a single batch bolt, with batch ids of any type: Storm's ``BatchBoltExecutor``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txstorm.errors import InputError
 
 
 class EmittedTuple(NamedTuple):
-    """What a bolt emitted; `task` is the receiver on a direct stream."""
+    """One emitted tuple; `task` is the receiving task on a direct stream."""
 
     stream: str
     values: tuple[Any, ...]
@@ -27,10 +27,10 @@ class EmittedTuple(NamedTuple):
 
 
 class BatchBoltExecutor:
-    """Runs a batch bolt: a fresh copy of it for every id, from its first tuple to `finish` or `timeout_id`.
+    """Runs a batch bolt without a topology: a fresh copy per id, from its first tuple to `finish` or `timeout_id`.
 
-    The id stands for the attempt: a `TransactionAttempt`, or whatever else names a batch (the request of a DRPC
-    call, say). Copies are made as for workers, so the bolt must be one that can be shipped.
+    The id takes the place of the attempt: a `TransactionAttempt`, or any other name of a batch (such as the request of
+    a DRPC call). Copies are made as for workers, so the bolt must be picklable.
 
     Example::
 
@@ -40,13 +40,14 @@ class BatchBoltExecutor:
 
     Args:
         bolt: the bolt.
-        fields: of the tuples it is given.
-        component: its id, for messages.
-        task: which of its tasks it is; `parallelism`: how many there are.
-        resources: gives it tables, where it is a committer that asks for them.
+        fields: the fields of its input tuples.
+        component: its component id, for messages.
+        task: the index of its task.
+        parallelism: the number of its tasks.
+        resources: the tables of a committer that uses any.
 
     Raises:
-        InputError: `bolt` is no batch bolt.
+        InputError: `bolt` is not a batch bolt.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class BatchBoltExecutor:
 
     @property
     def ids(self) -> list[Hashable]:
-        """The ids whose batches are begun, in the order in which they were."""
+        """The ids of unfinished batches, in the order of their first tuples."""
         return list(self._runs)
 
     def execute(
@@ -83,7 +84,7 @@ class BatchBoltExecutor:
         stream: str = DEFAULT_STREAM,
         source_task: int = 0,
     ) -> None:
-        """Hand the bolt of batch `id` a tuple: its values in the order of the fields, or by name."""
+        """Pass a tuple to the bolt of batch `id`: its values in the order of the fields, or by name."""
         row = tuple(values[name] for name in self._fields) if isinstance(values, Mapping) else tuple(values)
         if len(row) != len(self._fields):
             number = counted(len(row), "value")
@@ -92,9 +93,9 @@ class BatchBoltExecutor:
         self._run(id).execute([Arrival(source, stream, source_task, batch_of_rows([row], self._fields))])
 
     def finish(self, id: Hashable) -> list[EmittedTuple]:
-        """All tuples of batch `id` are in: finish it and forget it. Returns all it emitted, also in `execute`.
+        """Finish and remove batch `id`; return all tuples it emitted, including those emitted in `execute`.
 
-        An id that never had a tuple gets a fresh bolt, which is finished at once.
+        For an id without tuples, a fresh bolt is finished.
         """
         run = self._run(id)
         del self._runs[id]
@@ -106,7 +107,7 @@ class BatchBoltExecutor:
         ]
 
     def timeout_id(self, id: Hashable) -> None:
-        """Batch `id` took too long: its bolt is dropped without being finished."""
+        """Drop the bolt of batch `id` without finishing it, as after a timeout."""
         self._runs.pop(id, None)
 
     timeoutId = timeout_id  # noqa: N815 - Storm's name

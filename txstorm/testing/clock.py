@@ -1,4 +1,4 @@
-"""A clock that only moves when it is told to."""
+"""Manual clock for tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """The time of a test: stands still but for `advance`.
+    """A clock for tests that moves only when `advance` is called.
 
     Args:
-        start: what it shows first; must have a time zone.
+        start: the initial time; must have a time zone.
 
     Raises:
-        InputError: `start` is naive.
+        InputError: `start` has no time zone.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -27,15 +27,15 @@ class ManualClock:
         self._passed = 0
 
     def now(self) -> int:
-        """UTC microseconds since 1970: what transactions planned now are stamped with."""
+        """The time in UTC microseconds since 1970: the stamp of transactions planned now."""
         return self._start + self._passed
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Seconds since the start."""
         return self._passed / 1_000_000
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass; raises `InputError` when they are negative."""
+        """Move the time forward by `seconds`; raises `InputError` if they are negative."""
         if not seconds >= 0:
             msg = f"ManualClock: advance by {seconds!r} seconds, expected a number >= 0; time does not run backwards"
             raise InputError(msg)

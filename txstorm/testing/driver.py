@@ -1,4 +1,4 @@
-"""`TopologyTestDriver`: a topology in the hands of a test."""
+"""Test driver: runs a topology step by step, under the control of a test."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PROCESSING, COMMITTING = "processing", "committing"
 
 
 class InlineEngine(LocalEngine):
-    """The local engine on the caller's thread, so that a breakpoint in a bolt stops the test itself.
+    """Local engine that runs on the caller's thread, so that a breakpoint in a bolt stops the test itself.
 
     Args:
-        emissions: records the emitted attempts and tuples.
+        emissions: record of the emitted attempts and tuples.
     """
 
     name = "inline"
@@ -41,12 +41,12 @@ class InlineEngine(LocalEngine):
         self._emissions = emissions
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
-        """Process `pack` now."""
+        """Process `pack` at once; the future is done on return."""
         self._emissions.attempts += [txid_input.attempt for txid_input in pack.inputs]
         future: Future[list[Processed]] = Future()
         try:
             future.set_result(self._run(pack))
-        except Exception as error:  # noqa: BLE001 - handed to the reader of the future
+        except Exception as error:  # noqa: BLE001 - raised by the future
             future.set_exception(error)
         return future
 
@@ -59,26 +59,27 @@ class InlineEngine(LocalEngine):
 
 
 class TopologyTestDriver:
-    """Runs a topology under the control of a test: the test says when each phase of each transaction is over.
+    """Runs a topology under the control of a test, which decides when each phase of each transaction ends.
 
-    Coordinator, plan, spout, bolts, ledger and tables are the real ones; there are no threads, no Spark, and time
-    stands still. A transaction that can start is processed at once, so that what its bolts emitted can be seen, but
-    it stays *processing* until `ack`. When its turn comes its committers finish at once, and it stays *committing*
-    until `ack` publishes it. `fail` fails the phase at hand, which replays it and all later ones, as in Storm.
+    Coordinator, plan, spout, bolts, ledger and tables are the real ones, but there are no threads and no Spark, and
+    time moves only by `advance`. A transaction that can start is processed at once, so that its emitted tuples can be
+    inspected, but remains *processing* until `ack`. In its turn its committers finish at once, and it remains
+    *committing* until `ack` publishes it. `fail` fails its current phase: it and all later transactions are replayed,
+    as in Storm.
 
-    An exception of user code ends the topology as its settings say, and is raised by the call during which it
-    happens. Transactions before it can still be acked, as in a run.
+    An exception of user code is handled as the settings of the topology say; if it ends the topology, the call that
+    ran the code raises it. Earlier transactions can still be acked, as in a run.
 
     Args:
-        topology: what `build_topology` gave.
-        data_dir: a directory to work in, new or of the same topology; one that is deleted afterwards when None.
-        pending: how many transactions are in flight at once; that of the topology, or 1 where it says ``auto``.
-        clock: the time.
-        settings: settings over those of the topology. Packs and groups hold one transaction, whatever they say.
+        topology: the built topology.
+        data_dir: the data directory, new or of the same topology; None: a temporary one, deleted by `close`.
+        pending: number of transactions in flight; None: the setting of the topology, or 1 if that is ``auto``.
+        clock: the clock; None: a new `ManualClock`.
+        settings: settings that override those of the topology; packs and commit groups always hold one transaction.
 
     Raises:
-        InputError: something is wrong with the topology, the settings, the source or the directory.
-        HeldError: another run has the directory.
+        InputError: the topology, the settings, the source or the directory cannot be used.
+        HeldError: another run holds the directory.
     """
 
     def __init__(
@@ -125,57 +126,57 @@ class TopologyTestDriver:
             pending = 1 if chosen.settings.max_spout_pending == "auto" else chosen.settings.max_spout_pending
         return chosen.with_settings({"max_spout_pending": pending})
 
-    # -- what the test decides ----------------------------------------------------------------------------------
+    # -- actions of the test ----------------------------------------------------------------------------------
 
     def ack(self, which: int | TransactionAttempt) -> None:
-        """The phase at hand is over: a processing transaction is processed, a committing one is published.
+        """End the current phase of a transaction: a processing one becomes processed, a committing one is published.
 
-        Then everything that follows from it happens: commits that are due begin, new transactions start.
+        Then runs everything that follows: the next commit, new transactions.
 
         Args:
-            which: a txid, or an attempt; a late answer for an attempt that is not the current one changes nothing.
+            which: a txid, or an attempt; an ack of an attempt that is not the current one is ignored.
 
         Raises:
             InputError: no phase of this txid waits for an ack, or the driver is closed.
-            TopologyFailed: user code raised in what followed.
+            TopologyFailed: user code that ran in consequence has failed.
         """
         self._running()
         self._stepper.ack(which if isinstance(which, TransactionAttempt) else self._waiting(which))
 
     def fail(self, which: int | TransactionAttempt, reason: str = "failed by the test") -> None:
-        """The phase at hand failed: this transaction and all later ones are replayed, with new attempts.
+        """Fail the current phase of a transaction: it and all later ones are replayed, with new attempts.
 
-        The first replay of a txid is immediate; after further failures the topology's ``retry_backoff`` has to pass
-        first (`advance`).
+        The first replay of a txid is immediate; after further failures the ``retry_backoff`` of the topology has to
+        pass first (see `advance`).
 
         Args:
-            which: a txid, or an attempt; a late failure of an attempt that is not the current one changes nothing.
-            reason: is recorded as the cause.
+            which: a txid, or an attempt; a failure of an attempt that is not the current one is ignored.
+            reason: the cause to record.
 
         Raises:
             InputError: this txid is not active, or the driver is closed.
-            TopologyFailed: user code raised in what followed, or the limit of retries is reached.
+            TopologyFailed: user code that ran in consequence has failed, or the limit of retries is reached.
         """
         self._running()
         row = ErrorRow("the test", 0, "failed", "FailedException", reason, "", "")
         self._stepper.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
 
     def next_tuple(self) -> None:
-        """Ask the source again, as a run does all the time: for example after tuples were added to it."""
+        """Poll the source, as a run does continuously; for example after tuples were added to it."""
         self._running()
         self._stepper.wake()
 
     def source_end(self) -> Any:
-        """What the source holds now, to be given to `reached`; None where the spout cannot tell."""
+        """The current end of the source, as an argument for `reached`; None if the spout cannot tell."""
         return self._running().planning.planner.latest()
 
     def reached(self, end: Any) -> bool:
-        """Whether all that the source held when `source_end` gave `end` is committed."""
+        """Whether everything up to `end`, a result of `source_end`, is committed."""
         planning = self._running().planning
         return planning.planner.reached(planning.document(self.committed), end)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: back-offs end, ``batch_timeout`` fails phases that were not acked, the source is asked."""
+        """Let time pass: end back-offs, fail phases that exceed ``batch_timeout``, and poll the source."""
         self._running()
         self.clock.advance(seconds)
         self._stepper.pass_time()
@@ -184,23 +185,23 @@ class TopologyTestDriver:
         """Ack both phases of the next transaction, or of all up to `upto`.
 
         Raises:
-            InputError: one of them is not active: the source has nothing, or it waits for its back-off.
-            TopologyFailed: user code raised.
+            InputError: one of them is not active: the source has no data, or a back-off has not passed.
+            TopologyFailed: user code has failed.
         """
         last = self.committed + 1 if upto is None else upto
         while self.committed < last:
             self.ack(self.committed + 1)
 
     def restart(self, topology: Topology | None = None) -> None:
-        """End as a process does that is killed, and start again on the same directory.
+        """End as if the process were killed, and start again on the same directory.
 
         Args:
-            topology: the topology with other code, parallelism or settings; the same one when None.
+            topology: the topology to start, perhaps with other code, parallelism or settings; None: the same one.
         """
         self._release()
         self._open(topology or self.topology)
 
-    # -- what the test sees -------------------------------------------------------------------------------------
+    # -- observations of the test -------------------------------------------------------------------------------------
 
     def emitted(
         self,
@@ -209,16 +210,16 @@ class TopologyTestDriver:
         attempt: TransactionAttempt | int | None = None,
         stream: str = DEFAULT_STREAM,
     ) -> list[tuple[Any, ...]]:
-        """The tuples `component` emitted, in order, whether or not anybody subscribes to them.
+        """The tuples that `component` emitted, in order, with or without subscribers.
 
         Args:
             component: a spout or bolt.
-            txid: of this transaction only.
-            attempt: of this attempt, or attempt id; the last one of each transaction when None.
+            txid: only tuples of this transaction; None: of all.
+            attempt: only tuples of this attempt or attempt id; None: of the last attempt of each transaction.
             stream: the stream.
 
         Raises:
-            InputError: there is no such component or stream.
+            InputError: the component or stream does not exist.
         """
         self._check_stream(component, stream)
         if isinstance(attempt, TransactionAttempt):
@@ -233,11 +234,11 @@ class TopologyTestDriver:
 
     @property
     def emissions(self) -> list[Emission]:
-        """Everything that was emitted, by all components and attempts, oldest first."""
+        """All emitted tuples of all components and attempts, oldest first."""
         return list(self._emissions.log)
 
     def attempt(self, txid: int) -> TransactionAttempt:
-        """The current attempt at `txid`; raises `InputError` when it is not active."""
+        """The current attempt at `txid`; raises `InputError` if it is not active."""
         entry = self._stepper.active.get(txid)
         if entry is None:
             msg = f"txid {txid}: expected an active transaction ({self._words()}), got one that is {self.status(txid)}"
@@ -261,7 +262,7 @@ class TopologyTestDriver:
 
     @property
     def active(self) -> dict[int, str]:
-        """Txid → status of the transactions in flight."""
+        """The transactions in flight: txid → status."""
         return {txid: status.value for txid, (_, status) in self._stepper.active.items()}
 
     @property
@@ -284,7 +285,7 @@ class TopologyTestDriver:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of everything; what was not acked is dropped. May be called twice."""
+        """Release all resources; transactions that were not acked are dropped. May be called twice."""
         self._release()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -308,7 +309,7 @@ class TopologyTestDriver:
 
     def _running(self) -> Session:
         if self._session is None:
-            msg = f"{self.topology.id}: the driver is closed; make another one, on the same data_dir to go on"
+            msg = f"{self.topology.id}: the driver is closed; create a new one, on the same data_dir to continue"
             raise InputError(msg)
         return self._session
 

@@ -1,4 +1,4 @@
-"""What the components of a topology emitted, attempt by attempt."""
+"""Record of the tuples that the components of a topology have emitted, by attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Emission:
 
     Attributes:
         task: index of the task that emitted it.
-        values: in the order of the stream's fields.
+        values: the values, in the order of the stream's fields.
     """
 
     component: str
@@ -32,8 +32,8 @@ class Emissions:
 
     Attributes:
         log: the emissions.
-        attempts: the attempts that were emitted, oldest first.
-        partial: those of them of which not all tasks of the spout have emitted: one failed.
+        attempts: the attempts, oldest first.
+        partial: attempts in which a task of the spout failed, so that their batches are incomplete.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Emissions:
         self.partial: set[TransactionAttempt] = set()
 
     def observe(self, component: str, task: int, attempt: TransactionAttempt, emitted: Sequence[Emitted]) -> None:
-        """Take down what a task emitted; see `txstorm.engine.task.collector.Observe`."""
+        """Record the output of a task; see `txstorm.engine.task.collector.Observe`."""
         for one in emitted:
             rows = rows_of_batch(one.batch)
             self.log += [Emission(component, one.stream, task, attempt, values) for values in rows]
@@ -52,5 +52,5 @@ class Emissions:
         return [attempt for attempt in self.attempts if attempt.txid == txid]
 
     def of(self, component: str, stream: str) -> Iterator[Emission]:
-        """What `component` emitted on `stream`."""
+        """The emissions of `component` on `stream`."""
         return (one for one in self.log if one.component == component and one.stream == stream)

@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures for testing topologies. Installed with txstorm; needs neither Spark nor Java.
+"""Pytest plugin with fixtures for testing topologies, without Spark and Java; active wherever txstorm is installed.
 
-Fixtures: `txstorm_data_dir`, `txstorm_local`, `topology_test_driver`. Nothing of txstorm is loaded before one of them
-is used.
+Fixtures: `txstorm_data_dir`, `txstorm_local`, `topology_test_driver`. Other modules of txstorm are imported only when
+one of them is used.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def txstorm_data_dir(tmp_path: Path) -> Path:
-    """An empty data directory; the runs and drivers of one test that use the fixtures below share it."""
+    """An empty data directory, shared by the runs and drivers of one test that come from the other fixtures."""
     return tmp_path / "txstorm-data"
 
 
 @pytest.fixture
 def txstorm_local(txstorm_data_dir: Path) -> Iterator[Callable[..., RunHandle]]:
-    """``txstorm_local(topology, …)``: run to the end of the source on the local engine; returns the handle.
+    """``txstorm_local(topology, …)``: run to the end of the source on the local engine; return the handle.
 
-    Takes what `txstorm.run` takes. With ``available_now=False`` the run goes on and is stopped after the test.
-    Raises what ended the run.
+    Takes the arguments of `txstorm.run`, and raises the error that ended the run. With ``available_now=False`` the run
+    continues until the end of the test.
     """
     from txstorm.runtime.run import run
 

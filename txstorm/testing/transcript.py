@@ -1,4 +1,4 @@
-"""Transcripts: what to do to a topology, step by step, and what it must emit then, in a file of JSON.
+"""Transcripts: JSON files with steps for a topology, and the output expected after each.
 
 See docs/testing.md for the format.
 """
@@ -27,15 +27,15 @@ Emits = dict[str, dict[int, list[list[Any]]]]
 
 
 class Step(BaseModel):
-    """One step: `source` is done first, then `do`; then the rest must be true.
+    """One step: calls on the source, then actions; afterwards the other attributes must hold.
 
     Attributes:
-        note: for the reader.
+        note: a comment for the reader.
         source: calls of methods of the spout object: ``["add", 0, ["dog", 3]]``.
         do: ``ack T``, ``fail T``, ``commit TXID``, ``next``, ``advance SECONDS``, ``restart``. T is a txid, or
             ``TXID#N`` for the N-th attempt at it.
-        emits: all that the watched components emitted in this step.
-        committed: the last committed txid then.
+        emits: all tuples that the watched components emit in this step.
+        committed: the last committed txid afterwards.
         status: txid → its status.
         states, sinks: name → rows, in any order.
     """
@@ -53,12 +53,12 @@ class Step(BaseModel):
 
 
 class Transcript(BaseModel):
-    """A whole file.
+    """Content of a transcript file.
 
     Attributes:
-        source: where it comes from.
-        settings: settings over those of the topology.
-        watch: the components whose emissions are compared; all that occur in an ``emits`` when it is empty.
+        source: the origin of the transcript, as a comment.
+        settings: settings that override those of the topology.
+        watch: the components whose emissions are compared; if empty, all that occur in an ``emits``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +72,7 @@ class Transcript(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Transcript:
-        """Read `path`; raises `InputError` when it is no transcript, or a newer one."""
+        """Load the file at `path`; raises `InputError` if it is not a transcript, or has a newer version."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             version = document.get("version") if isinstance(document, dict) else None
@@ -82,12 +82,12 @@ class Transcript(BaseModel):
             return cls.model_validate(document)
         except (OSError, ValueError, RecursionError) as error:
             what = _sentences(error) if isinstance(error, ValidationError) else str(error)
-            msg = f"transcript {path}: expected JSON of format {FORMAT!r}, got a file of which must be said: {what}"
+            msg = f"transcript {path}: expected JSON of format {FORMAT!r}, but: {what}"
             raise InputError(msg) from error
 
     @property
     def watched(self) -> list[str]:
-        """The components, or component/stream, that are compared."""
+        """The components, or component/stream, whose emissions are compared."""
         return self.watch or sorted({name for step in self.steps for name in step.emits})
 
 
@@ -96,18 +96,18 @@ def run_transcript(
 ) -> None:
     """Play the transcript in the file `path` on a `TopologyTestDriver` of `topology`.
 
-    What the topology emits when it is opened belongs to the first step.
+    Tuples emitted while the topology is opened belong to the first step.
 
     Args:
         path: the file.
-        topology: its spout must be the object whose methods the steps call, if they do.
+        topology: the topology; steps call methods of its spout object.
         data_dir: as for `TopologyTestDriver`.
-        clock: the time.
+        clock: as for `TopologyTestDriver`.
 
     Raises:
-        InputError: the file is no transcript, or asks for something impossible.
-        CheckFailed: a step came out otherwise; says which, and what was expected instead of what.
-        TopologyFailed: user code raised.
+        InputError: the file is not a transcript, or has an impossible action.
+        CheckFailed: the result of a step differs; the message names the step, the expected and the actual result.
+        TopologyFailed: user code has failed.
     """
     transcript = Transcript.load(path)
     with TopologyTestDriver(topology, data_dir=data_dir, clock=clock, settings=transcript.settings) as driver:
@@ -123,7 +123,7 @@ class _Player:
         self._seen = 0
         for name in self._watched:
             component, _, stream = name.partition("/")
-            driver.emitted(component, stream=stream or DEFAULT_STREAM)  # refuses names that are not there
+            driver.emitted(component, stream=stream or DEFAULT_STREAM)  # raises for unknown names
 
     def play(self, where: str, step: Step) -> None:
         for call in step.source:
@@ -215,7 +215,7 @@ class _Player:
 
 
 def _bag(rows: list[Any]) -> list[str]:
-    """The rows in an order of their own: tasks work side by side, so theirs means nothing."""
+    """The rows as sorted text, since their order between parallel tasks is not defined."""
     return sorted(_text(row) for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""The `check_*` suites, with the probe networks and rules behind them.
+"""Check suites for user-defined spouts, state backends, ledgers and engines, with their rules and probe networks.
 
 May import: testing, and what testing may import.
 Start: rules.py.

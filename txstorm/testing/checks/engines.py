@@ -1,4 +1,4 @@
-"""Checks of an engine of one's own: the same tuples in the same order as the local one, whatever the graph."""
+"""Checks for a user-defined engine: for every graph the same tuples in the same order as on the local engine."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ FAILS_AT = 2
 def check_engine(
     make_engine: Callable[[], Engine], *, networks: Iterable[str] | None = None, timeout: float = TIMEOUT
 ) -> None:
-    """Raise `CheckFailed` unless the engine processes batches as `txstorm.engine.port.Engine` promises.
+    """Raise `CheckFailed` unless the engine processes batches as specified in `txstorm.engine.port.Engine`.
 
-    Runs topologies of every kind of component, grouping and stream in packs, several at once, and compares tuple by
-    tuple with the rules of the groupings, and with the local engine that has one transaction at a time; then packs
-    with a bolt that fails.
+    Runs topologies with every kind of component, grouping and stream, several packs at a time, and compares each tuple
+    with the rules of the groupings, and with the local engine on one transaction at a time. Then runs packs with a bolt
+    that fails.
 
     Args:
-        make_engine: makes an engine that was not started.
-        networks: some of `txstorm.testing.checks.networks.NETWORKS` only.
-        timeout: seconds after which a run or a pack counts as hanging.
+        make_engine: creates an engine, not started yet.
+        networks: names from `txstorm.testing.checks.networks.NETWORKS`; None: all.
+        timeout: seconds after which a run or pack is considered to hang.
 
     Raises:
         CheckFailed: a rule is broken.
-        InputError: there is no such network.
+        InputError: a network does not exist.
     """
     for name in NETWORKS if networks is None else networks:
         if name not in NETWORKS:
@@ -60,7 +60,7 @@ def check_engine(
 
 
 def check_network(text: str, make_engine: Callable[[], Engine], *, timeout: float = TIMEOUT, **settings: Any) -> None:
-    """Raise `CheckFailed` unless a network of probes shows the same on this engine as alone on the local one."""
+    """Raise `CheckFailed` unless a probe network gives the same on this engine as on the local one, unpacked."""
     with tempfile.TemporaryDirectory(prefix="txstorm-check-") as place:
         alone = observe(build(text, max_spout_pending=1), LocalEngine(), Path(place, "alone"))
         seen = observe(build(text, **PACKED, **settings), make_engine(), Path(place, "seen"), timeout)
@@ -73,16 +73,16 @@ def check_network(text: str, make_engine: Callable[[], Engine], *, timeout: floa
 
 
 class FailsOnce(BatchBolt):
-    """Counts its tuples; the first attempts of one txid fail."""
+    """Counts its tuples; the first attempt at txid `FAILS_AT` fails."""
 
     fields = ("n",)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Begin at zero."""
+        """Start at zero."""
         self.collector, self.attempt, self.n = collector, attempt, 0
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count."""
+        """Count one tuple."""
         self.n += 1
 
     def finish_batch(self) -> None:
@@ -118,7 +118,7 @@ def _failing() -> Topology:
 
 
 def _process(engine: Engine, timeout: float, *attempts: tuple[int, int]) -> list[Processed]:
-    """Process one pack, in which txid N has N numbers."""
+    """Process one pack in which txid N has N numbers."""
     inputs = tuple(
         TxidInput(TransactionAttempt(*one), {"meta": {"0": [0, one[0]]}}, 0, {"0": [(n,) for n in range(one[0])]})
         for one in attempts

@@ -1,4 +1,4 @@
-"""The rules of a ledger's values, of its commits, and of its lease."""
+"""Rules for the values, commits and lease of a ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def new_ledger_is_empty(another: Another) -> None:
 
 
 def puts_are_seen_by_every_handle(another: Another) -> None:
-    """What one handle put, others see, and it outlives the handle; an empty value is a value."""
+    """Puts of one handle are seen by others and outlive it; an empty value is a value."""
     writer, reader = another(), another()
     writer.commit([Put("a/b", b"\x00\xff"), Put("a/c", b"")])
     writer.close()
@@ -36,7 +36,7 @@ def puts_are_seen_by_every_handle(another: Another) -> None:
 
 
 def versions_count_puts(another: Another) -> None:
-    """A version is 0 when created, one more with each put, and 0 again after a delete."""
+    """Versions start at 0, rise by one with each put, and start again at 0 after a delete."""
     ledger = another()
     for version in range(3):
         ledger.commit([Put("a", b"same")])
@@ -62,7 +62,7 @@ WRONG: tuple[Op, ...] = (
 
 
 def wrong_expectations_fail_the_whole_commit(another: Another) -> None:
-    """One entry that is not at the expected version, and nothing of the commit happens."""
+    """If one entry does not have the expected version, nothing of the commit happens."""
     ledger = another()
     ledger.commit([Put("there", b"0"), Put("there", b"1"), Put("other", b"o")])
     others: list[Op] = [Put("new", b"n"), Delete("other")]
@@ -74,7 +74,7 @@ def wrong_expectations_fail_the_whole_commit(another: Another) -> None:
 
 
 def right_expectations_pass(another: Another) -> None:
-    """A commit whose expectations are right is carried out; a check changes nothing."""
+    """A commit whose expectations hold succeeds; a check changes nothing."""
     ledger = another()
     ledger.commit([Put("a", b"1", ABSENT), Put("b", b"1")])
     ledger.commit([Check("a", 0), Check("gone", ABSENT)])
@@ -95,7 +95,7 @@ def operations_see_the_earlier_ones(another: Another) -> None:
 
 
 def deleting_the_absent_is_no_error(another: Another) -> None:
-    """Deleting what is absent and putting over what is there are no errors, if nothing is expected (storm.md, 30)."""
+    """Without an expectation, deleting an absent entry and putting over an existing one are not errors."""
     ledger = another()
     ledger.commit([Delete("a")])
     ledger.commit([Put("a", b"1")])
@@ -104,7 +104,7 @@ def deleting_the_absent_is_no_error(another: Another) -> None:
 
 
 def children_are_sorted(another: Another) -> None:
-    """Children are the names directly below a path, whole numbers first and by size."""
+    """Children are the names directly below a path: first whole numbers by size, then the others."""
     ledger = another()
     paths = ["m/10", "m/9", "m/b", "m/a", "m/100/deep", "m/100/er", "m2/1", "m!/1", "m", "mm/x"]
     ledger.commit([Put(path, path.encode()) for path in paths])
@@ -119,7 +119,7 @@ def children_are_sorted(another: Another) -> None:
 
 
 def scan_gives_entries_in_order(another: Another) -> None:
-    """A scan gives the entries directly below a path, in the order of children."""
+    """A scan returns the entries directly below a path, in the order of `children`."""
     ledger = another()
     ledger.commit([Put(path, path.encode()) for path in ("m/10", "m/9", "m/a", "m/100/deep", "m2/1", "m")])
     ledger.commit([Put("m/9", b"again")])
@@ -132,7 +132,7 @@ def scan_gives_entries_in_order(another: Another) -> None:
 
 
 def names_keep_their_letters(another: Another) -> None:
-    """Names keep case and letters, and no character is a wildcard."""
+    """Names are compared exactly; no character is a wildcard."""
     ledger = another()
     names = ["A", "a", "a%", "a_", "ä", "日本", "😀", "a b", "a'b"]
     ledger.commit([Put(f"t/{name}", name.encode()) for name in names])
@@ -142,7 +142,7 @@ def names_keep_their_letters(another: Another) -> None:
 
 
 def malformed_paths_are_refused(another: Another) -> None:
-    """A malformed path is refused as such, and nothing is written."""
+    """A malformed path raises `InputError`, and nothing is written."""
     ledger = another()
     for path in ("", "/", "/a", "a/", "a//b", "a/../b", ".", "a\0b", "a\udcffb"):
         uses: list[Callable[[str], object]] = [
@@ -157,7 +157,7 @@ def malformed_paths_are_refused(another: Another) -> None:
 
 
 def values_have_a_longest_length(another: Another) -> None:
-    """A value of `MAX_VALUE` bytes is taken, a longer one refused, with all of its commit."""
+    """A value of `MAX_VALUE` bytes is accepted; a longer one is refused with its whole commit."""
     ledger = another()
     ledger.commit([Put("a", b"x" * MAX_VALUE)])
     expect("the longest value", Entry(b"x" * MAX_VALUE, 0), ledger.get("a"))
@@ -167,9 +167,9 @@ def values_have_a_longest_length(another: Another) -> None:
 
 
 def one_handle_has_the_lease(another: Another) -> None:
-    """One handle has the lease until it gives it back; the others are told who has it."""
+    """One handle holds the lease until it releases it; the error of other handles names the holder."""
     first, second = another(), another()
-    expect("holder when nobody is", None, first.holder())
+    expect("holder of a free lease", None, first.holder())
     first.acquire("one")
     for handle in (first, second):
         _expect_holder(handle, "one")
@@ -184,7 +184,7 @@ def one_handle_has_the_lease(another: Another) -> None:
 
 
 def closing_gives_the_lease_back(another: Another) -> None:
-    """Closing a handle gives its lease back, and only its own."""
+    """Closing a handle releases its own lease, and no other."""
     first, second, third = another(), another(), another()
     first.acquire("one")
     second.close()
@@ -195,7 +195,7 @@ def closing_gives_the_lease_back(another: Another) -> None:
 
 
 def the_holder_passes_the_check(another: Another) -> None:
-    """The holder, and a handle that never took the lease, pass the check of it; so do their commits."""
+    """The holder, and a handle that never acquired the lease, pass the check of the lease; their commits succeed."""
     first, second = another(), another()
     first.check_lease()
     first.acquire("one")
@@ -204,15 +204,15 @@ def the_holder_passes_the_check(another: Another) -> None:
         handle.commit([Put("a", b"")])
     first.release()
     second.acquire("two")
-    # Given back is not lost.
+    # A released lease is not a lost one.
     first.check_lease()
     second.check_lease()
 
 
 def waiting_for_the_lease(another: Another) -> None:
-    """Waiting for the lease ends when nobody has it, and says so."""
+    """`wait_free` returns True as soon as the lease is free, and False after its timeout."""
     first, second = another(), another()
-    expect("whether a lease that nobody has is free", True, second.wait_free(0))
+    expect("whether a lease without a holder is free", True, second.wait_free(0))
     first.acquire("one")
     expect("whether a lease is free while 'one' has it", False, second.wait_free(0.05))
     late = threading.Timer(0.1, first.release)
@@ -225,7 +225,7 @@ def waiting_for_the_lease(another: Another) -> None:
 
 
 def closed_handles_are_refused(another: Another) -> None:
-    """A closed handle refuses everything but to be closed again."""
+    """A closed handle refuses every call but `close` and `release`."""
     ledger = another()
     ledger.close()
     ledger.close()
@@ -245,7 +245,7 @@ def closed_handles_are_refused(another: Another) -> None:
 
 
 def random_commits_agree_with_a_dictionary(another: Another) -> None:
-    """Random commits do what they do to a dictionary."""
+    """Random commits have the same effect as on a dictionary."""
     ledger = another()
     rng = random.Random(1)  # noqa: S311 - a schedule
     model: dict[str, Entry] = {}
@@ -276,7 +276,7 @@ def _random_op(rng: random.Random) -> Op:
 
 
 def _model(before: dict[str, Entry], ops: list[Op]) -> dict[str, Entry] | None:
-    """The entries after `ops`; None when they are refused."""
+    """The entries after `ops`; None if the commit must be refused."""
     after = dict(before)
     for op in ops:
         name = op.path.removeprefix("t/")

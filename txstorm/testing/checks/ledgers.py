@@ -1,7 +1,4 @@
-"""The rules of a ledger that several threads use at once.
-
-What every ledger does, as rules that can be tried on an implementation of one's own.
-"""
+"""Checks for a user-defined ledger: rules for values, commits and the lease, and for concurrent use."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ THREADS = 4
 
 
 def one_wins_each_version(another: Another) -> None:
-    """Of those who put with the same expectation one wins; a version is never won twice."""
+    """One of several puts that expect the same version succeeds; no version is won twice."""
     handles, won = [another(), another()], list[int]()
 
     def compete(me: int) -> None:
@@ -31,7 +28,7 @@ def one_wins_each_version(another: Another) -> None:
             won.append(version)
 
     at_once(lambda me=me: compete(me) for me in range(THREADS))  # type: ignore[misc]
-    # A thread may be late for every version; none is won twice, and what was won is stored.
+    # A thread may lose every version; but none is won twice, and every winner is stored.
     seat = handles[0].get("seat")
     expect("versions that were won", sorted(set(won)), sorted(won))
     expect("the last version that is stored", len(won) - 1, None if seat is None else seat.version)
@@ -40,7 +37,7 @@ def one_wins_each_version(another: Another) -> None:
 
 
 def readers_see_whole_commits(another: Another) -> None:
-    """A scan beside commits never sees one half of a commit."""
+    """A scan never sees part of a concurrent commit."""
     writer, reader, done = another(), another(), threading.Event()
     writer.commit([Put("pair/a", b"0"), Put("pair/b", b"0")])
     torn: list[object] = []
@@ -63,7 +60,7 @@ def readers_see_whole_commits(another: Another) -> None:
 
 
 def one_gets_the_lease(another: Another) -> None:
-    """Of many who take the lease at once one gets it."""
+    """One of many concurrent calls acquires the lease."""
     handles = [another() for _ in range(2 * THREADS)]
     outcomes: list[str] = []
     start = threading.Barrier(len(handles))
@@ -89,22 +86,22 @@ RACE_RULES: dict[str, Rule] = {
 
 
 LEDGER_RULES: dict[str, Rule] = {**VALUE_RULES, **RACE_RULES}
-"""The rules, each under the sentence it is named by."""
+"""All rules by name."""
 
 
 def check_ledger(make_ledger: Callable[[], Ledger], *, rules: Iterable[str] | None = None) -> None:
-    """Raise `CheckFailed` unless the ledger keeps the promises of `txstorm.ledger.port.Ledger`.
+    """Raise `CheckFailed` unless the ledger satisfies `txstorm.ledger.port.Ledger`.
 
-    Entries are removed between the rules: give it a ledger made for this. What no call can show (that a commit
-    survives a power cut, that the lease ends with the process) has to be tested otherwise.
+    All entries are deleted before each rule, so use a ledger created for the check. Properties that calls cannot show
+    (a commit survives a power cut, the lease ends with the process) need other tests.
 
     Args:
-        make_ledger: opens one more handle, each time, on one and the same ledger; nobody holds its lease.
-        rules: some of `LEDGER_RULES` only.
+        make_ledger: opens another handle on the same ledger, whose lease must be free.
+        rules: names from `LEDGER_RULES`; None: all.
 
     Raises:
         CheckFailed: a rule is broken; its name is in the message.
-        InputError: there is no such rule.
+        InputError: a rule does not exist.
     """
     for name in LEDGER_RULES if rules is None else rules:
         if name not in LEDGER_RULES:

@@ -1,4 +1,4 @@
-"""What must be true of what the probes of a network saw."""
+"""Rules for probe networks: groupings, order, and one `finish_batch` per task."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from txstorm.api.names import counted
 from txstorm.testing.checks import probes
 from txstorm.testing.checks.networks import KEYED, Node, Seen, Source, commit_phase, parse
 from txstorm.testing.checks.rules import CheckFailed, expect
@@ -15,7 +16,7 @@ Rows = list[Row]
 
 
 def check_seen(text: str, sizes: Sequence[int], seen: Seen) -> None:
-    """Raise `CheckFailed` unless every tuple was seen where its grouping sends it, in order, once."""
+    """Raise `CheckFailed` unless every tuple arrived once, in order, at the tasks that its grouping determines."""
     nodes = {node.id: node for node in parse(text)}
     by_txid: dict[int, Rows] = defaultdict(list)
     for row in seen.log:
@@ -67,13 +68,13 @@ def _check_edge(
             homes[row["key"]].add(task)
     most = {"fields": 1, "partial_key": 2}.get(source.grouping, node.tasks)
     strays = {key: tasks for key, tasks in homes.items() if len(tasks) > most}
-    expect(f"{where}: keys that more than {most} task(s) saw", {}, strays)
+    expect(f"{where}: keys that more than {counted(most, 'task')} saw", {}, strays)
 
 
 def _wanted(
     nodes: Mapping[str, Node], node: Node, source: Source, emitted: Rows, arrived: Mapping[int, Rows], where: str
 ) -> dict[int, Counter[str]]:
-    """What each task must have seen, as the grouping is defined."""
+    """The ids that each task must have seen by the definition of the grouping; empty if that leaves a choice."""
     chosen: Callable[[Row, int], bool] | None = {
         "all": lambda row, task: True,
         "global": lambda row, task: task == 0,
@@ -82,7 +83,7 @@ def _wanted(
     }.get(source.grouping)
     if chosen is not None:
         return {task: Counter(row["id"] for row in emitted if chosen(row, task)) for task in arrived}
-    # The others send every tuple to one task; to which, is checked by the rules of `_check_edge` and here.
+    # The other groupings send every tuple to one task; the choice is checked in `_check_edge` and below.
     got = Counter(row["id"] for rows in arrived.values() for row in rows)
     expect(f"{where}: what all tasks saw", Counter(row["id"] for row in emitted), got)
     if source.grouping not in KEYED:
@@ -103,7 +104,7 @@ def _custom(row: Row, targets: int) -> list[int]:
 def _check_spread(
     nodes: Mapping[str, Node], node: Node, source: Source, arrived: Mapping[int, Rows], where: str
 ) -> None:
-    """Shuffling spreads the tuples of each source task evenly; a local one keeps them in their task."""
+    """Check that shuffling spreads the tuples of each source task evenly, or, if local, keeps them in their task."""
     tasks = nodes[source.component].tasks
     local = source.grouping == "local_or_shuffle" and tasks == node.tasks
     local = local and node.id not in commit_phase(nodes.values())

@@ -1,7 +1,7 @@
-"""Networks of probes from a few lines of text: how they are written, built and run.
+"""Probe networks: topologies of probes described by a few lines of text, and their execution.
 
-One line a component: ``id kind parallelism : source[/stream] grouping, …``. Kinds are ``basic``, ``batch`` and
-``commit``; with a star they work on record batches. The first line is the spout: ``id kind parallelism``.
+One line per component: ``id kind parallelism : source[/stream] grouping, …``. Kinds are ``basic``, ``batch`` and
+``commit``; a star means that they work on record batches. The first line is the spout: ``id kind parallelism``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
 SIZES = (13, 0, 7, 1)
-"""Numbers in the transactions of a network."""
+"""Number of spout tuples in each transaction of a network."""
 
 KINDS: dict[str, type[probes.ProbeBasic | probes.ProbeBatch]] = {
     "basic": probes.ProbeBasic,
@@ -39,7 +39,7 @@ GROUPINGS = ("shuffle", "fields", "global", "all", "none", "local_or_shuffle", "
 
 @dataclass(frozen=True)
 class Source:
-    """One subscription."""
+    """One subscription of a node."""
 
     component: str
     stream: str
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Node:
-    """One component."""
+    """One component of a network."""
 
     id: str
     kind: str
@@ -57,7 +57,7 @@ class Node:
 
     @property
     def finishes(self) -> bool:
-        """Whether it is a batch bolt."""
+        """Whether it has `finish_batch`: a batch bolt or committer."""
         return self.kind.rstrip("*") in ("batch", "commit")
 
 
@@ -79,7 +79,7 @@ def _source(text: str) -> Source:
 
 
 def streams_of(nodes: Sequence[Node], id: str) -> dict[str, int]:
-    """Stream → tasks of its direct subscribers (0: not direct) that node `id` has to emit to."""
+    """The streams that node `id` emits: stream → number of tasks of its direct subscribers (0: not direct)."""
     out: dict[str, int] = {}
     for node in nodes:
         for source in node.inputs:
@@ -90,7 +90,7 @@ def streams_of(nodes: Sequence[Node], id: str) -> dict[str, int]:
 
 
 def commit_phase(nodes: Iterable[Node]) -> set[str]:
-    """The committers and all that can be reached from them."""
+    """The ids of the committers and of all nodes downstream of them."""
     inside: set[str] = set()
     for node in nodes:
         if node.kind.startswith("commit") or any(source.component in inside for source in node.inputs):
@@ -99,7 +99,7 @@ def commit_phase(nodes: Iterable[Node]) -> set[str]:
 
 
 def build(text: str, sizes: Sequence[int] = SIZES, **settings: Any) -> Topology:
-    """The topology of a network, with a witness behind every component."""
+    """Build the topology of a network, with a witness that subscribes to the log of every component."""
     nodes = parse(text)
     spout = nodes[0]
     source = probes.Numbers(streams_of(nodes, spout.id), list(sizes), spout.kind.endswith("*"))
@@ -121,21 +121,21 @@ def build(text: str, sizes: Sequence[int] = SIZES, **settings: Any) -> Topology:
 
 
 def grouping(kind: str) -> Grouping:
-    """The grouping of that name, by the key where it needs fields."""
+    """The grouping of `kind`, by field ``key`` if it needs fields."""
     fields = ("key",) if kind in KEYED else ()
     return Grouping(kind, fields, probes.EvenAndZero() if kind == "custom" else None)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run left behind: the witness's sink, row by row, and its state as JSON."""
+    """Result of a run: the rows of the witness's sink, and its state as JSON."""
 
     log: list[dict[str, Any]]
     totals: str
 
 
 def observe(topology: Topology, engine: Engine, data_dir: Path, timeout: float | None = None) -> Seen:
-    """Run a network to the end of its input; raises what ended the run, or `CheckFailed` after `timeout` seconds."""
+    """Run a network to the end of its input; raises the error of the run, or `CheckFailed` after `timeout` seconds."""
     handle = run(topology, engine=engine, data_dir=data_dir, available_now=True)
     try:
         if not handle.awaitTermination(timeout):
@@ -149,7 +149,7 @@ def observe(topology: Topology, engine: Engine, data_dir: Path, timeout: float |
 
 
 def random_network(seed: int) -> str:
-    """A network of up to seven components with any kinds, groupings, streams and parallelism."""
+    """A random network of up to seven components, with any kinds, groupings, streams and parallelism."""
     rng = random.Random(seed)  # noqa: S311 - a network
     lines = [f"c0 {rng.choice(('spout', 'spout*'))} {rng.randint(1, 4)}"]
     for index in range(1, rng.randint(4, 7)):
@@ -179,14 +179,14 @@ NETWORKS = {
         """,
     "one-task-everywhere": """
         numbers spout 1
-        a basic 1 : numbers shuffle
-        b batch 1 : a fields
-        c batch* 1 : b global, a all, numbers shuffle
+        x basic 1 : numbers shuffle
+        b batch 1 : x fields
+        c batch* 1 : b global, x all, numbers shuffle
         """,
     "parallelism-all-different": """
         numbers spout* 4
-        a basic 1 : numbers shuffle
-        b basic* 3 : a all
+        x basic 1 : numbers shuffle
+        b basic* 3 : x all
         c batch 2 : b fields
         d batch* 4 : c shuffle
         """,
@@ -206,13 +206,13 @@ NETWORKS = {
         """,
     "deep-with-edges-that-skip": """
         numbers spout 2
-        a basic 3 : numbers shuffle
-        b batch 2 : a fields
+        x basic 3 : numbers shuffle
+        b batch 2 : x fields
         c basic 3 : b shuffle
         d batch* 2 : c fields, numbers fields
-        e basic 4 : d shuffle, a all
+        e basic 4 : d shuffle, x all
         f batch 2 : e fields, b local_or_shuffle, numbers local_or_shuffle
-        g commit 2 : f fields, a fields, numbers fields
+        g commit 2 : f fields, x fields, numbers fields
         """,
     "local-edges-over-levels": """
         numbers spout 3
@@ -246,4 +246,4 @@ NETWORKS = {
         c basic 3 : b local_or_shuffle
         """,
 }
-"""Networks that together use everything there is in a graph."""
+"""Networks that together cover all features of a graph."""

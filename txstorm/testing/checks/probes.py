@@ -1,7 +1,7 @@
-"""Components that tell what they saw and what they emitted, so that a run can be checked tuple by tuple.
+"""Probes: components that report every tuple they see and emit, so that a run can be checked tuple by tuple.
 
-Every probe emits its data on the streams it is told and its observations on the stream ``log``, which the witness,
-a committer, puts into a sink. Data tuples are ``(key, n, id)``; `id` is unique within a transaction.
+A probe emits data on its streams, and observations on the stream ``log``, which the witness, a committer, stores in a
+sink. Data tuples are ``(key, n, id)``; `id` is unique within a transaction.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ DATA = ("key", "n", "id")
 LOG = ("kind", "seq", "other", "stream", "peer", "id", "key")
 KEYS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 MOST = 150
-"""Data tuples a task emits on one stream in one transaction: graphs of all-groupings must not explode."""
+"""Limit of data tuples per task, stream and transaction, so that graphs with all-groupings do not explode."""
 
 Row = tuple[str, int | None, tuple[str, int, str]]
-"""Stream, receiving task of a direct stream, data."""
+"""A tuple to emit: stream, receiving task (None unless the stream is direct), and data."""
 
 
 class EvenAndZero:
-    """A custom grouping: by the number in the tuple; every fifth tuple goes to task 0 as well."""
+    """Custom grouping by the number in the tuple; every fifth tuple also goes to task 0."""
 
     def prepare(self, component: str, stream: str, targets: int) -> None:
-        """Keep the number of tasks."""
+        """Store the number of tasks."""
         self.targets = targets
 
     def choose_tasks(self, source_task: int, values: Sequence[Any]) -> list[int]:
-        """The tasks a tuple goes to."""
+        """The tasks that receive a tuple."""
         _, n, _ = values
         chosen = {(n + source_task) % self.targets}
         return sorted(chosen | {0} if n % 5 == 0 else chosen)
 
 
 class Probe:
-    """What all probes do.
+    """Base of all probes.
 
     Args:
-        streams: stream → number of tasks of its direct subscribers, 0 when it is not direct.
+        streams: stream → number of tasks of its direct subscribers, 0 if it is not direct.
     """
 
     def __init__(self, streams: Mapping[str, int]) -> None:
@@ -61,7 +61,7 @@ class Probe:
             declarer.declare_stream(stream, DATA, direct=targets > 0)
 
     def begin(self, context: TaskContext) -> None:
-        """A task begins a batch."""
+        """Start a batch in one task."""
         self.context = context
         self.seq = 0
         self.emitted = Counter[str]()
@@ -76,12 +76,12 @@ class Probe:
         id: str = "",
         key: str = "",
     ) -> None:
-        """Tell the witness something."""
+        """Report an observation to the witness."""
         self.seq += 1
         collector.emit(kind, self.seq, other, stream, peer, id, key, stream="log")
 
     def send(self, collector: Collector, number: int) -> None:
-        """Emit the `number`-th thing this task has to say on every stream, but for gaps."""
+        """Emit tuple `number` of this task, on most of the streams (see `rows`)."""
         for row in self.rows(number):
             stream, target, values = row
             self.note_sent(collector, row)
@@ -91,7 +91,7 @@ class Probe:
                 collector.emit_direct(target, *values, stream=stream)
 
     def send_batch(self, collector: Collector, numbers: Iterable[int]) -> None:
-        """The same as record batches, one a stream."""
+        """Emit the tuples `numbers` of this task like `send`, as one record batch per stream."""
         rows = [row for number in numbers for row in self.rows(number)]
         for stream, targets in self.out.items():
             mine = [row for row in rows if row[0] == stream]
@@ -105,18 +105,18 @@ class Probe:
                 collector.emit_batch(batch, stream=stream)
 
     def note_sent(self, collector: Collector, row: Row) -> None:
-        """Tell of a tuple that is emitted."""
+        """Report an emitted tuple."""
         stream, target, (key, n, id) = row
         self.note(collector, "emit", str(n), stream, -1 if target is None else target, id, key)
 
     def note_rows(self, collector: Collector, batch: Any) -> None:
-        """Tell of the rows of a record batch that came."""
+        """Report the rows of a received record batch."""
         assert self.context.source is not None
         for row in batch.to_pylist():
             self.note(collector, "see", *self.context.source, row["id"], row["key"])
 
     def rows(self, number: int) -> Iterator[Row]:
-        """What the `number`-th thing is, per stream."""
+        """Tuple `number` of this task for each stream, with gaps, up to the limit `MOST`."""
         for index, (stream, targets) in enumerate(self.out.items()):
             if (number + index) % 4 == 3 or self.emitted[stream] >= MOST:
                 continue
@@ -128,30 +128,30 @@ class Probe:
 
 
 class ProbeBasic(Probe, BasicBolt):
-    """A basic bolt."""
+    """Probe that is a basic bolt."""
 
     def prepare(self, context: TaskContext) -> None:
         """Begin."""
         self.begin(context)
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Tell of the tuple and pass it on."""
+        """Report the tuple and emit another."""
         key, n, id = tuple
         self.note(collector, "see", tuple.source_component, tuple.source_stream, tuple.source_task, id, key)
         self.send(collector, n + 1)
 
 
 class ProbeBasicRows(ProbeBasic):
-    """Works on record batches."""
+    """Probe that is a basic bolt on record batches."""
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Tell of the rows and pass them on."""
+        """Report the rows and emit others."""
         self.note_rows(collector, batch)
         self.send_batch(collector, [n + 1 for n in batch.column("n").to_pylist()])
 
 
 class ProbeBatch(Probe, BatchBolt):
-    """A batch bolt, or a committer."""
+    """Probe that is a batch bolt or committer."""
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Begin."""
@@ -160,7 +160,7 @@ class ProbeBatch(Probe, BatchBolt):
         self.numbers: list[int] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Tell of the tuple; pass every other one on."""
+        """Report the tuple; emit another at once if its number is odd, otherwise in `finish_batch`."""
         assert tuple.attempt == self.context.attempt
         key, n, id = tuple
         self.note(self.collector, "see", tuple.source_component, tuple.source_stream, tuple.source_task, id, key)
@@ -170,7 +170,7 @@ class ProbeBatch(Probe, BatchBolt):
             self.numbers.append(n + 1)
 
     def finish_batch(self) -> None:
-        """Tell so, and pass on what was kept."""
+        """Report the call, and emit tuples for the numbers kept."""
         self.note(self.collector, "finish")
         for number in self.numbers:
             self.send(self.collector, number)
@@ -178,21 +178,21 @@ class ProbeBatch(Probe, BatchBolt):
 
 
 class ProbeBatchRows(ProbeBatch):
-    """Works on record batches."""
+    """Probe that is a batch bolt or committer on record batches."""
 
     def execute_batch(self, batch: Any) -> None:
-        """Tell of the rows, and keep them."""
+        """Report the rows, and keep their numbers."""
         self.note_rows(self.collector, batch)
         self.numbers += [n + 1 for n in batch.column("n").to_pylist()]
 
     def finish_batch(self) -> None:
-        """Tell so, and pass on what was kept."""
+        """Report the call, and emit tuples for the numbers kept."""
         self.note(self.collector, "finish")
         self.send_batch(self.collector, [*self.numbers, self.seq])
 
 
 class Witness(BatchBolt):
-    """Puts what all probes tell into a sink, and totals into a state."""
+    """Stores the reports of all probes in a sink, and totals in a state."""
 
     log = SinkTable("log", {"component": str, "task": int, **dict.fromkeys(LOG, str), "seq": int, "peer": int})
     totals = KeyedState("totals", {"component": str, "task": int, "kind": str}, {"n": int})
@@ -203,11 +203,11 @@ class Witness(BatchBolt):
         self.rows: list[tuple[Any, ...]] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Keep what a probe tells."""
+        """Keep a report of a probe."""
         self.rows.append((tuple.source_component, tuple.source_task, *tuple))
 
     def finish_batch(self) -> None:
-        """Write it down."""
+        """Write the reports and totals."""
         sink = self.context.sink("log")
         for row in self.rows:
             sink.append(*row)
@@ -216,12 +216,12 @@ class Witness(BatchBolt):
 
 
 class Numbers(Probe, TransactionalSpout):
-    """A spout over several streams: transaction t has ``sizes[t - 1]`` numbers, divided over the tasks.
+    """Probe that is a spout: transaction t has ``sizes[t - 1]`` numbers, divided among the tasks.
 
     Args:
-        streams: as for all probes.
-        sizes: of the transactions.
-        rows_mode: whether it emits record batches.
+        streams: as for `Probe`.
+        sizes: the sizes of the transactions.
+        rows_mode: whether to emit record batches.
     """
 
     def __init__(self, streams: Mapping[str, int], sizes: Sequence[int], rows_mode: bool) -> None:
@@ -229,38 +229,38 @@ class Numbers(Probe, TransactionalSpout):
         self.sizes, self.rows_mode = sizes, rows_mode
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Plans by the sizes."""
+        """Create the coordinator."""
         return NumbersCoordinator(self.sizes)
 
     def emitter(self, context: TaskContext) -> Emitter:
-        """Emits this task's numbers."""
+        """Create the emitter of one task."""
         return NumbersEmitter(self, context)
 
 
 class NumbersCoordinator(SpoutCoordinator):
-    """Plans transactions of the given sizes, and no more."""
+    """Plans one transaction per size, then no more."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = sizes
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        """From where the previous one ends."""
+        """Plan the range of numbers after the previous one."""
         if txid > len(self.sizes):
             return NOT_READY
         start = 0 if prev_metadata is None else prev_metadata["end"]
         return {"txid": txid, "start": start, "end": start + self.sizes[txid - 1]}
 
     def latest(self) -> Any:
-        """The last txid there will be."""
+        """The number of transactions."""
         return len(self.sizes)
 
     def reached(self, metadata: Any, mark: Any) -> bool:
-        """Whether that was the last."""
+        """Whether that is the last transaction."""
         return metadata is not None and metadata["txid"] >= mark
 
 
 class NumbersEmitter(Emitter):
-    """Emits every n-th number."""
+    """Emits every n-th number of a batch, for n tasks."""
 
     def __init__(self, spout: Numbers, context: TaskContext) -> None:
         self.spout, self.context = spout, context

@@ -1,7 +1,4 @@
-"""What the checks have in common: the error that names a broken rule, and ways to see that one is broken.
-
-Several threads at once, for the rules about races.
-"""
+"""Helpers shared by all checks: the error for a broken rule, assertions, and concurrent calls for rules about races."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from txstorm.errors import TxstormError
 
 
 class CheckFailed(TxstormError, AssertionError):
-    """What was checked broke a rule; the message names the rule, what was expected, and what came instead."""
+    """Raised for a broken rule; the message names the rule, the expected and the actual result."""
 
 
 def expect(rule: str, expected: Any, got: Any) -> None:
@@ -43,7 +40,7 @@ def refused(rule: str, kind: type[Exception], call: Callable[[], object], patter
 
 @contextmanager
 def checking(rule: str) -> Iterator[None]:
-    """Whatever is raised inside is a `CheckFailed` that names `rule`."""
+    """Turn any exception raised inside into a `CheckFailed` that names `rule`."""
     try:
         yield
     except CheckFailed as error:
@@ -55,7 +52,7 @@ def checking(rule: str) -> Iterator[None]:
 
 
 def at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make all calls, each on a thread; raises the first error of one of them."""
+    """Make all calls concurrently, each on its own thread; raise the first error."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:

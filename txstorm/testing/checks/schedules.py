@@ -1,4 +1,4 @@
-"""Random schedules of acks, failures and restarts, and the way to the end of a source."""
+"""Random schedules of acks, failures and restarts, and draining a source to its end."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from txstorm.testing.driver import COMMITTING, PROCESSING, TopologyTestDriver
 
 ACTIONS = 30
 DRY, DONE = 24, 3
-"""Empty transactions, and refusals to start one, after which a source counts as dry: its partitions may be away half of
-the time. A few are enough if the spout says (`reached`) that all is read."""
+"""Consecutive empty transactions, or refusals to start one, after which a source counts as dry: `DONE` if the spout
+reports that all is read (`reached`), else `DRY`, since its partitions may be away half of the time."""
 LIMIT = 100
 PATIENCE = 5.0
-"""Seconds that a source may take to give what it has said to hold."""
+"""Seconds that a source may take to deliver data that it has reported."""
 Tuples = Counter[str]
-"""Tuples as text, with how often each came."""
+"""Tuples as text, with the number of occurrences of each."""
 
 
 def play(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], None]) -> None:
-    """Ack, fail and restart at random, and then commit all that the source holds."""
+    """Ack, fail and restart at random, then commit the rest of the source."""
     for _ in range(ACTIONS):
         _act(driver, rng, restart)
     drain(driver)
@@ -45,9 +45,9 @@ def _act(driver: TopologyTestDriver, rng: random.Random, restart: Callable[[], N
 
 
 def drain(driver: TopologyTestDriver) -> None:
-    """Commit until the source is dry: many times in a row it starts no transaction, or an empty one.
+    """Commit until the source is dry, that is, starts no transaction or an empty one many times in a row.
 
-    A source that can tell that it holds more may take a while to give it: servers that are busy.
+    A source that reports more data is given some time to deliver it, since its servers may be busy.
     """
     end, late = driver.source_end(), time.monotonic() + PATIENCE
     idle = filled = 0
@@ -73,12 +73,12 @@ def drain(driver: TopologyTestDriver) -> None:
 
 
 def batch(driver: TopologyTestDriver, txid: int) -> Tuples:
-    """What the spout emitted in the last attempt at `txid`, which is the committed one if any is."""
+    """The tuples that the spout emitted in the last attempt at `txid`, the committed one if `txid` is committed."""
     return batch_of(driver, driver.attempts(txid)[-1])
 
 
 def batch_of(driver: TopologyTestDriver, attempt: TransactionAttempt) -> Tuples:
-    """What the spout emitted in `attempt`."""
+    """The tuples that the spout emitted in `attempt`."""
     spout = driver.topology.spout.id
     emissions = (one for one in driver.emissions if one.attempt == attempt and one.component == spout)
     return Counter(text(one.stream, one.values) for one in emissions)

@@ -1,4 +1,4 @@
-"""Checks of a spout of one's own: what transactional and opaque spouts promise, tried with failures and restarts."""
+"""Checks for a user-defined spout: guarantees of transactional and opaque spouts, with failures and restarts."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ def check_transactional_spout(
     grow: Callable[[], object] | None = None,
     seeds: Iterable[int] = range(3),
 ) -> None:
-    """Raise `CheckFailed` unless the spout replays exactly and gives every tuple of its source once.
+    """Raise `CheckFailed` unless the spout replays exactly and emits every tuple of its source once.
 
-    Runs it on the test driver, straight and with failures of either phase, restarts with a new object, and other
-    numbers of tasks: every attempt at a txid that emits to its end must emit the same tuples, and what is committed
-    must be the whole source, whatever happened. A failure names its likely cause.
+    Runs it on the test driver, without failures, and with failures of both phases, restarts with a new spout object,
+    and other numbers of tasks: all complete attempts at a txid must emit the same tuples, and the committed tuples must
+    be the whole source in every case. The error names the likely cause.
 
-    Without `expected` the whole source is what the spout gives in a run without failures. So tuples that it never
-    gives, gives twice in every run, or gives with wrong values are found with `expected` only.
+    Without `expected`, the whole source is taken to be the output of a run without failures. So only `expected` detects
+    tuples that the spout never emits, emits twice in every run, or emits with wrong values.
 
     Args:
-        make_spout: makes the spout, each time as another process would: over the same source, which holds at least
-            two transactions and runs dry: at last it starts no transaction, or empty ones, 24 times in a row. Until
-            then it may be not ready, or without some of its partitions, half of the time.
+        make_spout: creates the spout, each time as in a new process, on the same source. The source must hold at least
+            two transactions and run dry, that is, in the end start no transaction, or empty ones, 24 times in a row.
+            Before, it may be not ready, or without some of its partitions, half of the time.
         tasks: the numbers of tasks to run it with.
-        expected: the tuples of the source, where they are known; those of the default stream.
-        grow: adds to the source; what it adds must not enter transactions that were planned before.
-        seeds: of the schedules, which are drawn from them; a failure names its own.
+        expected: the tuples of the default stream of the source, if known.
+        grow: adds data to the source, which must not enter transactions that are already planned.
+        seeds: seeds of the random schedules; an error names the seed.
 
     Raises:
         CheckFailed: a rule is broken.
-        InputError: the spout is opaque, or its source cannot be used for this.
+        InputError: the spout is opaque, or its source is not suitable.
     """
     if is_opaque(make_spout()):
         msg = "check_transactional_spout: this spout is opaque; use check_opaque_spout"
@@ -84,11 +84,11 @@ def check_opaque_spout(
 ) -> None:
     """Raise `CheckFailed` unless every tuple of the spout's source is committed in exactly one transaction.
 
-    As `check_transactional_spout`, but a replay may emit another batch.
+    Takes the arguments of `check_transactional_spout`; replays may emit other batches.
 
     Raises:
         CheckFailed: a rule is broken.
-        InputError: the spout is not opaque, or its source cannot be used for this.
+        InputError: the spout is not opaque, or its source is not suitable.
     """
     if not is_opaque(make_spout()):
         msg = "check_opaque_spout: this spout is not opaque; use check_transactional_spout, which demands more"
@@ -97,7 +97,7 @@ def check_opaque_spout(
 
 
 def is_opaque(spout: Spout) -> bool:
-    """Whether undecided batches of `spout` may change."""
+    """Whether an undecided batch of `spout` may be planned again, with other content."""
     return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
 
 
@@ -181,7 +181,7 @@ def _compare(rule: str, expected: Tuples, got: Tuples, lost: str, extra: str) ->
 
 
 def _grown(driver: TopologyTestDriver, grow: Callable[[], object] | None) -> None:
-    """Everything that was planned before the source grew is emitted again after it did."""
+    """Grow the source, then replay all transactions planned before."""
     if grow is not None and driver.active:
         grow()
         driver.fail(min(driver.active))

@@ -1,6 +1,6 @@
-"""Checks of a user-defined store for maps: its rules call by call, and a topology that counts in it.
+"""Checks for a user-defined state backend (store of maps): rules for calls and races, and a topology that counts.
 
-It is one module, since the checks and the rules behind them share their cases.
+This is one module because the checks and their rules share their cases.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MANY = 2500
 THREADS = 6
 ROUNDS = 16
 DEPTH, PAUSES = 3, 0.3
-"""Calls deep, the code of a store in which a racing thread pauses, and the share of its lines at which it does."""
+"""Depth of calls into a store in which a racing thread pauses, and the share of lines at which it does."""
 NUMBERS, TEXTS = ("epoch", "timeline", "txid"), ("topology", "incarnation", "content")
 MARK_FIELDS = (*NUMBERS, *TEXTS)
 _TWO_STEPS = (
@@ -72,7 +72,7 @@ KEYS = ("", "a", "A", "a ", " a", "ä", "a%", "a_", "a'b", '"a"', "日本", "�
 
 
 def unknown_keys_have_none(another: Another) -> None:
-    """A key nobody has put has no row; no keys are an answer of no rows."""
+    """A key that was never put has no row; a read of no keys returns no rows."""
     store = another()
     expect("rows of two unknown keys", [None, None], list(store.multi_get(["a", "b"])))
     expect("rows of no keys", [], list(store.multi_get([])))
@@ -81,7 +81,7 @@ def unknown_keys_have_none(another: Another) -> None:
 
 
 def rows_come_back_in_the_order_of_the_keys(another: Another) -> None:
-    """Rows come in the order in which their keys are asked for, with None between them for those that have none."""
+    """Rows are returned in the order of the requested keys, with None for keys without a row."""
     store = another()
     store.multi_put({key: MapRow(key * 2, 1) for key in ("c", "a", "b")})
     wanted = [MapRow("bb", 1), None, MapRow("aa", 1), MapRow("cc", 1)]
@@ -89,7 +89,7 @@ def rows_come_back_in_the_order_of_the_keys(another: Another) -> None:
 
 
 def rows_keep_all_their_fields(another: Another) -> None:
-    """A row comes back with value, txid, timeline and prev as they were, for every JSON value."""
+    """A row is returned with value, txid, timeline and prev unchanged, for every JSON value."""
     store = another()
     rows = {
         f"{number}": MapRow(value, 2**40 + number, number % 3, VALUES[-1 - number])
@@ -101,7 +101,7 @@ def rows_keep_all_their_fields(another: Another) -> None:
 
 
 def keys_keep_their_letters(another: Another) -> None:
-    """Keys that differ are different keys, whatever the letters."""
+    """Keys are compared exactly, without folding case, trimming or wildcards."""
     store = another()
     rows = {key: MapRow(number, 1) for number, key in enumerate(KEYS)}
     store.multi_put(rows)
@@ -109,7 +109,7 @@ def keys_keep_their_letters(another: Another) -> None:
 
 
 def puts_overwrite_and_may_be_repeated(another: Another) -> None:
-    """A put overwrites; the same put again changes nothing."""
+    """A put overwrites, and is idempotent."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
     for times in ("once", "twice"):
@@ -119,15 +119,15 @@ def puts_overwrite_and_may_be_repeated(another: Another) -> None:
 
 
 def none_deletes(another: Another) -> None:
-    """None deletes a row, and is no error where there is none."""
+    """None deletes a row, and is ignored for a key without one."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(2, 1)})
     store.multi_put({"a": None, "x": None})
-    expect("rows after a delete of a and x", [None, MapRow(2, 1), None], list(store.multi_get(["a", "b", "x"])))
+    expect("rows after a delete of 'a' and 'x'", [None, MapRow(2, 1), None], list(store.multi_get(["a", "b", "x"])))
 
 
 def removals_are_found_until_a_later_txid(another: Another) -> None:
-    """A row whose value is None says that the key was removed: it is found as long as its txid may come again."""
+    """A row whose value is None is a tombstone: reads return it as long as its txid may be replayed."""
     store = another()
     store.multi_put({"a": MapRow(1, 1), "b": MapRow(1, 1)})
     store.multi_put({"a": MapRow(None, 2, 0, 1)})
@@ -143,7 +143,7 @@ def removals_are_found_until_a_later_txid(another: Another) -> None:
 
 
 def many_rows_at_once(another: Another) -> None:
-    """Thousands of rows go and come in one call."""
+    """Thousands of rows are written and read in one call."""
     store = another()
     rows = {f"k{number}": MapRow(number, 7) for number in range(MANY)}
     store.multi_put(rows)
@@ -152,7 +152,7 @@ def many_rows_at_once(another: Another) -> None:
 
 
 def other_handles_see_what_was_put(another: Another) -> None:
-    """What one handle put, another one finds, also if it looked before; what was read is nobody else's."""
+    """A handle sees the puts of others, even after an earlier read; a change to a returned row has no effect."""
     writer, reader = another(), another()
     expect("the row before", [None], list(reader.multi_get(["a"])))
     writer.multi_put({"a": MapRow([1], 1)})
@@ -161,19 +161,19 @@ def other_handles_see_what_was_put(another: Another) -> None:
         expect("the row another handle put", MapRow([1], 1), found)
         assert found is not None
         found.value.append(2)
-    expect("the row after somebody changed what they had read", [MapRow([1], 1)], list(reader.multi_get(["a"])))
+    expect("the row after a reader changed its copy", [MapRow([1], 1)], list(reader.multi_get(["a"])))
 
 
 # -- stores with a mark ------------------------------------------------------------------------------------------------
 
 
 def mark(txid: int, epoch: int = 1) -> MapMark:
-    """The mark of a txid."""
+    """A mark for `txid`."""
     return MapMark("check", "incarnation", epoch, 0, txid, f"content of {txid}")
 
 
 def marks_move_with_their_rows(another: AnotherMarked) -> None:
-    """There is no mark before the first; then it is the one that was put, for every handle."""
+    """The mark is None at first, then the one put last, for every handle."""
     store, other = another(), another()
     expect("the first mark", None, store.mark())
     expect("answer to the first put", True, store.put_marked({"a": MapRow(1, 1)}, None, mark(1)))
@@ -186,9 +186,13 @@ def marks_move_with_their_rows(another: AnotherMarked) -> None:
 
 
 def other_marks_are_refused(another: AnotherMarked) -> None:
-    """A put that expects another mark than the stored one is answered False, and changes nothing at all."""
+    """A put that expects another mark than the stored one returns False and changes nothing."""
     store = another()
-    expect("answer to a put over a mark nobody made", False, store.put_marked({"a": MapRow(0, 1)}, mark(1), mark(2)))
+    expect(
+        "answer to a put over a mark that was never stored",
+        False,
+        store.put_marked({"a": MapRow(0, 1)}, mark(1), mark(2)),
+    )
     stored = mark(1, epoch=2)
     store.put_marked({"a": MapRow(1, 1)}, None, stored)
     numbers = [_with(stored, field, getattr(stored, field) + by) for field in NUMBERS for by in (-1, 1)]
@@ -200,9 +204,9 @@ def other_marks_are_refused(another: AnotherMarked) -> None:
 
 
 def one_put_per_expected_mark(another: AnotherMarked, rng: random.Random) -> None:
-    """Of concurrent puts that expect the same mark exactly one succeeds, and its rows and mark are the ones stored.
+    """Exactly one of concurrent puts that expect the same mark succeeds; its rows and mark are stored.
 
-    A put that raises an `OSError` has lost its answer: it may have succeeded.
+    A put that raises an `OSError` may have succeeded, since its answer is lost.
     """
     stores = [another() for _ in range(THREADS)]
     expected: MapMark | None = None
@@ -235,7 +239,7 @@ def _race(
     marks: Sequence[MapMark],
     rng: random.Random,
 ) -> list[bool | None]:
-    """The answers of one put each, all at once; None where it was lost."""
+    """The answers of concurrent puts, one per store; None for a lost answer."""
     start = threading.Barrier(len(stores))
     answers: list[bool | None] = [None] * len(stores)
 
@@ -243,7 +247,7 @@ def _race(
         rows = {key: MapRow(me, marks[me].txid) for key in keys}
         pausing = _pausing(random.Random(seed))  # noqa: S311 - a schedule
         start.wait()
-        # Without pauses a store in memory would mostly compare and write in one turn of its thread.
+        # Without pauses a store in memory would mostly compare and write without a thread switch in between.
         sys.settrace(pausing)
         try:
             with suppress(OSError):
@@ -256,7 +260,7 @@ def _race(
 
 
 def _pausing(rng: random.Random) -> Callable[..., Any]:
-    """A trace function that lets other threads run at some of the lines of the traced calls."""
+    """A trace function that yields to other threads at some lines of the traced calls."""
     depth = 0
 
     def lines(frame: Any, event: str, arg: Any) -> Any:
@@ -278,7 +282,7 @@ def _pausing(rng: random.Random) -> Callable[..., Any]:
 
 
 def _rivals(before: MapMark, number: int, rng: random.Random) -> list[MapMark]:
-    """One mark per thread; in most rounds they differ in a single field, or from the one before by a single field."""
+    """One mark per thread; in most rounds they differ in a single field, from each other or from the one before."""
     field = rng.choice(MARK_FIELDS)
     base = replace(before, txid=before.txid + 1) if rng.random() < 0.5 else before
     texts = isinstance(getattr(base, field), str)
@@ -293,7 +297,7 @@ def _with(mark: MapMark, field: str, value: Any) -> MapMark:
 
 
 def _exactly(row: MapRow) -> tuple[str, ...]:
-    """The fields so that 1, 1.0 and True differ."""
+    """The fields as text, so that 1, 1.0 and True differ."""
     return tuple(repr(one) for one in (row.value, row.txid, row.timeline, row.prev))
 
 
@@ -323,16 +327,16 @@ LENGTH = 40
 
 
 def check_state(make_backend: Make, *, prefix: str = "check", seeds: Iterable[int] = range(2)) -> None:
-    """Raise `CheckFailed` unless the store keeps the promises of `txstorm.api.external.MapBackend`.
+    """Raise `CheckFailed` unless the store satisfies `txstorm.api.external.MapBackend`.
 
-    With `put_marked` those of `MarkedMapBackend` are checked as well. At the end a topology counts in it on the test
-    driver, in each kind of map, with failures, restarts and, where the map is opaque, batches that change.
+    A store with `put_marked` is also checked as a `MarkedMapBackend`. Finally a topology counts in the store on the
+    test driver, in each kind of map, with failures, restarts and, if the map is opaque, batches that change.
 
     Args:
-        make_backend: opens the map of a name, each time as another process would: the same name is the same map,
-            another name another one. A map that was never used is empty.
-        prefix: the names of the maps begin with it; they must be new.
-        seeds: of the races and schedules; a failure names its own. Without any, marks race with seed 0.
+        make_backend: opens the map with a given name, each time as in a new process. Equal names are the same map. A
+            new map is empty.
+        prefix: prefix of the names of the maps, which must be new.
+        seeds: seeds of the races and schedules; an error names the seed. If empty, races use seed 0.
 
     Raises:
         CheckFailed: a rule is broken; its name is in the message.
@@ -360,7 +364,7 @@ def check_state(make_backend: Make, *, prefix: str = "check", seeds: Iterable[in
 
 
 class CountWords(BatchBolt):
-    """Counts words in a map; one that reaches a multiple of five is removed."""
+    """Counts words in a map; a word is removed when its count reaches five."""
 
     fields = ("word",)
 
@@ -368,15 +372,15 @@ class CountWords(BatchBolt):
         self.counts = counts
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Begin."""
+        """Start a batch."""
         self.context, self.words = context, Counter[str]()
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count."""
+        """Count one word."""
         self.words[tuple["word"]] += 1
 
     def finish_batch(self) -> None:
-        """Add to the map, word by word."""
+        """Add the counts to the map, one by one."""
         handle = self.context.state(self.counts.name)
         for word, times in self.words.items():
             for _ in range(times):
@@ -395,7 +399,7 @@ def _check_counts(kind: MapKind, another: Callable[[], MapBackend], rng: random.
         builder.set_committer_bolt("count", CountWords(counts)).fields_grouping("words", ["word"])
         return builder.set_settings({"retry_backoff": 0}).build_topology()
 
-    # The number is drawn when a batch is planned: a replay differs, unless it is always the same.
+    # The size is drawn when a batch is planned, so a replay differs unless the size is constant.
     spout.set_take(lambda txid: take(1, 6))
     with TopologyTestDriver(topology(), pending=3) as driver:
         play(driver, rng, lambda: driver.restart(topology()))

@@ -196,7 +196,10 @@ class LooksOnce(MemoryBackend):
         (ForgetsRemovals, "removals are found until a later txid: the removed row"),
         (Adds, "puts overwrite"),
         (GivesItsOwn, "other handles see what was put: the row another handle put"),
-        (AnyMark, "other marks are refused: answer to a put over a mark nobody made: expected False, got True"),
+        (
+            AnyMark,
+            "other marks are refused: answer to a put over a mark that was never stored: expected False, got True",
+        ),
         (RowsFirst, "other marks are refused: the rows after it"),
         (LooksOnce, "other marks are refused: answer"),
     ],
