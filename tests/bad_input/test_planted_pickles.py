@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 import txstorm
 from txstorm import TransactionalTopologyBuilder, faults
-from txstorm.cli.commands.replay import replay_journal
+from txstorm.cli.replays import replay_journal
 from txstorm.errors import TxstormError
 from txstorm.ledger.sqlite import entry_crc
 from txstorm.results.read import read_changes, read_sink, read_state

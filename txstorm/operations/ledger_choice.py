@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txstorm.ledger.credentials import ask_with, named_ledger
-from txstorm.ledger.open import chosen_ledger, local_directory
 
 
 def check_ledger(data_dir: str | Path, address: str) -> None:
@@ -19,6 +18,8 @@ def check_ledger(data_dir: str | Path, address: str) -> None:
     Raises:
         InputError: `data_dir` uses another ledger, or the form of an argument is wrong.
     """
+    from txstorm.ledger.open import chosen_ledger, local_directory  # every command imports this module
+
     named_ledger(address)
     chosen_ledger(local_directory(data_dir), address)
 

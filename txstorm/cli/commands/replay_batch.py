@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from txstorm.books.origin import origin_of
-from txstorm.cli.commands.replay import code_of, verdict_text
 from txstorm.cli.output import print_json, report, stderr
+from txstorm.cli.replays import code_of, verdict_text
 from txstorm.engine.program import program_of
 from txstorm.plan.stages import compile_plan
 from txstorm.replay.audit import audit

@@ -98,7 +98,7 @@ def test_the_local_engine_is_tried():
 
 
 def test_an_engine_that_does_not_work_says_why(monkeypatch):
-    monkeypatch.setattr("txstorm.cli.commands.doctor.WORDS", [[1]])
+    monkeypatch.setattr("txstorm.cli.commands.probe.WORDS", [[1]])
     found = checks.engine("local")
     assert not found.ok
     assert "word" in found.found

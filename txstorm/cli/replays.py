@@ -1,0 +1,161 @@
+"""Code of a recorded topology, journals and verdicts in readable form, for ``replay`` and ``replay-batch``.
+
+Not part of their commands, which are imported for every command: this module loads what a replay needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from txstorm.books.data_directory import check_readable
+from txstorm.books.origin import CodeOrigin
+from txstorm.cli.output import confirmed, shell_command
+from txstorm.cli.tables import PlainTable
+from txstorm.cli.target import Target, held, load, parse
+from txstorm.cli.tracebacks import without_internals
+from txstorm.coordinator import journal
+from txstorm.errors import InputError
+from txstorm.replay.compare import ReplayVerdict, RowDifference, TableVerdict
+from txstorm.results.views import origin_recorded
+from txstorm.topology.graph import Topology
+
+SHOWN = 20
+OPTION = "--topology MODULE:ATTRIBUTE"
+
+
+@dataclass(frozen=True)
+class Code:
+    """A topology, and the target that names its code."""
+
+    topology: Topology
+    target: str
+
+
+def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) -> Code:
+    """The code of the topology of `data_dir`: the one named by `option`, else the recorded one after confirmation.
+
+    Importing a module runs it, and the recorded name could be chosen by anyone who can write to the data directory. So
+    it is imported only after confirmation at a terminal, and a recorded call is never made.
+
+    Args:
+        data_dir: the data directory of the topology.
+        option: the value of ``--topology``, or None.
+        command: the words of the command without that option, for the message of a refusal.
+
+    Raises:
+        InputError: nothing usable is recorded (for example from a notebook), the user did not confirm, or the code
+            cannot be loaded.
+    """
+    directory = check_readable(data_dir)
+    if option is not None:
+        return Code(load(option), option)
+    origin = origin_recorded(directory)
+    if origin is None:
+        raise InputError(f"{directory} does not say where the code of its topology is; name it with {OPTION}")
+    if origin.target is None:
+        msg = (
+            f"{directory}: the topology was run from {_printable(origin.place)} and is not an attribute of a module, "
+            f"so its code cannot be found again; put it into a module and name it with {OPTION}"
+        )
+        raise InputError(msg)
+    try:
+        target = parse(origin.target)
+    except InputError as error:
+        msg = f"{directory}: the recorded name of its code cannot be used; name the code with {OPTION} ({error})"
+        raise InputError(msg) from None
+    return Code(_confirmed(directory, origin, target, command), target.text)
+
+
+def _confirmed(directory: Path, origin: CodeOrigin, target: Target, command: Sequence[str]) -> Topology:
+    """The recorded topology, imported after confirmation at a terminal; otherwise raises `InputError`."""
+    ran = f"recorded that its code is {target.text}, run in {_printable(origin.directory)}"
+    exact = shell_command([*command, "--topology", target.text])
+    refused = InputError(
+        f"{directory}: its last run {ran}; a name that stands in a data directory is not run unless you name it, too. "
+        f"If that is the code to run: {exact}"
+    )
+    question = (
+        f"{directory}: the last run {ran}. Importing it runs that module, as found from here.\n"
+        f"Import and run {target.text}?"
+    )
+    if target.called or not confirmed(question):
+        raise refused
+    try:
+        found = held(target)
+    except InputError as error:
+        error.add_note(
+            f"The last run recorded {target.text} and ran in {_printable(origin.directory)}: run this command there, "
+            f"put that directory on PYTHONPATH, or name the code with {OPTION}."
+        )
+        raise
+    if found is None:
+        raise refused
+    return found
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)
+
+
+def replay_journal(file: str) -> journal.Replayed:
+    """Replay a journal through the coordinator; raises `InputError` if it cannot be read or is not a journal."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return journal.replay(lines)
+    except OSError as error:
+        raise InputError(f"journal {file}: expected a file that can be read, got {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"journal {file}: expected JSON lines, got bytes that are not UTF-8 ({error})") from error
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def verdict_text(verdict: ReplayVerdict) -> Iterator[str | Text | Table]:
+    """The verdict in readable form: one line, and the differences."""
+    txid, attempt = verdict.attempt
+    about = f"txid {txid} (attempt {attempt}), {verdict.tuples:,} tuples"
+    if verdict.equal:
+        rows = ", ".join(f"{one.table} {one.committed:,}" for one in verdict.tables if one.committed)
+        yield f"{about}: the result is the one committed (rows: {rows or 'none'})"
+        return
+    yield f"{about}: the result is not the one committed"
+    if verdict.failure is not None:
+        yield f"  {verdict.failure}"
+        yield Text(without_internals(verdict.failure.traceback).rstrip(), "dim")
+    elif verdict.digest != verdict.committed_digest:
+        yield f"  input: committed digest {verdict.committed_digest}, replayed {verdict.digest}"
+    yield from (f"  note: {note}" for note in verdict.notes)
+    for one in verdict.tables:
+        if not one.equal:
+            yield from _table_text(one)
+
+
+def _table_text(one: TableVerdict) -> Iterator[str | Table]:
+    if one.reordered:
+        yield f"{one.table}: the same {one.committed:,} rows in another order"
+        return
+    yield f"{one.table}: {one.different:,} rows differ ({one.committed:,} committed, {one.replayed:,} replayed)"
+    grid = PlainTable(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("key", "committed", "replayed") if one.table.startswith("changes/") else ("committed", "replayed"):
+        grid.add_column(title, overflow="fold")
+    for difference in one.differences[:SHOWN]:
+        grid.add_row(*_cells(difference))
+    yield grid
+    if one.different > SHOWN:
+        yield f"… and {one.different - SHOWN:,} more; --json shows {len(one.differences):,}"
+
+
+def _cells(one: RowDifference) -> list[str]:
+    keys = [] if one.key is None else [_shown(one.key)]
+    return [*keys, *map(_shown, one.changed())]
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in row.items()) or "—"
