@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,12 +24,13 @@ from txstorm.results.read import (
     read_sink,
     read_state,
 )
-from txstorm.state.collections import state_group
+from txstorm.state.collections import CollectionGroup, state_group
 from txstorm.state.commit_group import CommitHandles, CommitTables
 from txstorm.state.index.index import StateIndex
 from txstorm.state.index.ordered_index import state_index
-from txstorm.state.pending_table import States
+from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.schema import PREV, TXID, stored_fields
 from txstorm.storage.tables.declared import DeclaredTable, declarations
 from txstorm.storage.tables.identity import TableRef, table_ref
@@ -51,10 +53,10 @@ class ReplayTables:
     def __init__(self, data_dir: Path, topology: Topology, before: int, committed: int) -> None:
         self._committed = Committed(data_dir)
         self._indexes: dict[str, StateIndex] = {}
-        self._states: dict[str, States] = {}
+        self._states: dict[str, StateGroup | CollectionGroup] = {}
         self._sinks: dict[str, SinkGroup] = {}
-        states: dict[str, tuple[str, States]] = {}
-        sinks: dict[str, tuple[str, SinkGroup]] = {}
+        states: dict[str, tuple[str, Unpublished[Any]]] = {}
+        sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
         for one in declarations(topology.states, topology.sinks):
             self._check(data_dir, one)
             name = one.table.name
@@ -119,7 +121,7 @@ class ReplayTables:
         replayed: dict[str, pa.Table | None] = {
             TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
         }
-        replayed |= {TableRef(SINK, name).uri: group.rows(txid, txid) for name, group in self._sinks.items()}
+        replayed |= {TableRef(SINK, name).uri: group.changes(txid, txid) for name, group in self._sinks.items()}
         uris = dict.fromkeys([*replayed, *self._committed.kinds])
         lives = {uri: self._committed.lives.get(uri, (0, None)) for uri in uris}
         right = [
@@ -138,7 +140,7 @@ class ReplayTables:
             if rows is not None and rows.num_rows:
                 index.load(rows)
 
-    def _groups(self) -> list[States | SinkGroup]:
+    def _groups(self) -> list[Unpublished[Any]]:
         return [*self._states.values(), *self._sinks.values()]
 
     def _keys(self, uri: str) -> Sequence[str] | None:

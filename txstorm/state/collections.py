@@ -206,6 +206,8 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         order: the order column; `ends`: the lowest and the highest value that it can have.
     """
 
+    accessor = "collection"
+    holds = "collections"
     state: CollectionState
 
     def __init__(self, state: CollectionState, index: OrderedIndex) -> None:

@@ -8,22 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
-from typing import TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from txstorm.api.names import near
+from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 from txstorm.errors import StateError
-from txstorm.state.collections import CollectionGroup, TaskCollection
-from txstorm.state.external.maps import MapGroup, TaskMap
-from txstorm.state.keyed import StateGroup, TaskState
+from txstorm.state.keyed import StateGroup
 from txstorm.state.parallel import together
-from txstorm.state.pending_table import PendingTable, States
-from txstorm.state.sinks import SinkGroup, TaskSink
+from txstorm.state.pending_table import PendingTable
+from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import TaskHandle, Unpublished
 from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName
 
-G = TypeVar("G")
+Declared = Mapping[str, tuple[str, Unpublished[Any]]]
+"""Name → the component that declares it, and its unpublished rows."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +32,21 @@ class CommitTables:
     """The tables and maps of one run.
 
     Attributes:
-        states: name of a state or map → the component that declares it, and its unpublished rows.
-        sinks: the same of the sinks.
+        states: the states, collections and maps, by name.
+        sinks: the sinks and outlets, by name.
         members: all tables that groups write to, in the order in which they are published.
         letters: the rows of the table of dead letters, where there is one.
     """
 
-    states: Mapping[str, tuple[str, States | MapGroup]]
-    sinks: Mapping[str, tuple[str, SinkGroup]]
+    states: Declared
+    sinks: Declared
     members: Sequence[PendingTable]
     letters: SinkGroup | None = None
 
     def begin(self, txid: int, stamp: int) -> None:
-        """It is the turn of `txid`, planned at `stamp` (UTC microseconds)."""
+        """Start the turn of `txid`, planned at `stamp` (UTC microseconds)."""
         for _, rows in self.states.values():
-            if not isinstance(rows, MapGroup):
-                rows.begin(txid, stamp)
-
-
-Handle = TaskState | TaskCollection | TaskMap | TaskSink
+            rows.begin(txid, stamp)
 
 
 class CommitHandles:
@@ -58,42 +55,41 @@ class CommitHandles:
     def __init__(self, txid: int, tables: CommitTables) -> None:
         self.txid = txid
         self._tables = tables
-        self._handles: list[Handle] = []
+        self._handles: list[TaskHandle] = []
         self._active = False
         self._closed = False
         self._lock = RLock()
 
-    def state(self, component: str, task: int, name: str) -> TaskState | TaskMap:
-        """The handle of the state or map `name` of `component`; raises `StateError` when it declares none such."""
-        group = _declared("state", component, name, self._tables.states)
-        if isinstance(group, CollectionGroup):
-            msg = f"{component}: state {name!r} holds collections; ask for it with context.collection({name!r})"
-            raise StateError(msg)
-        with self._lock:
-            self._check_open(component, name)
-            handle = group.handle(component, task, self.txid)
-            self._give(handle)
+    def state(self, component: str, task: int, name: str) -> StateHandle:
+        """The handle of the state or map `name` of `component`; raises `StateError` unless it declares one."""
+        handle: StateHandle = self._handle("state", component, task, name, self._tables.states)
         return handle
 
-    def collection(self, component: str, task: int, name: str) -> TaskCollection:
-        """The handle of the collections `name` of `component`; raises `StateError` when it declares none such."""
-        group = _declared("state", component, name, self._tables.states)
-        if not isinstance(group, CollectionGroup):
-            msg = f"{component}: state {name!r} holds one value per key; ask for it with context.state({name!r})"
-            raise StateError(msg)
-        with self._lock:
-            self._check_open(component, name)
-            handle = group.handle(component, task, self.txid)
-            self._give(handle)
+    def collection(self, component: str, task: int, name: str) -> CollectionHandle:
+        """The handle of the collections `name` of `component`; raises `StateError` unless it declares them."""
+        handle: CollectionHandle = self._handle("collection", component, task, name, self._tables.states)
         return handle
 
-    def sink(self, component: str, task: int, name: str) -> TaskSink:
-        """The handle of the sink `name` declared by `component`; raises `StateError` when it declares none such."""
-        group = _declared("sink", component, name, self._tables.sinks)
+    def sink(self, component: str, task: int, name: str) -> SinkHandle:
+        """The handle of the sink `name` of `component`; raises `StateError` unless it declares one."""
+        handle: SinkHandle = self._handle("sink", component, task, name, self._tables.sinks)
+        return handle
+
+    def _handle(self, accessor: str, component: str, task: int, name: str, known: Declared) -> Any:
+        rows = _declared("sink" if accessor == "sink" else "state", component, name, known)
+        if rows.accessor != accessor:
+            msg = f"{component}: state {name!r} holds {rows.holds}; ask for it with context.{rows.accessor}({name!r})"
+            raise StateError(msg)
         with self._lock:
-            self._check_open(component, name)
-            handle = group.handle(component, task, self.txid)
-            self._give(handle)
+            if self._closed:
+                msg = (
+                    f"{component}: {name!r} asked for by an attempt at txid {self.txid} that was given up (it took "
+                    "too long, or the run ended); nothing it does counts any more"
+                )
+                raise StateError(msg)
+            handle = rows.handle(component, task, self.txid)
+            handle.active = self._active
+            self._handles.append(handle)
         return handle
 
     def activate(self, active: bool) -> None:
@@ -119,21 +115,8 @@ class CommitHandles:
         for rows in self._groups():
             rows.undo(component, task, self.txid)
 
-    def _groups(self) -> list[States | MapGroup | SinkGroup]:
-        states = [rows for _, rows in self._tables.states.values()]
-        return [*states, *(rows for _, rows in self._tables.sinks.values())]
-
-    def _give(self, handle: Handle) -> None:
-        handle.active = self._active
-        self._handles.append(handle)
-
-    def _check_open(self, component: str, name: str) -> None:
-        if self._closed:
-            msg = (
-                f"{component}: {name!r} asked for by an attempt at txid {self.txid} that was given up (it took too "
-                "long, or the run ended); nothing it does counts any more"
-            )
-            raise StateError(msg)
+    def _groups(self) -> list[Unpublished[Any]]:
+        return [rows for known in (self._tables.states, self._tables.sinks) for _, rows in known.values()]
 
 
 class CommitGroup:
@@ -219,7 +202,7 @@ class CommitGroup:
             member.apply(last)
 
 
-def _declared(kind: str, component: str, name: str, known: Mapping[str, tuple[str, G]]) -> G:
+def _declared(kind: str, component: str, name: str, known: Declared) -> Unpublished[Any]:
     if name in known:
         owner, group = known[name]
         if owner == component:

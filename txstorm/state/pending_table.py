@@ -1,4 +1,4 @@
-"""What the tasks of a job stage of one table for a large commit: a file each, not written by the driver."""
+"""One table that commit groups write to: its unpublished rows, and their files staged by the driver or by tasks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.state.collections import CollectionGroup
-from txstorm.state.external.maps import MapGroup
-from txstorm.state.keyed import StateGroup
-from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STAGED, IntentTable, Staged, TxidRecord, encode_schema
 from txstorm.storage.tables.staging import StagedName, digest, stage
@@ -66,9 +63,6 @@ def staged_like(table: Path, name: StagedName) -> set[str]:
     return {f"{STAGED}/{file.name}" for file in found}
 
 
-States = StateGroup | CollectionGroup
-
-
 class PublishedTxids:
     """The last txids of one table, of what is published and of what is staged over it; for one thread at a time."""
 
@@ -97,19 +91,6 @@ class PublishedTxids:
         self._txids = [txid, *(one for one in self._txids if one > txid)]
 
 
-class Rows(Protocol):
-    """What states and sinks have in common here: their unpublished rows."""
-
-    def end_txid(self, txid: int) -> None:
-        """Take over the rows of `txid`."""
-
-    def drop_from(self, txid: int) -> None:
-        """Forget `txid` and later ones."""
-
-    def apply(self, last: int) -> None:
-        """The txids up to `last` are published."""
-
-
 class PendingTable:
     """One table or map that groups write to: its rows in memory, and what is staged of them.
 
@@ -131,17 +112,15 @@ class PendingTable:
         component: str,
         path: Path,
         ref: TableRef,
-        rows: States | SinkGroup | MapGroup,
+        rows: Unpublished[Any],
         last: int,
         is_due: Callable[[int], bool] = lambda stamp: False,
     ) -> None:
         self.component = component
         self.path = path
         self.ref = ref
-        self.rows: Rows = rows
+        self.rows = rows
         self.applied = last
-        self._group = rows
-        self._take = rows.rows if isinstance(rows, SinkGroup) else rows.changes
         self._lasts = PublishedTxids(last)
         self._is_due = is_due
         self._staged: dict[str, int] = {}
@@ -157,12 +136,11 @@ class PendingTable:
             parts = self._parts.get(last.txid)
         if parts is not None and parts.files:  # a large commit is a group of its own
             return self._staged_elsewhere(parts, first.txid, last.txid)
-        rows: pa.Table | None = self._take(first.txid, last.txid)
+        rows = self.rows.changes(first.txid, last.txid)
         if rows is None or not rows.num_rows:
             if not self._is_due(last.stamp):
                 return None
-            assert isinstance(self._group, StateGroup)
-            rows = self._group.schema.empty_table()
+            rows = self.rows.schema.empty_table()
         with self._lock:
             previous = self._lasts.before(first.txid)
         return partial(self._stage, rows, previous, last, epoch)
@@ -175,11 +153,9 @@ class PendingTable:
         return self._intent(rows.schema, previous, last.txid, [staged])
 
     def _staged_elsewhere(self, parts: TaskStagedFiles, first: int, last: int) -> Callable[[], IntentTable]:
-        assert isinstance(self._group, StateGroup | SinkGroup)
-        schema = self._group.schema
         with self._lock:
             previous = self._lasts.before(first)
-        return lambda: self._intent(schema, previous, last, parts.files)
+        return lambda: self._intent(self.rows.schema, previous, last, parts.files)
 
     def _intent(self, schema: pa.Schema, previous: int, txid: int, files: Sequence[Staged]) -> IntentTable:
         with self._lock:
@@ -234,6 +210,6 @@ class PendingTable:
         with self._lock:
             parts = self._parts.pop(txid, None)
             self._expected = {one: name for one, name in self._expected.items() if one > txid}
-        if parts is not None and isinstance(self._group, StateGroup):
-            self._group.enter(parts.rows(), txid)
+        if parts is not None:
+            self.rows.enter(parts.rows(), txid)
         self.applied = max(self.applied, txid)

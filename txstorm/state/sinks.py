@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from threading import RLock
 from typing import Any
 
 import pyarrow as pa
 
 from txstorm.api.state import SinkTable
 from txstorm.errors import StateError
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.schema import TXID, sink_fields, sink_schema
 
@@ -86,31 +86,20 @@ class TaskSink:
         return pa.schema([column.field for column in self._columns])
 
 
-class SinkGroup:
-    """The unpublished rows of one sink; made once per run, used in txid order."""
+class SinkGroup(Unpublished[TaskSink]):
+    """The unpublished rows of one sink or outlet."""
+
+    accessor = "sink"
+    holds = "appended rows"
 
     def __init__(self, sink: SinkTable) -> None:
+        super().__init__(sink_schema(sink))
         self.sink = sink
         self._columns = [Column(f"sink {sink.name!r}", "column", field) for field in sink_fields(sink)]
-        self.schema = sink_schema(sink)
-        self._open: dict[int, dict[tuple[str, int], TaskSink]] = {}
         self._ended: dict[int, pa.Table] = {}
-        self._lock = RLock()
 
-    def handle(self, component: str, task: int, txid: int) -> TaskSink:
-        """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
-        with self._lock:
-            tasks = self._open.setdefault(txid, {})
-            if (component, task) not in tasks:
-                tasks[component, task] = TaskSink(self.sink, self._columns, component, task, txid)
-            return tasks[component, task]
-
-    def undo(self, component: str, task: int, txid: int) -> None:
-        """Forget what one task appended in `txid`, which has not ended; its handle is of no more use."""
-        with self._lock:
-            handle = self._open.get(txid, {}).pop((component, task), None)
-            if handle is not None:
-                handle.active = False
+    def _new_handle(self, component: str, task: int, txid: int) -> TaskSink:
+        return TaskSink(self.sink, self._columns, component, task, txid)
 
     def settle(self, component: str, task: int, txid: int) -> None:
         """Raise `StateError` now if a row that the task appended in `txid` does not fit the columns."""
@@ -141,15 +130,10 @@ class SinkGroup:
                 self._ended[txid] = pa.table([*columns, txids], schema=self.schema)
             self._open.pop(txid, None)
 
-    def drop_from(self, txid: int) -> None:
-        """Forget `txid` and every later one, ended or open; nothing of them is published."""
-        with self._lock:
-            for later in [open_ for open_ in self._open if open_ >= txid]:
-                for handle in self._open.pop(later).values():
-                    handle.active = False
-            self._ended = {ended: table for ended, table in self._ended.items() if ended < txid}
+    def _drop_ended(self, txid: int) -> None:
+        self._ended = {ended: table for ended, table in self._ended.items() if ended < txid}
 
-    def rows(self, first: int, last: int) -> pa.Table | None:
+    def changes(self, first: int, last: int) -> pa.Table | None:
         """The rows of the ended txids `first` to `last`: by txid, task, then as appended; None if there are none."""
         with self._lock:
             tables = [self._ended[txid] for txid in sorted(self._ended) if first <= txid <= last]

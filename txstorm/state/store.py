@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,19 +21,19 @@ from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import TableCorrupt
 from txstorm.state.collections import state_group
 from txstorm.state.commit_group import CommitGroup, CommitTables
-from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.registry import ExternalStores
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
 from txstorm.state.parallel import together
-from txstorm.state.pending_table import PendingTable, States
+from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
 from txstorm.storage.tables.history import HISTORY, describe_history
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties, table_ref
 from txstorm.storage.tables.identity import recorded as recorded_properties
-from txstorm.storage.tables.intent import CHANGES, OUTSIDE, STATE, Intent, IntentTable
+from txstorm.storage.tables.intent import CHANGES, MAP, OUTLET, OUTSIDE, STATE, Intent, IntentTable
 from txstorm.storage.tables.merge_layout import Expiring
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState
@@ -205,8 +206,8 @@ class StateStore:
     def _load(self) -> CommitTables:
         for table in self._delta.values():
             table.refresh()
-        states: dict[str, tuple[str, States | MapGroup]] = {}
-        sinks: dict[str, tuple[str, SinkGroup]] = {}
+        states: dict[str, tuple[str, Unpublished[Any]]] = {}
+        sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
         letters: SinkGroup | None = None
         growths: dict[str, Growth] = {}
         for one in self._declared:
@@ -218,8 +219,8 @@ class StateStore:
                 sinks[one.table.name] = one.component, self._load_sink(one, one.table)
         outside = self.outside.groups()
         self._members.update(self.outside.members(outside))
-        states.update(self.outside.maps(outside))
-        sinks.update(self.outside.outlets(outside))
+        states.update(self.outside.of_kind(MAP, outside))
+        sinks.update(self.outside.of_kind(OUTLET, outside))
         appended = (ref for ref in self._delta if ref.kind != STATE)
         self._loose = {ref.uri: small_files(self._delta[ref]) for ref in appended}
         self._growths = growths  # at once: the driver thread looks at them meanwhile
@@ -445,7 +446,7 @@ class StateStore:
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _load_state(self, one: DeclaredTable, state: KeyedState, growths: dict[str, Growth]) -> States:
+    def _load_state(self, one: DeclaredTable, state: KeyedState, growths: dict[str, Growth]) -> Unpublished[Any]:
         published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
         index = opened_index(self.data_dir, state, kept, None if one.merged else published, self._bounds)
         group = state_group(state, index)

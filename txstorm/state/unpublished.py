@@ -1,6 +1,7 @@
-"""Unpublished rows of a state, column by column: written by one call, by one txid, by a group of txids.
+"""The port of everything that commits with a txid, and the unpublished rows of states, column by column.
 
-It is one module, since the three share the column format and hand rows to one another.
+States, collections, maps, sinks and outlets implement `Unpublished`; a commit group knows no other of their methods.
+It is one module, since the writes of one call, of one txid and of a group of txids share one column format.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, repeat
 from threading import RLock
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -164,32 +165,42 @@ def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
 _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 
 
-H = TypeVar("H", bound=TaskWrites)
+class TaskHandle(Protocol):
+    """A task's access to one table in one txid.
+
+    Attributes:
+        active: whether `finish_batch` of the task is running; a handle refuses to be used at other times.
+    """
+
+    active: bool
 
 
-class UnpublishedRows(ABC, Generic[H]):
-    """The unpublished txids of one state over its index; made once per run, used in txid order.
+H = TypeVar("H", bound=TaskHandle)
+W = TypeVar("W", bound=TaskWrites)
+
+
+class Unpublished(ABC, Generic[H]):
+    """Port: the unpublished rows of one table, map or outlet; made once per run, used in txid order.
 
     `end_txid`, `drop_from` and `apply` may be called from different threads; a txid's `finish_batch` may run while
     an earlier one is applied.
+
+    Attributes:
+        accessor: the method of `txstorm.api.context.TaskContext` that returns its handles.
+        holds: its contents, in words for error messages.
+        schema: the columns of the rows that `changes` returns.
     """
 
-    def __init__(self, state: KeyedState, index: KeyIndex) -> None:
-        self.state = state
-        self.keys = KeyForm(state)
-        self.values = ValueForm(state)
-        self._index = index
-        self.schema = changes_schema(state)
-        self._stamps: dict[int, datetime] = {}
+    accessor: ClassVar[str]
+    holds: ClassVar[str]
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
         self._open: dict[int, dict[tuple[str, int], H]] = {}
-        self._ended: list[TxidWrites] = []
-        self._overlay = self._over([])
-        self._last = 0
         self._lock = RLock()
 
     def begin(self, txid: int, stamp: int) -> None:
-        """It is the turn of `txid`, planned at `stamp` (UTC microseconds); called before anything is read in it."""
-        self._stamps[txid] = moment(stamp)
+        """Start the turn of `txid`, planned at `stamp` (UTC microseconds); called before anything is read in it."""
 
     def handle(self, component: str, task: int, txid: int) -> H:
         """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
@@ -201,17 +212,73 @@ class UnpublishedRows(ABC, Generic[H]):
 
     @abstractmethod
     def _new_handle(self, component: str, task: int, txid: int) -> H:
-        """The handle of a task that has none yet."""
+        """Make the handle of a task that has none yet."""
 
     def undo(self, component: str, task: int, txid: int) -> None:
-        """Forget what one task wrote in `txid`, which has not ended; its handle is of no more use."""
+        """Forget what one task wrote in `txid`, which has not ended; its handle must not be used any more."""
         with self._lock:
             handle = self._open.get(txid, {}).pop((component, task), None)
             if handle is not None:
                 handle.active = False
 
     def settle(self, component: str, task: int, txid: int) -> None:
-        """Nothing to do: what a task writes is checked when it writes it."""
+        """Raise `StateError` now if the table cannot hold what the task wrote in `txid`.
+
+        Does nothing where every write is checked at once.
+        """
+
+    @abstractmethod
+    def end_txid(self, txid: int) -> None:
+        """Take over the writes of `txid`; called after all its tasks have finished, in txid order.
+
+        Raises:
+            StateError: two tasks changed one key, or a row does not fit the columns.
+        """
+
+    def drop_from(self, txid: int) -> None:
+        """Forget `txid` and every later one, ended or open; nothing of them is published."""
+        with self._lock:
+            for later in [open_ for open_ in self._open if open_ >= txid]:
+                for handle in self._open.pop(later).values():
+                    handle.active = False
+            self._drop_ended(txid)
+
+    @abstractmethod
+    def _drop_ended(self, txid: int) -> None:
+        """Forget the ended txids from `txid` on; called with the lock held."""
+
+    @abstractmethod
+    def changes(self, first: int, last: int) -> pa.Table | None:
+        """The rows to publish of the ended txids `first` to `last`; None if there are none."""
+
+    @abstractmethod
+    def apply(self, last: int) -> None:
+        """Stop holding the txids up to `last`, which are published: their rows are read elsewhere from now on."""
+
+    def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
+        """Add rows of `txid` written by commit-job tasks to the index, where there is one; call after `apply`."""
+
+
+class UnpublishedRows(Unpublished[W]):
+    """The unpublished txids of one state over its index."""
+
+    accessor = "state"
+    holds = "one value per key"
+
+    def __init__(self, state: KeyedState, index: KeyIndex) -> None:
+        super().__init__(changes_schema(state))
+        self.state = state
+        self.keys = KeyForm(state)
+        self.values = ValueForm(state)
+        self._index = index
+        self._stamps: dict[int, datetime] = {}
+        self._ended: list[TxidWrites] = []
+        self._overlay = self._over([])
+        self._last = 0
+
+    def begin(self, txid: int, stamp: int) -> None:
+        """Keep `stamp`, the time by which values expire for `txid`."""
+        self._stamps[txid] = moment(stamp)
 
     def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
         """The values of canonical `keys` before `txid`, the next one to end; raises `StateError` if one is ahead.
@@ -280,15 +347,10 @@ class UnpublishedRows(ABC, Generic[H]):
             self._stamps.pop(txid, None)
             self._last = txid
 
-    def drop_from(self, txid: int) -> None:
-        """Forget `txid` and every later one, ended or open; nothing of them is published."""
-        with self._lock:
-            for later in [open_ for open_ in self._open if open_ >= txid]:
-                for handle in self._open.pop(later).values():
-                    handle.active = False
-            self._keep([ended for ended in self._ended if ended.txid < txid])
-            self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
-            self._last = min(self._last, txid - 1)
+    def _drop_ended(self, txid: int) -> None:
+        self._keep([ended for ended in self._ended if ended.txid < txid])
+        self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
+        self._last = min(self._last, txid - 1)
 
     def changes(self, first: int, last: int) -> pa.Table | None:
         """The change rows of the ended txids `first` to `last`, by txid, then key; None if there are none."""
@@ -323,9 +385,9 @@ class UnpublishedRows(ABC, Generic[H]):
             self._keep(later)
 
     def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
-        """Move published change rows of `txid` into the index, which tasks of a job have written; after `apply`.
+        """Add change rows of `txid` written by commit-job tasks to the index; call after `apply`.
 
-        The index is said to be at `txid` when all of them are there.
+        The index reports `txid` as its last one only once all of them are in it.
         """
         for rows in tables:
             ended = self._read(rows, txid)
@@ -343,7 +405,7 @@ class UnpublishedRows(ABC, Generic[H]):
             removals=any(gone),
         )
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> TxidWrites | None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> TxidWrites | None:
         """What the tasks wrote in `txid`; None when nothing."""
         handles = [handle for handle in tasks.values() if handle.wrote]
         bulks = [handle.bulk for handle in handles if handle.bulk is not None]
@@ -364,7 +426,7 @@ class UnpublishedRows(ABC, Generic[H]):
             value_arrays=joined([bulk.value_arrays for bulk in bulks]),
         )
 
-    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> TxidWrites | None:
+    def _by_key(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> TxidWrites | None:
         writes: Overlay = {}
         olds: Overlay = {}
         for handle in tasks.values():
@@ -396,7 +458,7 @@ class UnpublishedRows(ABC, Generic[H]):
         """What `ended` lay over the index."""
         return latest_rows(ended)
 
-    def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> str:
+    def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
         """What is said of tasks whose claims overlap."""
         claims = {place: self.claims(handle) for place, handle in sorted(tasks.items())}
         written = Counter(chain.from_iterable(claims.values()))
@@ -410,6 +472,6 @@ class UnpublishedRows(ABC, Generic[H]):
             f"{self.keys.names[: self.keys.grouped]} in front of the committer"
         )
 
-    def claims(self, handle: H) -> Collection[Key]:
+    def claims(self, handle: W) -> Collection[Key]:
         """The keys that no other task may have changed in the same txid."""
         return handle.writes

@@ -30,7 +30,7 @@ def run(batches):
     group.handle("sink", 0, 1).active = True
     bolt.finish_batch()
     group.end_txid(1)
-    return group.rows(1, 1)
+    return group.changes(1, 1)
 
 
 def test_it_is_a_committer_that_takes_record_batches():

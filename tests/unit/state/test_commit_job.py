@@ -41,7 +41,7 @@ def task(path, group, number, words, txid, *, gone=()):
     name = StagedName(1, txid, txid * 10, "count", str(number))
     return {
         "changes/counts": stage(path / "changes/counts", counts.changes(txid, txid), name),
-        "sinks/out": stage(path / "sinks/out", out.rows(txid, txid), name),
+        "sinks/out": stage(path / "sinks/out", out.changes(txid, txid), name),
     }
 
 

@@ -27,12 +27,12 @@ def test_rows_come_by_txid_then_task_then_as_appended():
     group.end_txid(1)
     opened(group, 2).append_batch(pa.record_batch({"word": ["z"], "n": [9]}))
     group.end_txid(2)
-    assert group.rows(1, 2).schema == sink_schema(SINK)
-    assert [tuple(row.values()) for row in group.rows(1, 2).to_pylist()] == [
+    assert group.changes(1, 2).schema == sink_schema(SINK)
+    assert [tuple(row.values()) for row in group.changes(1, 2).to_pylist()] == [
         ("b", None, 1), ("x", 5, 1), (None, 6, 1), ("a", 1, 1), ("c", 3, 1), ("z", 9, 2)
     ]  # fmt: skip
-    assert group.rows(2, 5).num_rows == 1
-    assert group.rows(3, 5) is None
+    assert group.changes(2, 5).num_rows == 1
+    assert group.changes(3, 5) is None
 
 
 def test_a_txid_that_appends_nothing_has_no_rows():
@@ -40,7 +40,7 @@ def test_a_txid_that_appends_nothing_has_no_rows():
     opened(group, 1).append_batch(pa.table({"word": pa.array([], pa.string()), "n": pa.array([], pa.int64())}))
     group.end_txid(1)
     group.end_txid(2)
-    assert group.rows(1, 2) is None
+    assert group.changes(1, 2) is None
 
 
 def test_published_rows_leave_and_failed_txids_vanish():
@@ -51,12 +51,12 @@ def test_published_rows_leave_and_failed_txids_vanish():
     late = opened(group, 4)
     group.apply(1)
     group.drop_from(3)
-    assert group.rows(1, 9)["_txid"].to_pylist() == [2]
+    assert group.changes(1, 9)["_txid"].to_pylist() == [2]
     with pytest.raises(StateError, match="outside finish_batch"):
         late.append("w", 4)
     opened(group, 3).append("again", 3)
     group.end_txid(3)
-    assert group.rows(2, 3)["word"].to_pylist() == ["w", "again"]
+    assert group.changes(2, 3)["word"].to_pylist() == ["w", "again"]
 
 
 def test_a_handle_works_only_while_its_finish_batch_runs():
@@ -82,10 +82,10 @@ def test_a_value_of_another_type_fails_the_txid_and_names_its_row():
         StateError, match=r"sink 'out', column 'n', row 1 .*writer\[0\], txid 8.*expected int, got str '2'"
     ):
         group.end_txid(8)
-    assert group.rows(8, 8) is None
+    assert group.changes(8, 8) is None
     group.drop_from(8)
     group.end_txid(8)
-    assert group.rows(8, 8) is None
+    assert group.changes(8, 8) is None
 
 
 @pytest.mark.parametrize(
@@ -109,5 +109,5 @@ def test_times_are_utc_and_a_column_of_nulls_fits_every_type():
     handle.append(noon, [1, None])
     handle.append_batch(pa.table({"at": pa.array([noon], pa.timestamp("ms", tz="Europe/Berlin")), "what": [None]}))
     group.end_txid(1)
-    assert group.rows(1, 1).schema == sink_schema(sink)
-    assert group.rows(1, 1)["at"].to_pylist() == [noon, noon]
+    assert group.changes(1, 1).schema == sink_schema(sink)
+    assert group.changes(1, 1)["at"].to_pylist() == [noon, noon]

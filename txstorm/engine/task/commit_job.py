@@ -22,6 +22,7 @@ from txstorm.state.commit_group import CommitHandles, CommitTables
 from txstorm.state.commit_job import ShippedRowsIndex
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.declared import DeclaredTable
 from txstorm.storage.tables.intent import Staged
 from txstorm.storage.tables.staging import StagedName, stage
@@ -68,8 +69,8 @@ class _Rows:
         self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
         self._declared = [DeclaredTable(share.component, table) for table in program.spread[share.component]]
         where = f"{share.component}[{share.task}], txid {self._txid}"
-        states: dict[str, tuple[str, StateGroup]] = {}
-        sinks: dict[str, tuple[str, SinkGroup]] = {}
+        states: dict[str, tuple[str, Unpublished[Any]]] = {}
+        sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
         for table in (one.table for one in self._declared):
             if isinstance(table, KeyedState):
                 given = ShippedRowsIndex(table, _spilled(program) / share.given[table.name], where)
@@ -88,19 +89,13 @@ class _Rows:
         """
         files = {}
         for one in self._declared:
-            rows = self._ended(one)
+            known = self.tables.states if isinstance(one.table, KeyedState) else self.tables.sinks
+            group = known[one.table.name][1]
+            group.end_txid(self._txid)
+            rows = group.changes(self._txid, self._txid)
             if rows is not None and rows.num_rows:
                 files[one.refs[0].uri] = stage(self._data_dir / one.refs[0].uri, rows, name)
         return files
-
-    def _ended(self, one: DeclaredTable) -> Any:
-        if isinstance(one.table, KeyedState):
-            group = self.tables.states[one.table.name][1]
-            group.end_txid(self._txid)
-            return group.changes(self._txid, self._txid)
-        sink = self.tables.sinks[one.table.name][1]
-        sink.end_txid(self._txid)
-        return sink.rows(self._txid, self._txid)
 
 
 def _spilled(program: Program) -> Path:

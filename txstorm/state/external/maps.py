@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
-from threading import RLock
 from typing import Any, Never
 
 import pyarrow as pa
 
 from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState
 from txstorm.errors import FailedException, ReportedFailedException, StateError, TxstormError
-from txstorm.state.external.map_rows import json_value, key_text, staged_table
+from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_table
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.columns import shown
 from txstorm.storage.rows.semantics import Row, base, is_applied, opaque, transactional
 
@@ -169,37 +169,21 @@ class _Ended:
     rows: Mapping[str, MapRow]
 
 
-class MapGroup:
-    """The unpublished txids of one map over its store; made once per run, used in txid order.
+class MapGroup(Unpublished[TaskMap]):
+    """The unpublished txids of one map over its store."""
 
-    Threads as in `txstorm.state.keyed.StateGroup`.
-    """
+    accessor = "state"
+    holds = "one value per key"
 
     def __init__(self, state: MapState, timeline: int) -> None:
+        super().__init__(STAGED_SCHEMA)
         self.state = state
         self.timeline = timeline
-        self._open: dict[int, dict[tuple[str, int], TaskMap]] = {}
         self._ended: list[_Ended] = []
         self._overlay: dict[str, MapRow] = {}
-        self._lock = RLock()
 
-    def handle(self, component: str, task: int, txid: int) -> TaskMap:
-        """The handle of one task in `txid`: the same one until the txid ends or is dropped."""
-        with self._lock:
-            tasks = self._open.setdefault(txid, {})
-            if (component, task) not in tasks:
-                tasks[component, task] = TaskMap(self, component, task, txid)
-            return tasks[component, task]
-
-    def undo(self, component: str, task: int, txid: int) -> None:
-        """Forget what one task wrote in `txid`, which has not ended; its handle is of no more use."""
-        with self._lock:
-            handle = self._open.get(txid, {}).pop((component, task), None)
-            if handle is not None:
-                handle.active = False
-
-    def settle(self, component: str, task: int, txid: int) -> None:
-        """Nothing to do: what a task writes is checked when it writes it."""
+    def _new_handle(self, component: str, task: int, txid: int) -> TaskMap:
+        return TaskMap(self, component, task, txid)
 
     def rows(self, texts: Sequence[str], txid: int, where: str) -> list[Row[Any] | None]:
         """The rows of the keys `texts` as `txid` finds them.
@@ -260,13 +244,8 @@ class MapGroup:
                 self._overlay = {**self._overlay, **rows}
             self._open.pop(txid, None)
 
-    def drop_from(self, txid: int) -> None:
-        """Forget `txid` and every later one, ended or open; nothing of them is published."""
-        with self._lock:
-            for later in [open_ for open_ in self._open if open_ >= txid]:
-                for handle in self._open.pop(later).values():
-                    handle.active = False
-            self._keep([ended for ended in self._ended if ended.txid < txid])
+    def _drop_ended(self, txid: int) -> None:
+        self._keep([ended for ended in self._ended if ended.txid < txid])
 
     def changes(self, first: int, last: int) -> pa.Table | None:
         """The rows of the ended txids `first` to `last`, the last one of each key; None if there are none."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from txstorm import faults
 from txstorm.api.external import MapState, Outlet
 from txstorm.errors import StateError
-from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.targets import StoredMap, StoredOutlet
 from txstorm.state.pending_table import PendingTable
-from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTable
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
@@ -89,21 +89,16 @@ class ExternalStores:
         """``maps/…`` and ``outlets/…`` → the txid the mark is at; without a mark, the last one that was put."""
         return {uri: one.last for uri, one in self._stored.items()}
 
-    def groups(self) -> dict[str, MapGroup | SinkGroup]:
+    def groups(self) -> dict[str, Unpublished[Any]]:
         """``maps/…`` and ``outlets/…`` → fresh unpublished rows."""
         return {uri: one.group() for uri, one in self._stored.items()}
 
-    def maps(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, tuple[str, MapGroup]]:
-        """Name of a map → the component that declares it, and its rows among `groups`."""
-        found = ((self._stored[uri], group) for uri, group in groups.items())
-        return {one.ref.name: (one.component, group) for one, group in found if isinstance(group, MapGroup)}
+    def of_kind(self, kind: str, groups: Mapping[str, Unpublished[Any]]) -> dict[str, tuple[str, Unpublished[Any]]]:
+        """Name of a map or outlet, whichever `kind` is → the component that declares it, and its rows in `groups`."""
+        found = {one.ref: (one.component, groups[uri]) for uri, one in self._stored.items()}
+        return {ref.name: rows for ref, rows in found.items() if ref.kind == kind}
 
-    def outlets(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, tuple[str, SinkGroup]]:
-        """Name of an outlet → the component that declares it, and its rows among `groups`."""
-        found = ((self._stored[uri], group) for uri, group in groups.items())
-        return {one.ref.name: (one.component, group) for one, group in found if isinstance(group, SinkGroup)}
-
-    def members(self, groups: Mapping[str, MapGroup | SinkGroup]) -> dict[str, PendingTable]:
+    def members(self, groups: Mapping[str, Unpublished[Any]]) -> dict[str, PendingTable]:
         """``maps/…`` and ``outlets/…`` → what a group stages of them."""
         found = ((self._stored[uri], group) for uri, group in groups.items())
         return {one.ref.uri: PendingTable(one.component, one.path, one.ref, group, one.last) for one, group in found}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from txstorm.state.external.map_rows import staged_rows
 from txstorm.state.external.maps import MapGroup
 from txstorm.state.external.mark_rules import MarkedTarget, reached
 from txstorm.state.sinks import SinkGroup
+from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.schema import sink_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import MAP, OUTLET, STAGED, Intent, IntentTable
@@ -58,6 +60,10 @@ class ExternalTarget(ABC):
         faults.point(f"p7.{number}.written")
         self.last = intent.last
         faults.point(f"p7.{number}.after")
+
+    @abstractmethod
+    def group(self) -> Unpublished[Any]:
+        """Fresh unpublished rows."""
 
     @abstractmethod
     def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
