@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from txstorm.api.composite import is_opaque
 from txstorm.api.names import DEFAULT_STREAM, counted
-from txstorm.api.spout import OpaquePartitionedTransactionalSpout, Spout
+from txstorm.api.spout import Spout
 from txstorm.errors import InputError
 from txstorm.testing.checks.rules import CheckFailed, checking
 from txstorm.testing.checks.schedules import Tuples, batch, batch_of, drain, play, text
@@ -94,11 +95,6 @@ def check_opaque_spout(
         msg = "check_opaque_spout: this spout is not opaque; use check_transactional_spout, which demands more"
         raise InputError(msg)
     _Check("opaque spout", make_spout, tasks, replays_exactly=False).run(expected, grow, seeds)
-
-
-def is_opaque(spout: Spout) -> bool:
-    """Whether an undecided batch of `spout` may be planned again, with other content."""
-    return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
 
 
 class _Check:

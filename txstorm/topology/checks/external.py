@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from txstorm.api.composite import is_opaque
 from txstorm.api.external import MAP_KINDS, NON_TRANSACTIONAL, TRANSACTIONAL, MapState
 from txstorm.api.names import name_fault
-from txstorm.api.spout import OpaquePartitionedTransactionalSpout
 from txstorm.topology.components import ComponentInfo
 
 _METHODS = ("multi_get", "multi_put")
@@ -15,7 +15,7 @@ _METHODS = ("multi_get", "multi_put")
 
 def map_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
     """Faults of all maps; a transactional map with an opaque spout needs `allow_opaque_spout`."""
-    opaque = _opaque(components[0].object)
+    opaque = is_opaque(components[0].object)
     for one in components:
         for state in one.maps:
             yield from _faults(one.id, state)
@@ -70,7 +70,3 @@ def _shared(components: Sequence[ComponentInfo]) -> Iterator[str]:
             other = first.setdefault(id(state.backend), state.name)
             if other != state.name:
                 yield f"maps {other!r} and {state.name!r} share one backend; give each its own, with its own table"
-
-
-def _opaque(spout: Any) -> bool:
-    return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
