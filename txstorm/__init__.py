@@ -123,9 +123,12 @@ _HOME = {
     "Topology": "txstorm.topology.graph",
 }
 
+_EXTRA = {"SqlAlchemyBackend"}
+"""Names that need an extra of the installation: ``import *`` leaves them out."""
+
 __all__ = [  # noqa: PLE0604 - the names of _HOME, spelt once
     "__version__",
-    *_HOME,
+    *(name for name in _HOME if name not in _EXTRA),
 ]
 
 
@@ -140,4 +143,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_EXTRA})
