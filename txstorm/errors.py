@@ -6,12 +6,12 @@
     ├── InputError                  the caller's input is wrong: exit code 2 on the command line
     │   ├── TopologyError           faults of a topology, all of them at once
     │   ├── SettingError            an unknown or impossible setting
-    │   ├── SpoutError              an input that is missing, unreadable or changed since it was planned
+    │   ├── SpoutError              an input that is missing, unreadable or has changed since it was planned
     │   ├── MetadataError           spout metadata that cannot be stored as JSON
     │   ├── EmitError               an emit of the wrong arity, type or stream
     │   ├── StateError              a state used against its declaration
-    │   ├── NotRunningError         a command for a run, where none is live
-    │   ├── AwayError               a system outside gives no answer: it is away, or its address is wrong
+    │   ├── NotRunningError         a command for a run, but none is live
+    │   ├── AwayError               an external system does not answer: it is down, or its address is wrong
     │   └── DataDirectoryError      a data directory that is foreign, newer, incomplete or corrupt
     │       ├── LedgerCorrupt
     │       └── TableCorrupt
@@ -24,10 +24,10 @@
     ├── BlockedError                a decided transaction cannot be published
     ├── TopologyFailed              the topology stopped on an error of user code: exit code 1
     │   └── TooManyDeadLetters      more records were left out than `max_dead_letters` allows: exit code 1
-    ├── StoppedError                the run was stopped before what was waited for came true
-    │   └── KilledError             the topology was killed while this run stood by: exit code 0
+    ├── StoppedError                the run was stopped before the awaited condition became true
+    │   └── KilledError             the topology was killed while this run was on standby: exit code 0
     ├── EngineError                 the engine could not run a job (worker death, cancelled)
-    ├── SessionLost                 the Spark session is gone, and no further job can be run
+    ├── SessionLost                 the Spark session has ended, so no job can run
     └── MissingDependency           an optional package is not installed
 
     FailedException                 raised by *user* code: fail this batch quietly and replay it
@@ -40,13 +40,13 @@ from collections.abc import Sequence
 
 
 class TxstormError(Exception):
-    """Root of everything txstorm raises itself."""
+    """Base class of all errors that txstorm raises."""
 
     exit_code = 1
 
 
 class InputError(TxstormError):
-    """Something the caller passed in is wrong; nothing has been changed."""
+    """An argument, file or message from the caller is wrong; nothing was changed."""
 
     exit_code = 2
 
@@ -82,7 +82,7 @@ class EmitError(InputError):
     """A tuple was emitted with the wrong arity, to an unknown stream, or with a value that cannot be sent.
 
     Attributes:
-        late: whether it was found after `emit` had returned, so that the traceback does not lead to it.
+        late: whether it was found after `emit` had returned, so that the traceback does not show the call.
     """
 
     late = False
@@ -93,13 +93,13 @@ class StateError(InputError):
 
 
 class NotRunningError(InputError):
-    """A command asks something of a running topology, and nobody runs it."""
+    """A command needs a running topology, but no run of it is live."""
 
 
 class AwayError(InputError):
-    """A system outside gives no answer: it is away for a while, or its address is wrong.
+    """An external system does not answer: it is temporarily down, or its address is wrong.
 
-    Where it has answered before it is waited for.
+    If it has answered before, txstorm waits for it.
     """
 
 
@@ -108,7 +108,7 @@ class DataDirectoryError(InputError):
 
 
 class LedgerCorrupt(DataDirectoryError):
-    """The ledger's bytes are not a ledger."""
+    """The content of the ledger is damaged, or not that of a ledger."""
 
 
 class TableCorrupt(DataDirectoryError):
@@ -116,7 +116,7 @@ class TableCorrupt(DataDirectoryError):
 
 
 class TableRefused(TableCorrupt):
-    """A table has a Delta feature that txstorm does not obey; it is not damaged, and nothing was written to it."""
+    """A table has a Delta feature that txstorm does not implement; it is not damaged, and nothing was written to it."""
 
 
 class HeldError(TxstormError):
@@ -126,7 +126,7 @@ class HeldError(TxstormError):
 
 
 class BusyError(HeldError):
-    """Another life-cycle command for this topology is not answered yet; it is named."""
+    """Another life-cycle command for this topology is still pending; the message names it."""
 
 
 class FencedError(TxstormError):
@@ -136,26 +136,26 @@ class FencedError(TxstormError):
 
 
 class ConflictError(TxstormError):
-    """A compare-and-set found another version than expected; read again and decide again."""
+    """A compare-and-set found another version than expected; reread and decide again."""
 
 
 class OrderError(TxstormError):
-    """A txid was given a value out of the strict txid order: a fault of the caller, nothing was written."""
+    """A txid got a value out of strict txid order: a fault of the caller; nothing was written."""
 
 
 class BlockedError(TxstormError):
     """A decided transaction cannot be published (table gone, permission refused).
 
-    Operator's action: mend the cause and start again; the decided transaction is rolled forward then.
+    Resolve the cause and start the topology again: the decided transaction is rolled forward then.
     """
 
 
 class TopologyFailed(TxstormError):
-    """User code raised, and the policy says to stop."""
+    """User code raised, and the error policy is to stop."""
 
 
 class TooManyDeadLetters(TopologyFailed):
-    """More records cannot be handled than the setting `max_dead_letters` allows a run to leave out."""
+    """More records failed than the setting `max_dead_letters` allows a run to leave out."""
 
 
 class DeadLettersWarning(UserWarning):
@@ -163,11 +163,11 @@ class DeadLettersWarning(UserWarning):
 
 
 class StoppedError(TxstormError):
-    """The run was stopped before what was waited for came true."""
+    """The run was stopped before the awaited condition became true."""
 
 
 class KilledError(StoppedError):
-    """Somebody ended the topology with ``txstorm kill`` while this run stood by for it; nothing went wrong."""
+    """The topology was ended with ``txstorm kill`` while this run was on standby; not a failure."""
 
     exit_code = 0
 
@@ -177,7 +177,7 @@ class EngineError(TxstormError):
 
 
 class SessionLost(TxstormError):
-    """The Spark session has been stopped, or its JVM has died: no job can be run until there is another one."""
+    """The Spark session has been stopped, or its JVM has died: no job can run until there is another one."""
 
 
 class MissingDependency(TxstormError):

@@ -1,4 +1,4 @@
-"""Named fault points in the shipped code, so that crash tests test what ships.
+"""Named fault points in the shipped code, for crash tests.
 
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
 where *action* is ``kill`` (SIGKILL to this process), ``freeze`` (SIGSTOP: SIGCONT wakes it up), ``raise``
@@ -89,7 +89,7 @@ POINTS = {
     "kafka.sent": "its records and mark are sent, not committed",
     "kafka.committed": "it is committed, the answer is lost",
 }
-"""All points, and what has happened when one is passed."""
+"""All points, with the state of the run when each is passed."""
 
 
 class InjectedFault(Exception):

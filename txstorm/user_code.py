@@ -1,8 +1,6 @@
-"""The user's own lines: which frames of a traceback, or of the calls under way, are no library's.
+"""User code: its frames in tracebacks and on the stack, copies of values that it shares with txstorm, its signatures.
 
-Copies of the values that pass between user code and the framework: neither side keeps an object of the other.
-
-Signatures of what a user implements, compared with the calls that txstorm makes.
+Values that pass between user code and the framework are copied, so that neither side holds an object of the other.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _INSTALLED = tuple(
     for path in {_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(), site.getusersitepackages()}
 )
 _BELOW = ("pyarrow", "numpy", "pandas", "pydantic", "deltalake", "pyspark", "cloudpickle", "typer", "click", "rich")
-"""Packages that txstorm calls itself: a frame of theirs right below one of its own is no user's."""
+"""Packages that txstorm calls itself: their frames directly below one of txstorm are not the user's."""
 
 
 def is_txstorm(filename: str) -> bool:
@@ -45,13 +43,13 @@ def is_own(filename: str) -> bool:
 def line_of(trace: TracebackType | None) -> str:
     """``file:line in function`` of the deepest frame of the user; empty when there is none.
 
-    Where the user's code is an installed package itself it is the frame that txstorm has called.
+    If the user's code is itself an installed package, it is the frame that txstorm called.
     """
     return _line((one.tb_frame, one.tb_lineno) for one in _links(trace))
 
 
 def calling_line() -> str:
-    """The line of the user's that is being executed, from which txstorm was called; empty when there is none."""
+    """The user's line that is calling txstorm right now; empty if there is none."""
     calls = []
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `inspect` does, without reading source files
     while frame is not None:
@@ -61,7 +59,7 @@ def calling_line() -> str:
 
 
 def _line(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Of frames, outermost first."""
+    """The place of the innermost user frame among `frames`, outermost first."""
     own = called = ""
     before = True
     for frame, number in frames:
@@ -97,7 +95,7 @@ _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def copied(value: Any) -> Any:
-    """A copy of `value` that shares no dict, list or set with it, at any depth; other objects are not copied."""
+    """Copy `value`, with its dicts, lists and sets at any depth; other objects are shared."""
     kind = type(value)
     if kind is dict:
         return {key: inner if type(inner) in _PLAIN else copied(inner) for key, inner in value.items()}
@@ -109,9 +107,9 @@ def copied(value: Any) -> Any:
 
 
 def misfits(given: object, base: type) -> Iterator[str]:
-    """What is wrong with the methods of `given` that `base` calls by position: one sentence each.
+    """Describe the methods of `given` that cannot take the positional calls of `base`, a sentence each.
 
-    Whatever takes the call passes: default values, ``*args``, decorators, partials, and what cannot be inspected.
+    A method that can take the call passes: default values, ``*args``, decorators, partials, and what cannot be inspected.
     """
     for name, method in inspect.getmembers(base, inspect.isfunction):
         if name.startswith("_") or name in getattr(base, "storm_names", {}):

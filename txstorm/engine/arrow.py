@@ -1,4 +1,4 @@
-"""Tuples to Arrow record batches and back, without bending a value.
+"""Lossless conversion of tuples to Arrow record batches and back.
 
 Columns of one plain type become Arrow columns of that type. What Arrow would coerce (an int among floats, a tuple
 into a list, dicts into one struct) travels as tagged JSON, marked in the field's metadata, and comes back as it was.
@@ -33,14 +33,14 @@ _NONE = type(None)
 
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
-    """A record batch of `rows`, each with one value per field; raises `EmitError` for a value that cannot be sent."""
+    """Convert `rows`, each with one value per field, to a record batch; `EmitError` if one cannot be sent."""
     if not fields:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     return batch_of_columns([list(values) for values in zip(*rows, strict=True)], fields)
 
 
 def batch_of_columns(values: Sequence[list[Any]], fields: Sequence[str]) -> pa.RecordBatch:
-    """A record batch of one list of values per field; raises `EmitError` for a value that cannot be sent."""
+    """Convert one list of values per field to a record batch; raises `EmitError` for a value that cannot be sent."""
     columns = [_column(name, column) for name, column in zip(fields, values, strict=True)]
     return pa.RecordBatch.from_arrays([column for _, column in columns], schema=pa.schema([f for f, _ in columns]))
 
@@ -85,12 +85,12 @@ def _aware(value: datetime | None, name: str) -> None:
 
 
 def text_of(value: Any, name: str) -> str:
-    """The text as which `value` travels in a tagged column; raises `EmitError` if it cannot be sent."""
+    """Encode `value` as the text of a tagged column; raises `EmitError` if it cannot be sent."""
     return json.dumps(_tag(value, name), separators=(",", ":"))
 
 
 def _tag(value: Any, name: str) -> Any:
-    """`value` as JSON, with a one-key object around what JSON does not have."""
+    """Encode `value` as JSON; values that JSON lacks are wrapped in an object with one key."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -151,14 +151,14 @@ def _untag(value: Any) -> Any:
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """The rows of `batch` as tuples of Python values."""
+    """Convert the rows of `batch` to tuples of Python values."""
     if batch.num_columns == 0:
         return iter([()] * batch.num_rows)
     return zip(*(column_values(batch, i) for i in range(batch.num_columns)), strict=True)
 
 
 def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
-    """The values of one column as Python values."""
+    """Convert one column to Python values."""
     values: list[Any] = batch.column(index).to_pylist()
     if batch.schema.field(index).metadata == _TAGGED:
         return [None if text is None else _untag(json.loads(text)) for text in values]
@@ -166,17 +166,17 @@ def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
 
 
 def is_tagged(batch: pa.RecordBatch) -> bool:
-    """Whether a column of `batch` holds values that Arrow would coerce."""
+    """Whether `batch` has a tagged column: one with values that Arrow would coerce."""
     return any(field.metadata == _TAGGED for field in batch.schema)
 
 
 def is_tagged_column(batch: pa.RecordBatch, index: int) -> bool:
-    """Whether this column of `batch` does."""
+    """Whether this column of `batch` is tagged."""
     return bool(batch.schema.field(index).metadata == _TAGGED)
 
 
 def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """`batch` with its tagged columns in the types Arrow finds for their values, as bolts on record batches see them.
+    """Convert the tagged columns of `batch` to the types that Arrow infers, for bolts that take record batches.
 
     Raises:
         EmitError: the values of a column have no common type.
@@ -198,7 +198,7 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
 
 
 def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.RecordBatch]:
-    """The record batches of what a user emitted, with the declared `fields` in order; `EmitError` if they differ."""
+    """Arrange the columns of what a user emitted as the declared `fields`; raises `EmitError` if they differ."""
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         msg = f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}"
         raise EmitError(msg)

@@ -1,4 +1,4 @@
-"""Cargo: what crosses from task to task and from tasks to the driver, in memory or as bytes."""
+"""Cargo: rows and reports that cross from task to task and from tasks to the driver, in memory or as bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER = struct.Struct("<BB6xqqIIII")
 
 
 class Kind(IntEnum):
-    """What a piece of cargo is."""
+    """Kind of a piece of cargo."""
 
     DATA = 1
     """Rows of one edge; `batch` is set."""
@@ -29,7 +29,7 @@ class Kind(IntEnum):
     ERROR = 3
     """A txid failed in a task; `data` is an error row."""
     SPILLED = 4
-    """Rows of one edge in a file named by `data`."""
+    """Rows of one edge, in a file named by `data`."""
     DIVERTED = 5
     """Dead letters of a stage task; `batch` is set."""
 
@@ -57,12 +57,12 @@ class Cargo:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Receivers execute in this order; the edges of a receiver are numbered as it subscribed to them."""
+        """Sort key of the order in which a receiver executes cargo; its edges are numbered as it subscribed to them."""
         return (self.edge, self.source, self.sequence)
 
 
 def encode(cargo: Cargo) -> bytes:
-    """`cargo` as bytes: a versioned header, then Arrow IPC or JSON."""
+    """Encode `cargo` as bytes: a versioned header, then Arrow IPC or JSON."""
     header = _HEADER.pack(
         FORMAT, cargo.kind, cargo.txid, cargo.attempt_id, cargo.edge, cargo.source, cargo.target, cargo.sequence
     )
@@ -76,7 +76,7 @@ def encode(cargo: Cargo) -> bytes:
 
 
 def decode(data: pa.Buffer) -> Cargo:
-    """The cargo in `data`; the record batch refers to the buffer without copying it, if its address suits."""
+    """Decode the cargo in `data`; the record batch refers to the buffer, uncopied, if its address is aligned."""
     if data.address % _ALIGNMENT:
         data = pa.py_buffer(data.to_pybytes())
     view = memoryview(data)
@@ -94,7 +94,7 @@ def decode(data: pa.Buffer) -> Cargo:
 
 
 def split(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
-    """Slices of `batch` of about `limit` bytes each, at least one row."""
+    """Slice `batch` into pieces of about `limit` bytes and at least one row each."""
     pieces = max(1, -(-batch.nbytes // limit))
     rows = max(1, -(-batch.num_rows // pieces))
     for start in range(0, batch.num_rows, rows):

@@ -1,4 +1,4 @@
-"""Where cargo goes between stages, and what the driver makes of what arrives."""
+"""Exchange of cargo between stages, and the outcomes that the driver gathers from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txstorm.errors import EngineError
 
 
 def destinations(program: Program, level: int, task: int, cargo: Cargo) -> Iterable[int]:
-    """Tasks of the stage after `level` that get `cargo` from `task`; only called when there is such a stage."""
+    """The tasks of the stage after `level` that receive `cargo` from `task`; that stage must exist."""
     following = program.stages[level + 1]
     if cargo.kind is Kind.ERROR:
         return range(following.tasks)
@@ -21,9 +21,9 @@ def destinations(program: Program, level: int, task: int, cargo: Cargo) -> Itera
 
 
 def gather(program: Program, pack: Pack, arrived: Iterable[Cargo]) -> list[Processed]:
-    """One outcome per txid of `pack`, up to and including the first that failed.
+    """Gather the outcomes of the txids of `pack`, up to and including the first that failed.
 
-    Raises `EngineError` when a task's report is missing: Storm's check that all tuples of a batch are in.
+    Raises `EngineError` if a task's report is missing: Storm's check that all tuples of a batch have arrived.
     """
     outcomes = {one.attempt.txid: Processed(one.attempt) for one in pack.inputs}
     for cargo in arrived:
@@ -64,13 +64,13 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
 
 
 def _take_parts(outcome: Processed, cargo: Cargo) -> None:
-    """Cargo of the first stage tells what the emitter of its task emitted, also when a bolt after it failed."""
+    """Take the parts that emitters report in the first stage, also if a later bolt failed."""
     if cargo.edge == 0 and cargo.data["parts"] is not None:
         outcome.emitters += 1
         outcome.parts.update(cargo.data["parts"])
 
 
 def _take_error(outcome: Processed, row: ErrorRow) -> None:
-    """Of several failures of one txid the earliest stage's is the cause."""
+    """Take an error row; of several for one txid, the one of the earliest stage is the cause."""
     if outcome.error is None or (row.level, row.task) < (outcome.error.level, outcome.error.task):
         outcome.error = row

@@ -1,4 +1,4 @@
-"""The garbage collector's turn: seldom in the middle of a batch or a commit."""
+"""Pauses of the garbage collector: collections are rare during a batch or a commit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from threading import Lock
 SELDOM = (1_000_000, 50, 100)
 """Objects made since the last collection, and collections of the young until one of the older: `gc.set_threshold`."""
 BETWEEN = (100_000, 20, 100)
-"""The same between the batches and commits of a run."""
+"""The same setting between the batches and commits of a run."""
 
 
 class _Inside:
-    """The threads that are in the middle of something, and those of runs; the last ones turn the collector up again."""
+    """Threads inside a batch or commit, and inside a run; the last one to leave restores the collector."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -48,12 +48,12 @@ _INSIDE = _Inside()
 
 @contextmanager
 def seldom_collected(how: tuple[int, int, int] = SELDOM) -> Iterator[None]:
-    """Collections are rare while any thread is inside; with `BETWEEN`, a run, somewhat less so.
+    """Make collections rare while a thread is inside this context; with `BETWEEN` (a run), somewhat less rare.
 
-    A batch or a commit makes thousands of objects that all stay: looking at each of them several times, and at all
-    that a process has loaded besides, was a fifth of the time of commits, and of that of reading from Kafka. Turned
-    up at the end of each commit the collector looked at all that it had made, an eighth of its time, so in a run it is
-    turned up in part only. Nothing happens where somebody has turned the collector off, or down already.
+    A batch or a commit creates thousands of objects that all survive. Traversing them repeatedly, with everything else
+    that the process has loaded, took a fifth of the time of commits and of reading from Kafka. Restoring the collector
+    fully after each commit cost an eighth of its time, so a run restores it only in part. Has no effect where the user
+    has disabled the collector, or already made it rarer.
     """
     _INSIDE.enter(how)
     try:

@@ -22,13 +22,13 @@ A = TypeVar("A")
 
 
 class LocalEngine:
-    """Runs every pack on one thread of its own; several packs at once.
+    """Engine that runs each pack on a thread, several packs at once.
 
-    The interpreter lock makes more threads per pack pointless; what this engine is for is tests, the test driver
-    and batches that are smaller than a Spark job is worth.
+    More threads per pack would only wait for the interpreter lock. For tests, the test driver, and batches too small to
+    be worth a Spark job.
 
     Args:
-        observe: told what every task of the processing phase emitted, on the thread that runs it.
+        observe: called with what every task of the processing phase emitted, on the thread that runs the task.
     """
 
     name = "local"
@@ -43,7 +43,7 @@ class LocalEngine:
         self._program = program
 
     def warm_up(self) -> None:
-        """Nothing: threads are as quick at first as later."""
+        """Do nothing: threads need no warm-up."""
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` on a thread."""
@@ -53,7 +53,7 @@ class LocalEngine:
         future: Future[A] = Future()
         self._cancelled[future] = cancelled = threading.Event()
         future.add_done_callback(lambda done: self._cancelled.pop(done, None))
-        # No pool: a bolt that never returns must neither take the place of another pack nor keep the process alive.
+        # No pool: a bolt that never returns must neither block another pack nor keep the process alive.
         thread = threading.Thread(
             target=_answer, args=(lambda: work(cancelled), future), name=f"txstorm-local-{name}", daemon=True
         )
@@ -61,11 +61,11 @@ class LocalEngine:
         return future
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
-        """Let the shares finish, one after the other on a thread."""
+        """Finish the shares of a large commit, one after the other on a thread."""
         return self._on_thread(f"commit-{work.input.attempt.txid}", lambda cancelled: self._shares(work, cancelled))
 
     def cancel(self, future: Future[Any]) -> None:
-        """Stop after the txid or share at hand; a bolt that never returns keeps its thread, and is ignored."""
+        """Stop after the current txid or share; a bolt that never returns keeps its thread, and is ignored."""
         cancelled = self._cancelled.get(future)
         if cancelled is not None:
             cancelled.set()
@@ -75,7 +75,7 @@ class LocalEngine:
         return {"engine": self.name, "cores": os.cpu_count()}
 
     def close(self) -> None:
-        """Give up what runs; does not wait for bolts that hang."""
+        """Cancel what runs, without waiting for bolts that hang."""
         for cancelled in list(self._cancelled.values()):
             cancelled.set()
 
@@ -105,7 +105,7 @@ class LocalEngine:
         return gather(program, pack, arrived.get(0, ()))
 
     def task(self, level: int, number: int, pack: Pack) -> StageTask:
-        """Makes task `number` of the stage at `level`, for one pack."""
+        """Create task `number` of the stage at `level`, for one pack."""
         assert self._program is not None
         return StageTask(self._program, level, number, pack, self._observe)
 

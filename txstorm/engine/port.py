@@ -1,4 +1,4 @@
-"""The engine port: packs of transactions in, what their processing phase produced out."""
+"""The engine port: runs the processing phase of packs of transactions, and large commits."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Pack:
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """What a task reports instead of raising: user code failed (design.md, R11).
+    """Report of a failure of user code, which a task returns instead of raising (design.md, R11: errors are rows).
 
     Attributes:
         kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, ``lost`` when there
             was no answer: the worker died, or the batch timed out; or `LIMIT`.
         frame: ``file:line in function`` of the innermost frame of the user's code.
-        input: the tuple that was being handled, shortened, or the rows of a record batch; empty in `finish_batch`.
+        input: the tuple being handled, shortened, or the rows of a record batch; empty in `finish_batch`.
     """
 
     component: str
@@ -118,7 +118,7 @@ class Processed:
 
 @dataclass(frozen=True)
 class CommitShare:
-    """One task of a committer in a large commit.
+    """Share of one committer task in a large commit.
 
     Attributes:
         cargo: its input, in files.
@@ -133,7 +133,7 @@ class CommitShare:
 
 @dataclass(frozen=True)
 class LargeCommit:
-    """The commit phase of one txid, as far as a job does it.
+    """The part of one txid's commit phase that a job carries out.
 
     Attributes:
         input: the attempt; without document and payload.
@@ -149,15 +149,15 @@ class LargeCommit:
 
 @dataclass(frozen=True)
 class ShareDone:
-    """What became of a share.
+    """Result of one share of a large commit.
 
     Attributes:
         staged: table → its file, durable.
         counts: component → tuples emitted.
-        sent: what it has emitted for bolts behind it, in files, in its order.
+        sent: what it emitted for downstream bolts, in files, in order.
         reported: errors reported without failing the batch.
-        error: set when its code raised, or broke a rule of the state.
-        refused: set when a file could not be read or written: number, text and file of the `OSError`.
+        error: set if its code raised, or violated a rule of the state.
+        refused: set if a file could not be read or written: number, text and file of the `OSError`.
     """
 
     component: str
@@ -176,33 +176,33 @@ class Engine(Protocol):
     name: str
 
     def start(self, program: Program) -> None:
-        """Make ready to run `program`; called before `submit`, and again for another program while nothing runs."""
+        """Prepare to run `program`. Called before `submit`, and again with another program while nothing runs."""
 
     def warm_up(self) -> None:
-        """Do ahead what would make the first packs slow; called after `start` for a run that waits to lead.
+        """Do in advance what would slow down the first packs. Called after `start`, for a run that waits to lead.
 
         Raises:
-            InputError, SessionLost: nothing will be processed here. Other failures are left to the packs.
+            InputError, SessionLost: this engine cannot process anything. Other failures are left to the packs.
         """
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
-        """Process a pack. The future gives one outcome per txid, in order, up to and including the first failed one.
+        """Process a pack; the future returns one outcome per txid, in order, up to and including the first failed one.
 
-        It raises `EngineError` when the job itself failed (a worker died) or was cancelled.
+        The future raises `EngineError` if the job itself failed (a worker died) or was cancelled.
         """
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
-        """Let the shares of a large commit finish and stage their rows, each in a task; one answer a share, in order.
+        """Finish the shares of a large commit and stage their rows, each in a task; one result per share, in order.
 
-        The future raises `EngineError` when the job itself failed or was cancelled. What tasks have staged by then, or
-        stage later, is referred to by nothing.
+        The future raises `EngineError` if the job itself failed or was cancelled. Nothing refers to files that tasks
+        have staged by then, or stage later.
         """
 
     def cancel(self, future: Future[Any]) -> None:
-        """Give up a submitted pack or commit; what it still does is ignored."""
+        """Cancel a submitted pack or commit; any later result of it is ignored."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What runs here, for status and logs."""
+        """Describe the engine, for status and logs."""
 
     def close(self) -> None:
-        """Cancel what runs and free what was made."""
+        """Cancel what runs and release resources."""

@@ -1,4 +1,4 @@
-"""The program of a topology: what tasks need to run it, in a form that can be shipped to workers once."""
+"""Program of a topology: everything tasks need to run it, shipped to each worker once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from txstorm.user_code import copied
 
 @dataclass(frozen=True)
 class ComponentSpec:
-    """One component.
+    """A component of a program.
 
     Attributes:
-        settings: the topology's settings and over them the component's own configuration.
+        settings: the topology's settings, overridden by the component's own configuration.
         nested: the settings whose values are lists, dicts or sets.
-        blob: the pickled user object, loaded afresh for every task and batch.
+        blob: the pickled user object, unpickled for every task and batch.
     """
 
     id: str
@@ -37,14 +37,14 @@ class ComponentSpec:
     blob: bytes = field(repr=False)
 
     def task_settings(self) -> dict[str, Any]:
-        """The settings as one task gets them: a copy, which its code may change."""
+        """Copy the settings for one task, whose code may change them."""
         settings = dict(self.settings)
         for name in self.nested:
             settings[name] = copied(settings[name])
         return settings
 
     def fresh(self) -> Any:
-        """A fresh copy of the user's object; raises `InputError` where the module of its class cannot be imported."""
+        """Unpickle a new copy of the user's object; raises `InputError` if its module cannot be imported."""
         try:
             return cloudpickle.loads(self.blob)
         except (ImportError, AttributeError) as error:
@@ -57,7 +57,7 @@ class ComponentSpec:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything tasks need to know of a topology.
+    """Everything tasks need to know about a topology.
 
     Attributes:
         topology: the topology's id.
@@ -66,7 +66,7 @@ class Program:
         edges: all edges; `Cargo.edge` is an index into them.
         settings: the topology's settings, as plain values.
         spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
-        spread: the committers whose large transactions a job can commit, and their tables.
+        spread: the committers whose large transactions can be committed by a job, and their tables.
     """
 
     topology: str
@@ -90,11 +90,11 @@ class Program:
         return len(self.stages)
 
     def work_of(self, busy: Mapping[int, float]) -> float:
-        """Seconds of work on the longest way through a job, from the busy seconds per stage."""
+        """Seconds of work on the longest path through a job, from the busy seconds per stage."""
         return sum(busy.get(stage.level, 0.0) / stage.tasks for stage in self.stages)
 
     def with_plan(self, plan: Plan) -> Program:
-        """The same code under a plan with other numbers of tasks."""
+        """The same code with a plan of another parallelism."""
         tasks = {one.id: one.parallelism for one in plan.topology.components}
         components = {name: replace(spec, parallelism=tasks[name]) for name, spec in self.components.items()}
         return replace(
@@ -147,5 +147,5 @@ def _spec(component: Component, settings: Mapping[str, Any]) -> ComponentSpec:
 
 
 def digest_of(data: bytes) -> str:
-    """The digest under which workers keep a shipped program."""
+    """Compute the digest under which workers cache a shipped program."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""The Spark engine: every pack is one job, every stage of the plan one Python stage, a Storm task a partition."""
+"""The Spark engine: a pack is a job, a stage of the plan is a Python stage, and a Storm task is a partition."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ A = TypeVar("A")
 
 
 class SparkEngine:
-    """Runs packs on a Spark session, classic or Connect.
+    """Engine that runs packs on a Spark session, classic or Connect.
 
-    A session that is handed in, or that this process has already, is used as it is and not stopped; otherwise one
-    is made at `start` and stopped when its last user ends.
+    A session that is passed in, or that the process already has, is used as it is and not stopped; otherwise `start`
+    creates one, which is stopped when its last user ends.
 
     Raises:
-        MissingDependency, InputError: pyspark or Java is not there.
+        MissingDependency, InputError: pyspark or Java is missing.
     """
 
     name = "spark"
@@ -51,13 +51,13 @@ class SparkEngine:
         self._groups: dict[Future[Any], str] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-spark")
-        # Of their own: a commit must not wait for packs, which may wait for it.
+        # Separate threads: a commit must not wait for packs, which may wait for it.
         self._commits = ThreadPoolExecutor(1, thread_name_prefix="txstorm-spark-commit")
         self._program: Program | None = None
         self._shipped = b""
 
     def start(self, program: Program) -> None:
-        """Make or take the session."""
+        """Create the session, or take the existing one."""
         self._program = program
         self._shipped = cloudpickle.dumps(program)
         if self._session is None:
@@ -66,7 +66,7 @@ class SparkEngine:
             client.check_session(self._session)
 
     def warm_up(self) -> None:
-        """Run a job of the shape of a pack that reads nothing: Spark has loaded what it needs, workers the program."""
+        """Run an empty job shaped like a pack, so that Spark loads its classes and workers the program."""
         assert self._program is not None
         program, shipped = self._program, self._shipped_program()
         future = self._submit(
@@ -85,7 +85,7 @@ class SparkEngine:
         return self._submit(self._pool, lambda group: self._run(pack, group))
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
-        """Let the shares finish as one Spark job, each in a partition."""
+        """Finish the shares of a large commit as one Spark job, each in a partition."""
         return self._submit(self._commits, lambda group: self._run_shares(work, group))
 
     def _submit(self, pool: ThreadPoolExecutor, job: Callable[[str], A]) -> Future[A]:
@@ -117,7 +117,7 @@ class SparkEngine:
         return {"engine": self.name, **client.describe(self._session)}
 
     def close(self) -> None:
-        """Cancel what runs; stop the session if this engine made it."""
+        """Cancel what runs; stop the session if this engine created it."""
         with self._lock:
             running = list(self._groups)
         for future in running:
@@ -138,7 +138,7 @@ class SparkEngine:
         return gather(program, pack, self._collected(frame, group))
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
-        """The answers of a large commit; there is nothing to exchange, since its input is divided already."""
+        """Run the shares of a large commit and collect their results; there is no shuffle, as its input is divided."""
         shares = len(work.shares)
 
         def frame() -> Any:
@@ -149,7 +149,7 @@ class SparkEngine:
         return [done[number] for number in range(shares)]
 
     def _collected(self, frame: Callable[[], Any], group: str) -> Iterator[Cargo]:
-        """What the job of the frame that `frame` makes answers; making one asks the JVM already."""
+        """Collect the rows of the data frame made by `frame`, which may itself raise, since it calls the JVM."""
         try:
             with client.job_group(self._session, group):
                 table = frame().toArrow()
@@ -158,7 +158,7 @@ class SparkEngine:
         return (decode(value.as_buffer()) for value in table.column("cargo"))
 
     def _failure(self, error: Exception) -> TxstormError:
-        """A job's failure; what is wrong with the input stays so when a worker is the first to see it."""
+        """Convert the error of a job; an `InputError` first raised in a worker remains one."""
         if not client.is_alive(self._session):
             msg = (
                 f"the Spark session is gone ({client.explain_failure(error)}); nothing that was committed is lost: "
@@ -171,7 +171,7 @@ class SparkEngine:
         return EngineError(client.explain_failure(error))
 
     def _frame(self, program: Program, function: Callable[[int], StageFunction]) -> Any:
-        """All stages, each a `function` of its level."""
+        """The data frame of all stages; `function` gives the function of a level."""
         rows = client.cargo_type(*SCHEMA.names)
         frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
         for stage in program.stages:
@@ -185,20 +185,20 @@ class SparkEngine:
 
 
 class Shipped:
-    """A program on its way to the workers; it is unpickled once per worker."""
+    """A program shipped to workers, which unpickle it once each."""
 
     def __init__(self, digest: str, program: bytes) -> None:
         self.digest = digest
         self.program = program
 
     def load(self) -> Program:
-        """The program, from the worker's memory when it has been there before.
+        """Load the program, from the worker's cache if it has been loaded before.
 
-        Raises `InputError` where the class of a custom grouping cannot be imported.
+        Raises `InputError` if the class of a custom grouping cannot be imported.
         """
         program = _programs.get(self.digest)
         if program is None:
-            _programs.clear()  # one topology at a time is the rule; what is replaced was an older version of it
+            _programs.clear()  # usually one topology at a time: the replaced program is an older version of it
             try:
                 program = _programs[self.digest] = cloudpickle.loads(self.program)
             except (ImportError, AttributeError) as error:
@@ -211,7 +211,7 @@ class Shipped:
 
 
 def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
-    """The function Spark runs in every partition of the stage at `level`."""
+    """Make the function that Spark runs in every partition of the stage at `level`."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()
@@ -223,7 +223,7 @@ def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
 
 
 def warm_function(shipped: Shipped, level: int) -> StageFunction:
-    """The function Spark runs in every partition of the stage at `level` before there is anything to do."""
+    """Make the function that Spark runs in every partition of the stage at `level` to warm up."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -237,7 +237,7 @@ def warm_function(shipped: Shipped, level: int) -> StageFunction:
 
 
 def share_function(shipped: Shipped, work: LargeCommit) -> StageFunction:
-    """The function Spark runs in every partition of a large commit."""
+    """Make the function that Spark runs in every partition of a large commit."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()
@@ -249,7 +249,7 @@ def share_function(shipped: Shipped, work: LargeCommit) -> StageFunction:
 
 
 def _read(batches: Batches, level: int) -> tuple[int, list[Cargo]]:
-    """This partition's task index and cargo. The first stage's input is one row that holds the index."""
+    """Read this partition's task index and cargo. The input of the first stage is one row with the index."""
     if level == 0:
         [index] = [value for batch in batches for value in batch.column(0).to_pylist()]
         return index, []

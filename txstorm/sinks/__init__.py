@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink", "KafkaSink", "KafkaWriter"]
 
-# Their client is an extra: they are loaded when they are first used.
+# The client library is an extra, so these are imported on first use.
 _HOME = {"KafkaSink": "txstorm.sinks.kafka", "KafkaWriter": "txstorm.clients.kafka.producer"}
 
 

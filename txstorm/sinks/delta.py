@@ -16,7 +16,7 @@ class DeltaSink(BatchBolt, Committer):
     """Appends each tuple to ``sinks/<name>``, exactly once and in txid order: one row per tuple, with ``_txid``.
 
     Use it with `set_bolt` or `set_committer_bolt`. The fields of its inputs are taken by name, in any order; fields
-    that are no columns are left out, and a missing one fails the batch with a `StateError`.
+    that are not columns are left out, and a missing one fails the batch with a `StateError`.
 
     Args:
         name: names the table.
@@ -33,10 +33,10 @@ class DeltaSink(BatchBolt, Committer):
         self._batches: list[Any] = []
 
     def execute_batch(self, batch: Any) -> None:
-        """Keep the record batch until it is this txid's turn."""
+        """Keep the record batch until this txid's turn to commit."""
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
-        """Append what came."""
+        """Append the received rows."""
         for batch in self._batches:
             self._sink.append_batch(batch)

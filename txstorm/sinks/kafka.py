@@ -34,10 +34,11 @@ class KafkaSink(BatchBolt, Committer):
     """Sends each tuple to `topic`: exactly once for ``read_committed`` readers, in txid order within each partition.
 
     Use it with `set_bolt` or `set_committer_bolt`. Records are made, and refused, before the transaction is decided.
-    Each has the headers ``txstorm.topology``, ``txstorm.txid`` and ``txstorm.index`` (its position within the txid).
+    Each record has the headers ``txstorm.topology``, ``txstorm.txid`` and ``txstorm.index`` (its position within the
+    txid).
 
-    Key and value are made of a tuple in the same way: a field's name takes that field (bytes as they are, a string as
-    UTF-8, None as null, all else as JSON); a list of names takes a JSON object of those fields; a function is given
+    Key and value are derived from a tuple in the same way: a field's name takes that field (bytes as they are, a string
+    as UTF-8, None as null, all else as JSON); a list of names takes a JSON object of those fields; a function is given
     the tuple as a dict and returns bytes, a string or None. In JSON, times and dates are ISO 8601 and a Decimal is a
     string.
 
@@ -85,7 +86,7 @@ class KafkaSink(BatchBolt, Committer):
         self._times: list[int] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Make a record of it; raises `StateError` for what no record can hold."""
+        """Make a record of the tuple; raises `StateError` for a value that no record can hold."""
         key = None if self._key is None else self._encoded("key", self._key, tuple)
         value = self._encoded("value", self._value, tuple)
         if (size := len(key or b"") + len(value or b"")) > self._limit:
@@ -99,7 +100,7 @@ class KafkaSink(BatchBolt, Committer):
         self._values.append(value)
 
     def finish_batch(self) -> None:
-        """Append what came."""
+        """Append the records."""
         columns = [pa.array(values, field.type) for values, field in zip(self._columns(), _SCHEMA, strict=True)]
         self._sink.append_batch(pa.table(columns, schema=_SCHEMA))
 
@@ -109,12 +110,12 @@ class KafkaSink(BatchBolt, Committer):
     def _encoded(self, what: str, part: Part, given: Tuple) -> bytes | None:
         try:
             return _bytes(_content(part, given))
-        except (TypeError, ValueError) as error:  # also a text that is no UTF-8
+        except (TypeError, ValueError) as error:  # also text that cannot be encoded as UTF-8
             msg = f"{self._where}: the {what} of {given!r:.200} cannot be sent: {error}"
             raise StateError(msg) from None
 
     def _time(self, value: Any) -> int:
-        """Milliseconds since 1970."""
+        """Convert a time to milliseconds since 1970."""
         if isinstance(value, datetime) and value.tzinfo is not None:
             value = (value - EPOCH) // _MILLISECOND
         if type(value) is int and value >= 0:
@@ -127,7 +128,7 @@ class KafkaSink(BatchBolt, Committer):
 
 
 def _writer(topic: str, servers: str, options: Mapping[str, Any]) -> KafkaWriter:
-    # Where a copy of the sink is unpickled, such as in Spark's workers, confluent-kafka need not be there.
+    # A copy of the sink may be unpickled where confluent-kafka is not installed, such as in Spark's workers.
     from txstorm.clients.kafka.producer import KafkaWriter
 
     try:
@@ -150,7 +151,7 @@ def _part(name: str, what: str, given: Any) -> Part:
 
 
 def _content(part: Part, given: Tuple) -> Any:
-    """What goes into key or value, not encoded yet."""
+    """Select the content of key or value, before encoding."""
     if part is None:
         return given.as_dict()
     if isinstance(part, str):
@@ -165,7 +166,7 @@ def _content(part: Part, given: Tuple) -> Any:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """`value` as it is sent; raises `TypeError` or `ValueError` for what has no JSON form."""
+    """Encode `value` as it is sent; raises `TypeError` or `ValueError` if it has no JSON form."""
     match value:
         case None | bytes():
             return value

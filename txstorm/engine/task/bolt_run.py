@@ -1,4 +1,4 @@
-"""Running one component for one task and attempt, the same in workers and in the driver."""
+"""Run of one component for one task and attempt, the same in workers and in the driver."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Arrival:
         self.batch = batch
 
     def part(self, first: int, count: int) -> Arrival:
-        """`count` of its rows."""
+        """Slice out `count` of its rows."""
         return Arrival(self.component, self.stream, self.task, self.batch.slice(first, count))
 
     def taken(self, rows: Sequence[int]) -> Arrival:
-        """These of its rows."""
+        """Take the rows with these indices."""
         return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
 
 
 class BoltRun:
-    """One bolt object at work on one batch: prepared at once, then `execute`, then `finish`."""
+    """Run of one bolt object on one batch: it is prepared at once, then come `execute` and `finish`."""
 
     def __init__(
         self, bolt: BasicBolt | BatchBolt, context: TaskContext, collector: OutputCollector, at: At | None = None
@@ -121,6 +121,6 @@ class BoltRun:
             raise
 
     def finish(self) -> None:
-        """All input is in."""
+        """Finish the batch: all input has arrived."""
         if isinstance(self.bolt, BatchBolt):
             self.bolt.finish_batch()

@@ -1,4 +1,4 @@
-"""The collector bolts and spouts emit through: buffers tuples, hands out record batches."""
+"""The collector through which bolts and spouts emit: it buffers tuples, and returns them as record batches."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Emitted(NamedTuple):
 
 
 Observe = Callable[[str, int, TransactionAttempt, Sequence[Emitted]], None]
-"""Told what a task of a component has emitted for an attempt, once it has finished, also when that is nothing."""
+"""Callback with what a task of a component emitted for an attempt, possibly nothing; called when it has finished."""
 
 
 class _Buffer:
     """Emitted values of one stream, row after row in one flat list.
 
-    A list of row tuples would cost more than twice as much: the garbage collector looks at every tuple again and
-    again, and at strings and numbers never.
+    A list of row tuples would cost more than twice as much: the garbage collector traverses every tuple again and
+    again, but never strings and numbers.
     """
 
     __slots__ = ("arity", "direct", "fields", "flat", "rows")
 
     def __init__(self, declaration: StreamDeclaration) -> None:
         self.fields = declaration.fields
-        # No `emit` has this arity on a direct stream, or one without fields: one comparison a tuple tells all.
+        # No `emit` has this arity on a direct stream or one without fields, so one comparison per tuple is enough.
         self.arity = -1 if declaration.direct else len(declaration.fields) or -1
         self.direct = declaration.direct
         self.flat: list[Any] = []
         self.rows = 0
 
     def take(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
-        """What is in the buffer, which is empty then; `refuse` is called with each tuple that cannot be sent."""
+        """Take and clear the buffer; `refuse` is called with each tuple that cannot be sent."""
         flat, rows, width = self.flat, self.rows, len(self.fields)
         self.flat, self.rows = [], 0
         if width == 0:
@@ -71,9 +71,9 @@ class OutputCollector:
     """Implements `txstorm.api.output.Collector` for one task and attempt.
 
     Args:
-        component: whose it is.
-        streams: what it declares.
-        eager: whether values are looked at in `emit`, which takes much longer than in large pieces.
+        component: the component that emits.
+        streams: the streams it declares.
+        eager: whether `emit` checks values itself, which takes much longer than checking whole batches.
     """
 
     def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False) -> None:
@@ -103,7 +103,7 @@ class OutputCollector:
             self._flush(stream)
 
     def _emit_rare(self, stream: str, values: tuple[Any, ...]) -> None:
-        """A tuple without fields, one that is refused, or one that is looked at."""
+        """Emit a tuple without fields, one that is refused, or one that is checked."""
         buffer = self._buffers.get(stream)
         if buffer is None or buffer.direct or len(values) != len(buffer.fields):
             self._refuse(stream, values, direct=False)
@@ -146,7 +146,7 @@ class OutputCollector:
         self.digests[partition] = digest
 
     def refuse(self, error: BaseException, record: Any) -> None:
-        """A record that a spout cannot emit: `error` is raised, unless `divert` takes the record."""
+        """Refuse a record that a spout cannot emit: raise `error`, unless `divert` takes the record."""
         if not self.divert(error, record):
             raise error
 
@@ -155,7 +155,7 @@ class OutputCollector:
     reportError = report_error  # noqa: N815
 
     def take(self) -> list[Emitted]:
-        """Everything emitted so far, in order per stream; leaves the collector empty."""
+        """Take everything emitted so far, in order per stream; the collector is empty afterwards."""
         self._flush_direct()
         for stream in self._buffers:
             self._flush(stream)
@@ -163,7 +163,7 @@ class OutputCollector:
         return out
 
     def close(self, attempt: TransactionAttempt) -> None:
-        """The batch of `attempt` is over: whoever has kept this collector emits for another one, and is refused."""
+        """End the batch of `attempt`: any later emission through this collector is refused."""
         self._over = attempt
         self._buffers = {}
 

@@ -1,4 +1,4 @@
-"""A share of a large commit: what one task of a committer does of it, the same code in both engines."""
+"""Share of a large commit: the work of one committer task, the same code in both engines."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from txstorm.storage.tables.staging import StagedName, stage
 
 
 def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
-    """Let the task finish over the rows it is given, and stage what it writes: one file a table.
+    """Finish the task on the rows it is given, and stage what it writes, in one file per table.
 
-    Nothing is raised: what the committer raises, and what the disk refuses, is in the answer.
+    Nothing is raised: exceptions of the committer and errors of the disk are in the result.
     """
     try:
         return _done(program, work, share)
@@ -63,7 +63,7 @@ def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
 
 
 class _Rows:
-    """The tables of the task, in memory: states that know the rows of its input's keys, and sinks."""
+    """Tables of the task, in memory: states with the rows of the keys in its input, and sinks."""
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
         self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
@@ -81,7 +81,7 @@ class _Rows:
         self.tables.begin(self._txid, work.input.stamp)
 
     def staged(self, name: StagedName) -> dict[str, Staged]:
-        """Stage all that was written; table → its file, where there is one.
+        """Stage everything written; return table → its file, if it has one.
 
         Raises:
             StateError: a row does not fit, or a key was written that is not in the input.
@@ -104,14 +104,14 @@ def _spilled(program: Program) -> Path:
 
 
 def as_cargo(work: LargeCommit, number: int, done: ShareDone) -> Cargo:
-    """The answer to share `number` as a piece of cargo, to cross from a worker to the driver."""
+    """Encode the result of share `number` as a piece of cargo, to cross from a worker to the driver."""
     staged = {uri: one.to_json() for uri, one in done.staged.items()}
     data = {**asdict(done), "staged": staged}
     return Cargo(Kind.RESULT, *work.input.attempt, 0, number, 0, 0, data=data)
 
 
 def of_cargo(cargo: Cargo) -> ShareDone:
-    """What `as_cargo` was made of."""
+    """Decode a result encoded by `as_cargo`."""
     found: Mapping[str, Any] = cargo.data
     staged = {uri: Staged.from_json(one) for uri, one in found["staged"].items()}
     error = ErrorRow(**found["error"]) if found["error"] else None

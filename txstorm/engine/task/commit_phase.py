@@ -1,4 +1,4 @@
-"""The commit phase of one txid: committers and what they feed, as logical tasks in the driver."""
+"""Commit phase of one txid: committers and the bolts behind them, as logical tasks in the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txstorm.plan.stages import Edge
 
 
 class CommitFailed(Exception):
-    """A commit-phase bolt raised; carries what is reported of it."""
+    """A bolt of the commit phase raised; carries its error row."""
 
     def __init__(self, row: ErrorRow) -> None:
         self.row = row
@@ -35,13 +35,13 @@ class Resources(CommitResources, Protocol):
     """Commit resources whose handles can be opened for `finish_batch` and closed again."""
 
     def activate(self, active: bool) -> None:
-        """Let handles be used, or not."""
+        """Allow or forbid the use of handles."""
 
     def settle(self, component: str, task: int) -> None:
-        """Raise `StateError` now for what the task wrote and no table can hold."""
+        """Raise `StateError` now for values written by the task that no table can hold."""
 
     def undo(self, component: str, task: int) -> None:
-        """Take back what the task wrote in this txid."""
+        """Undo what the task wrote in this txid."""
 
 
 class _Sent(NamedTuple):
@@ -51,7 +51,7 @@ class _Sent(NamedTuple):
 
 
 class CommitRun:
-    """The commit phase of one attempt.
+    """Run of the commit phase of one attempt.
 
     Components finish in topological order: every committer when its turn in the graph comes, a bolt behind a
     committer after it, all in this one commit phase (storm.md, items 37–40).
@@ -61,14 +61,14 @@ class CommitRun:
         txid_input: the attempt.
         cargo: the input of the committers.
         resources: their tables.
-        begins: told (component, task) before any of its code runs.
-        elsewhere: committers that a job has let finish → what they have sent to those behind them, in its order.
+        begins: called with (component, task) before any code of that task runs.
+        elsewhere: committers finished by a job → what they sent to bolts behind them, in order.
 
     Attributes:
         resources: their tables.
         send: hands the rows of an edge from a source task to a target task.
-        begins: as given; whose turn it is may change between `execute` and `run`.
-        letters: what was left out, where the policy says so.
+        begins: as given; may be replaced between `execute` and `run`.
+        letters: the dead letters, if the policy allows them.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class CommitRun:
         self._arrivals[edge.target, cargo.target].append(Arrival(edge.source, edge.stream, cargo.source, batch))
 
     def execute(self) -> None:
-        """Let every task execute what the processing phase has sent it; may be called before the txid's turn.
+        """Let every task execute the input that the processing phase sent it; may be called before the txid's turn.
 
-        Raises `CommitFailed` when user code raises. Nothing is executed early where failures are to be left out: what
-        a task cannot handle is found out with all of its input.
+        Raises `CommitFailed` if user code raises. Nothing is executed early if failures become dead letters: which
+        tuples a task cannot handle is found with all of its input.
         """
         arrived = [] if self._salvage is not None else list(self._arrivals)
         for name, task in arrived:
@@ -125,7 +125,7 @@ class CommitRun:
             self._begun[name, task] = run
 
     def run(self) -> None:
-        """Run the commit phase, or what `execute` left of it; raises `CommitFailed` when user code raises."""
+        """Run the commit phase, or the rest of it after `execute`; raises `CommitFailed` if user code raises."""
         for name in self._program.commit:
             if name in self._elsewhere:
                 for one in self._elsewhere[name]:
@@ -136,11 +136,11 @@ class CommitRun:
 
     @property
     def letters(self) -> list[pa.RecordBatch]:
-        """Dead letters of the commit phase; called once, after `run`."""
+        """Take the dead letters of the commit phase; called once, after `run`."""
         return [self._salvage.letters.take()] if self._salvage is not None else []
 
     def run_task(self, component: str, task: int) -> None:
-        """Run one task of one component; raises `CommitFailed` when its code raises."""
+        """Run one task of one component; raises `CommitFailed` if its code raises."""
         spec = self._program.components[component]
         self.begins(spec.id, task)
         work = self._work(spec, task)
@@ -201,5 +201,5 @@ class CommitRun:
 
 
 def input_bytes(cargo: Sequence[Cargo]) -> int:
-    """Bytes of committers' input held in memory."""
+    """Count the bytes of committers' input held in memory."""
     return sum(one.batch.nbytes for one in cargo if one.batch is not None)

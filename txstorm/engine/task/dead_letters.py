@@ -1,8 +1,6 @@
-"""Salvage: a batch that cannot be processed as it is goes on without the records that are to blame.
+"""Dead letters: processing a failed batch again without the records at fault, which are kept with the reason.
 
-Only transactions whose failures the policy sends to the dead-letter table come here; they have failed before.
-
-Dead letters: the records of one attempt that were left out of the batch, and why.
+Only for transactions whose failures the policy sends to the dead-letter table; they have failed before.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from txstorm.storage.rows.schema import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, 
 
 
 class Letters:
-    """Dead letters in the making, of one attempt."""
+    """Collector of the dead letters of one attempt."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
@@ -37,18 +35,18 @@ class Letters:
         return len(self._rows)
 
     def add_rows(self, error: ErrorRow, arrival: Arrival, rows: Sequence[int] | None = None) -> None:
-        """Rows of `arrival` (all of them by default) could not be handled because of `error`."""
+        """Add rows of `arrival` (all of them by default) that could not be handled because of `error`."""
         batch = arrival.batch if rows is None else arrival.batch.take(pa.array(rows, pa.int64()))
         origin = (arrival.component, arrival.task, arrival.stream)
         for text in _texts(batch):
             self._add(error, origin, TUPLE, text)
 
     def add_metadata(self, error: ErrorRow, spout: str, task: int | None, metadata: Any) -> None:
-        """Nothing of what `metadata` (JSON values) stands for was emitted: by one emitter, or by none if `task` is."""
+        """Add a letter for a batch, or one emitter's part of it (`task`), described by `metadata` (JSON values)."""
         self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
-        """The spout could not emit one record of its source, which `record` (JSON values) describes."""
+        """Add a record of the source that the spout could not emit; `record` (JSON values) describes it."""
         self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
@@ -56,11 +54,11 @@ class Letters:
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:
-        """Forget those after the first `length`."""
+        """Drop all letters after the first `length`."""
         del self._rows[length:]
 
     def take(self) -> pa.RecordBatch:
-        """All of them, in the order in which they were added; leaves none."""
+        """Take all letters, in the order in which they were added."""
         rows, self._rows = self._rows, []
         columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
@@ -68,7 +66,7 @@ class Letters:
 
 
 def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt, stamp: int) -> pa.Table:
-    """The dead letters of a txid as rows of the dead-letter table: one order, whichever task reported first."""
+    """Rows of the dead-letter table for one txid, in an order that does not depend on which task reported first."""
     found = pa.Table.from_batches(list(batches), SCHEMA)
     order = sorted(range(found.num_rows), key=_order(found))
     found = found.take(pa.array(order, pa.int64()))
@@ -80,13 +78,13 @@ def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt
 
 
 def _order(found: pa.Table) -> Any:
-    """Python's sort keeps the order within a task."""
+    """Sort key of a letter; the stable sort keeps the order within a task."""
     component, task = found["component"].to_pylist(), found["task"].to_pylist()
     return lambda row: (component[row], task[row])
 
 
 def _texts(batch: pa.RecordBatch) -> Iterable[str]:
-    """The rows of `batch` as JSON objects; what JSON does not have is tagged as between tasks."""
+    """Convert the rows of `batch` to JSON objects; values that JSON lacks are tagged as between tasks."""
     names = batch.schema.names
     for values in rows_of_batch(batch):
         fields = (f"{json.dumps(name)}:{text_of(value, name)}" for name, value in zip(names, values, strict=True))
@@ -100,14 +98,14 @@ Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
 
 @dataclass(frozen=True)
 class Work(Generic[R]):
-    """One component's share of one attempt in one task; can be begun anew as often as it takes.
+    """Work of one component on one attempt in one task; can be restarted any number of times.
 
     Attributes:
         context: makes the context of a fresh object.
-        finish: all input is in: finishes the batch and gives what the task has to send on.
-        undo: takes back what `finish` wrote into tables.
-        collector: the kind of its collector.
-        repeatable: whether a run that fails may be repeated at once, to find the line that is to blame.
+        finish: called when all input has arrived: finishes the batch and returns what the task sends on.
+        undo: undoes what `finish` wrote into tables.
+        collector: the class of its collector.
+        repeatable: whether a failed run may be repeated at once, to find the line at fault.
     """
 
     spec: ComponentSpec
@@ -121,13 +119,13 @@ class Work(Generic[R]):
     repeatable: bool = False
 
     def begin(self, bolt: BasicBolt | BatchBolt, *, eager: bool = False) -> BoltRun:
-        """Prepare `bolt`, a fresh object; `eager`: values are looked at in `emit`."""
+        """Prepare `bolt`, a new object; `eager`: `emit` checks values."""
         id, streams = self.spec.id, self.spec.streams
         collector = OutputCollector(id, streams, eager=True) if eager else self.collector(id, streams)
         return BoltRun(bolt, self.context(), collector, self.at)
 
     def run(self, arrivals: Sequence[Arrival], begun: BoltRun | None = None) -> R:
-        """Run it, or what is left of it after `begun`; what user code raises escapes."""
+        """Run the work, or the rest of it after `begun`; exceptions of user code propagate."""
         run = begun or self.begin(self.spec.fresh())
         try:
             run.execute(arrivals)
@@ -135,14 +133,15 @@ class Work(Generic[R]):
         except EmitError as error:
             if not (error.late and self.repeatable):
                 raise
-            again = self.begin(self.spec.fresh(), eager=True)  # to fail where it emits, with the tuple it was given
+            # Eager, so that it fails where it emits, with the tuple it handles.
+            again = self.begin(self.spec.fresh(), eager=True)
             again.execute(arrivals)
             self.finish(again)
             raise
 
 
 class DeadLetterRun:
-    """What is diverted of one attempt in one task.
+    """Processing of one attempt in one task that diverts failures to dead letters.
 
     Args:
         kinds: the kinds of errors that divert; see `TxidInput.divert`.
@@ -154,15 +153,15 @@ class DeadLetterRun:
         self._kinds = kinds
 
     def takes(self, error: BaseException) -> bool:
-        """Whether what raised `error` is diverted; otherwise the attempt fails."""
+        """Whether a failure with `error` is diverted; otherwise the attempt fails."""
         kind = "failed" if kind_of(error) == "reported" else kind_of(error)
         return self.whole or kind in self._kinds
 
     def run(self, work: Work[R], arrivals: Sequence[Arrival]) -> R | None:
-        """Run `work` on what can be handled of `arrivals`.
+        """Run `work` on those of `arrivals` that can be handled.
 
-        A tuple whose `execute` raises is left out and the whole begun anew without it, so that nothing of that call
-        remains: what it emitted, and what it did to the bolt. A task whose `prepare`, `finish_batch` or emissions
+        A tuple whose `execute` raises is left out and the work restarted without it, so that nothing of that call
+        remains: neither its emissions nor its effects on the bolt. A task whose `prepare`, `finish_batch` or emissions
         raise contributes nothing: all its input is left out, and None is returned.
         """
         before = len(self.letters)
@@ -186,7 +185,7 @@ class DeadLetterRun:
             before = len(self.letters)
 
     def spout(self, component: str, task: int, level: int) -> Callable[[BaseException, Any], bool]:
-        """For the collector of a spout: leaves out the records that it refuses."""
+        """Leave out a record that the collector of a spout refuses."""
 
         def divert(error: BaseException, record: Any) -> bool:
             if not self.takes(error):
@@ -197,7 +196,7 @@ class DeadLetterRun:
         return divert
 
     def grouping(self, component: str, task: int, level: int, stream: str) -> Divert:
-        """For `Router`: leaves out the tuples that a custom grouping raises for."""
+        """Leave out a tuple for which a custom grouping raises; for `Router`."""
 
         def divert(batch: pa.RecordBatch, row: int, error: BaseException) -> bool:
             if not self.takes(error):
@@ -209,7 +208,7 @@ class DeadLetterRun:
         return divert
 
     def _execute(self, work: Work[R], run: BoltRun, arrival: Arrival) -> Bad:
-        """The rows of `arrival` that `run` cannot handle. Where there is one, the run itself is of no more use."""
+        """Find the rows of `arrival` that `run` cannot handle; if there is one, the run itself must be discarded."""
         if not run.by_tuple(arrival):
             return self._rows(work, run, arrival, 0, arrival.batch.num_rows)
         bad: Bad = {}
@@ -221,7 +220,7 @@ class DeadLetterRun:
         return bad
 
     def _rows(self, work: Work[R], run: BoltRun, arrival: Arrival, first: int, count: int) -> Bad:
-        """The same of `count` rows handed over as one record batch: halved down to the rows that do it."""
+        """Find them among `count` rows passed as one record batch, by halving it."""
         try:
             run.execute_rows(arrival.part(first, count))
         except RAISED as error:
@@ -238,7 +237,7 @@ class DeadLetterRun:
         return bad or dict.fromkeys(range(first, first + count), row)
 
     def _without(self, arrival: Arrival, bad: Bad) -> Arrival:
-        """`arrival` without its `bad` rows, which become dead letters."""
+        """Remove the `bad` rows from `arrival`; they become dead letters."""
         if not bad:
             return arrival
         for row, error in bad.items():
@@ -246,7 +245,7 @@ class DeadLetterRun:
         return arrival.taken([row for row in range(arrival.batch.num_rows) if row not in bad])
 
     def _row(self, work: Work[R], error: BaseException) -> ErrorRow:
-        """The error row; raises `error` again if it does not divert."""
+        """Make the error row; reraises `error` if it is not diverted."""
         if not self.takes(error):
             raise error
         return error_row(work.spec.id, work.task, work.level, error, trace=False)

@@ -1,7 +1,7 @@
-"""The digest of what a spout's task emitted, for spouts that give none of what they read.
+"""Digest of the rows that a spout's task emitted, for spouts that provide none themselves.
 
-It depends on the rows alone: a replay may emit them in other pieces, or cut out of other batches, whose bytes
-beyond the cut Arrow keeps.
+It depends on the rows alone: a replay may emit them in other pieces, or as slices of other batches, of which Arrow
+keeps the bytes outside the slice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def digest_of_rows(emitted: Iterable[Emitted]) -> str:
-    """The digest of the rows of every stream, and of direct streams of every target, in order."""
+    """Digest the rows of every stream, in order; for direct streams those of every target."""
     streams: dict[tuple[str, int], _Rows] = {}
     for one in emitted:
         key = (one.stream, -1 if one.direct is None else one.direct)
@@ -37,12 +37,12 @@ def missing_digests(
     sources: Sequence[str],
     source_of: Callable[[str], str],
 ) -> dict[str, str]:
-    """The digests of what `task` of a spout emitted, of each of `sources` that has given none itself.
+    """Digest what `task` of a spout emitted, for each of `sources` that has provided no digest itself.
 
     Args:
         task: names the digests.
         emitted: everything it emitted.
-        given: the partitions whose digests are known; those of a source with a name carry it in front.
+        given: the partitions with known digests; those of a named source have its name as a prefix.
         sources: the names of the spout's sources, or one empty name.
         source_of: the source that emits to a stream.
     """
@@ -96,7 +96,7 @@ class _Column:
 
 
 def _contents(column: pa.Array) -> tuple[Any, Any]:
-    """Bytes of the values, and their lengths where they differ. What stands in the place of a null is left out."""
+    """Bytes of the values, and their lengths if they vary; bytes in the place of nulls are left out."""
     kind = column.type
     if pa.types.is_null(kind):
         return b"", None

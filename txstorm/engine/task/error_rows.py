@@ -1,4 +1,4 @@
-"""Error rows: what is kept of an exception that user code raised, and of what it was raised for."""
+"""Error rows: records of exceptions raised by user code, with the tuple being handled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from txstorm.errors import FailedException, ReportedFailedException
 from txstorm.user_code import line_of
 
 RAISED = (Exception, SystemExit)
-"""What is caught of user code: ``sys.exit()`` in a bolt is meant for the batch, not for the worker."""
+"""Exceptions of user code that are caught: ``sys.exit()`` in a bolt ends the batch, not the worker."""
 
 SHOWN = 300
 
 
 class At:
-    """Where one attempt is in one task: set when user code has raised, so it costs nothing while tuples flow.
+    """Position of one attempt in one task; set only when user code has raised, so it costs nothing per tuple.
 
     Attributes:
-        input: the tuple at hand, shortened, or the rows of the record batch at hand; empty when it is neither.
+        input: the current tuple, shortened, or the rows of the current record batch; empty if there is neither.
     """
 
     __slots__ = ("input",)
@@ -28,7 +28,7 @@ class At:
 
 
 def kind_of(error: BaseException) -> str:
-    """``failed``, ``reported`` or ``other``."""
+    """The kind of `error`: ``failed``, ``reported`` or ``other``."""
     if isinstance(error, ReportedFailedException):
         return "reported"
     return "failed" if isinstance(error, FailedException) else "other"
@@ -37,10 +37,10 @@ def kind_of(error: BaseException) -> str:
 def error_row(
     component: str, task: int, level: int, error: BaseException, given: str = "", *, trace: bool = True
 ) -> ErrorRow:
-    """What is reported of an exception raised in user code.
+    """Make the error row of an exception raised by user code.
 
     Args:
-        component: whose code raised.
+        component: the component whose code raised.
         task: index of its task.
         level: the stage.
         error: the exception.
@@ -61,13 +61,13 @@ def error_row(
 
 
 def shortened(value: object) -> str:
-    """`value` as text of at most `SHOWN` characters."""
+    """Convert `value` to text of at most `SHOWN` characters."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def _message(error: BaseException) -> str:
-    """The message as text that can be stored, also when the exception cannot say it."""
+    """The message of an exception as storable text, even if the exception cannot format it."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception as failure:  # noqa: BLE001 - a __str__ of the user's

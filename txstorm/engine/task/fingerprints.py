@@ -1,7 +1,7 @@
-"""Checks of the test driver that user code leaves alone what it has handed over: emitted values, and payloads.
+"""Fingerprints: checks of the test driver that user code does not change emitted values and payloads afterwards.
 
-A copy of every emitted value, and of every row of a payload for every task, would cost more than the rest of `emit`.
-So it is a rule that such values are not changed, and here is what finds a change: fingerprints from before and after.
+Copying every emitted value, and every row of a payload for every task, would cost more than the rest of `emit`. So the
+rule is that such values must not be changed; comparing fingerprints from before and after finds a violation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CheckedCollector(OutputCollector):
     emitBatch = emit_batch  # noqa: N815
 
     def take(self) -> list[Emitted]:
-        """Everything emitted so far; raises `EmitError` if some of it was changed since."""
+        """Take everything emitted so far; raises `EmitError` if any of it was changed since."""
         given, self._given = self._given, []
         for one in given:
             self._check(one)
@@ -86,7 +86,7 @@ class CheckedCollector(OutputCollector):
 
 
 def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
-    """The result of `emit`; raises `SpoutError` if it changed the payload of the batch."""
+    """Call `emit` and return its result; raises `SpoutError` if it changed the payload of the batch."""
     before = fingerprint(payload)
     result = emit()
     if fingerprint(payload) != before:
@@ -99,7 +99,7 @@ def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
 
 
 def fingerprint(value: Any) -> str | None:
-    """`value` as text; None for what cannot travel as a value and is refused, or not looked at, elsewhere."""
+    """Fingerprint `value` as text; None for objects that cannot be sent, which are refused or ignored elsewhere."""
     try:
         return text_of(value, "")
     except (EmitError, RecursionError, ValueError, TypeError):
@@ -107,7 +107,7 @@ def fingerprint(value: Any) -> str | None:
 
 
 def collector_kind(observe: Observe | None) -> type[OutputCollector]:
-    """The kind of collector for tasks that `observe` watches: in the test driver, one that checks."""
+    """The collector class for tasks that `observe` watches: in the test driver, one that checks."""
     return OutputCollector if observe is None else CheckedCollector
 
 

@@ -1,6 +1,6 @@
-"""Routing: which task of the receiving bolt gets which rows. A function of the txid, the source task and the rows.
+"""Routing: divides rows among the tasks of the receiving bolt, as a function of txid, source task and rows.
 
-Hashes of rows: equal values have equal ones, however they are written and whichever way their columns travel.
+Equal values have equal hashes, whatever their types and the encoding of their columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def row_hashes(batch: pa.RecordBatch, columns: Iterable[int]) -> keys.Hashes:
-    """One hash per row of the columns with these indices; that of `keys.hash_values` where they can be keys."""
+    """Hash each row's values in these columns; the hash is that of `keys.hash_values` if they can be keys."""
     return keys.chained([_column_hashes(batch, index) for index in columns], batch.num_rows)
 
 
@@ -44,7 +44,7 @@ def _value_hash(value: Any) -> int:
     try:
         return keys.hash_value(value)
     except StateError:
-        pass  # what cannot be part of a key is hashed as the text it travels as
+        pass  # values that cannot be part of a key are hashed as the text in which they are sent
     plain = _plain(value)
     with suppress(StateError):
         return keys.hash_value(plain)
@@ -59,13 +59,13 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The one of all values equal to `value` that stands for them, also within tuples, lists, dicts and sets."""
+    """The canonical one of all values equal to `value`, also within tuples, lists, dicts and sets."""
     if isinstance(value, float):
         return value + 0.0  # no negative zero
     if isinstance(value, Decimal):
         return keys.plain_decimal(value)
     if isinstance(value, datetime) and value.tzinfo is not None and not getattr(value, "nanosecond", 0):
-        # Arrow gives a subclass for columns in nanoseconds.
+        # Arrow returns a subclass for columns in nanoseconds.
         return _EPOCH + timedelta(microseconds=(value - _EPOCH) // timedelta(microseconds=1))
     if isinstance(value, dict):
         parts = {_plain(key): _plain(part) for key, part in value.items()}
@@ -80,14 +80,14 @@ Targets = npt.NDArray[np.int64]
 
 
 class Router:
-    """Divides the batches that one source task sends over one edge within one attempt.
+    """Router of the batches that one source task sends over one edge within one attempt.
 
     Args:
         edge: the edge.
         txid: the transaction.
         task: index of the source task.
-        at: told which tuple a custom grouping raised for.
-        divert: asked with (batch, row, exception) whether that tuple may be left out instead of failing the batch.
+        at: set to the tuple for which a custom grouping raised.
+        divert: called with (batch, row, exception); whether that tuple is left out instead of failing the batch.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Router:
         self._at = at or At()
         self._divert = divert
         self.task = task
-        # A copy: what a grouping remembers of one attempt must not reach another one, which may run beside it.
+        # A copy: the memory of a grouping must not leak from one attempt to another, which may run in parallel.
         self._custom = deepcopy(edge.grouping.custom)
         # A start that differs between txids and tasks, so that small batches do not all land on task 0.
         self._start = keys.hash_values((txid, task))
@@ -112,7 +112,7 @@ class Router:
             self._custom.prepare(edge.source, edge.stream, edge.targets)
 
     def route(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(task, rows) pairs, tasks ascending, the order of the rows kept."""
+        """Divide rows into (task, rows) pairs, tasks ascending, rows in their order."""
         edge = self.edge
         if edge.grouping.kind == "all":
             yield from ((target, batch) for target in range(edge.targets))
@@ -136,7 +136,7 @@ class Router:
         return (np.arange(start, start + rows, dtype=np.int64)) % edge.targets
 
     def _two_choices(self, hashes: keys.Hashes, first: Targets) -> Targets:
-        """Every key has two tasks; its rows are divided between them by lot, whatever their pattern."""
+        """Give every key two tasks, and divide its rows between them pseudo-randomly."""
         second = _tasks(hashes * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019), self.edge.targets)
         begin = (self._start >> 2) + self._rows
         lots = keys.hash_column(pa.array(np.arange(begin, begin + len(first), dtype=np.int64)))
@@ -165,7 +165,7 @@ class Router:
 
 
 def routes(edge: Edge, router: Router, emitted: Iterable[Emitted]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(task, rows) of all that goes over `edge`, in order."""
+    """The (task, rows) pairs of everything sent over `edge`, in order."""
     for one in emitted:
         if one.stream != edge.stream:
             continue

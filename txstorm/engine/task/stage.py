@@ -1,4 +1,4 @@
-"""One stage's work in one task: the code both engines run."""
+"""Work of one task in one stage: the code that both engines run."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _NEVER = 1 << 62
 
 
 class StageTask:
-    """Task `task` of the stage at `level`: takes the cargo that arrived, gives the cargo for the next stage.
+    """Task `task` of the stage at `level`: turns the cargo that arrived into the cargo for the next stage.
 
-    The processing phase of a pack is one call of `run` per task and stage. User errors do not escape: the txid
-    that failed and the later ones of the pack are skipped, here and, by way of ERROR cargo, in the later stages.
+    The processing phase of a pack is one call of `run` per task and stage. Errors of user code do not escape: the
+    failed txid and the later ones of the pack are skipped, here and, through ERROR cargo, in the later stages.
     """
 
     def __init__(self, program: Program, level: int, task: int, pack: Pack, observe: Observe | None = None) -> None:
@@ -65,7 +65,7 @@ class StageTask:
     # -- the whole pack -----------------------------------------------------------------------------------------
 
     def run(self, arrived: Iterable[Cargo]) -> Iterator[Cargo]:
-        """Process the pack; yields what goes on to the next stage or, from the last one, to the driver."""
+        """Process the pack; yields the cargo for the next stage or, in the last stage, for the driver."""
         mine: dict[int, list[Cargo]] = defaultdict(list)
         for cargo in arrived:
             forwarded = self._sort_in(cargo, mine)
@@ -81,7 +81,7 @@ class StageTask:
     def _close_spout(self, *, last: bool = False) -> None:
         """Close the emitter; with `last`, raise `EmitError` if it emitted: the tuple belongs to no batch.
 
-        Any other exception is logged: all batches are emitted, and an emitter that cannot be closed changes none.
+        Any other exception is logged: all batches are emitted, and an emitter that fails to close changes none.
         """
         spout, self._spout = self._spout, None
         if spout is None:
@@ -100,10 +100,10 @@ class StageTask:
             raise emitted from None
 
     def _sort_in(self, cargo: Cargo, mine: dict[int, list[Cargo]]) -> Cargo | None:
-        """Keep what is for this stage; return what only passes through."""
+        """Keep cargo for this stage; return cargo that only passes through."""
         if cargo.kind is Kind.ERROR:
             self._failed = min(self._failed, cargo.txid)
-            # Every task hears of the failure; one of them passes it on.
+            # Every task receives the failure; one of them passes it on.
             return cargo if self.task == 0 else None
         if cargo.kind is Kind.DATA and self.levels[cargo.edge] == self.stage.level:
             mine[cargo.txid].append(cargo)
@@ -127,18 +127,18 @@ class StageTask:
                 self._close_spout(last=True)
             outcome: list[Cargo] = list(run.finished(time.perf_counter() - started))
             faults.point("p3.after")
-        except RAISED as error:  # user code may raise anything; R11 makes a row of it
+        except RAISED as error:  # user code may raise anything; it becomes a row (R11)
             self._failed = txid_input.attempt.txid
             row = asdict(self.failure(current, error, run.at.input))
             outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts, "digests": run.digests})]
         yield from outcome
 
     def failure(self, component: str, error: BaseException, given: str = "") -> ErrorRow:
-        """What is reported of an exception of user code; called while its frames are still there."""
+        """Make the error row of an exception of user code; called while its frames still exist."""
         return error_row(component, self.task, self.stage.level, error, given)
 
     def report(self, kind: Kind, txid_input: TxidInput, data: Any) -> Cargo:
-        """A piece of cargo that tells the driver about one txid."""
+        """Make a piece of cargo that reports on one txid to the driver."""
         attempt = txid_input.attempt
         return Cargo(kind, attempt.txid, attempt.attempt_id, self.stage.level, self.task, 0, 0, data=data)
 
@@ -168,20 +168,20 @@ class StageTask:
         return emit() if self.observe is None else leaving_alone(txid_input.payload, spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
-        """Digests of what the spout's task emitted without giving any itself."""
+        """Digests of what the spout's task emitted without providing any itself."""
         assert self._spout is not None
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 
     def skip_spout(self, spec: ComponentSpec, txid_input: TxidInput) -> dict[str, Any] | None:
-        """The parts of a batch of which this task emits nothing; None when nobody can tell where the next begins."""
+        """The parts of a batch of which this task emits nothing; None if the start of the next batch is unknown."""
         parts = parts_without(txid_input.document, self.task, spec.parallelism)
         self._carried.update(parts or {})
         return parts
 
 
 class _Sent(NamedTuple):
-    """What one component has to send on: (edge, receiving task, rows)."""
+    """Output of one component: (edge, receiving task, rows)."""
 
     collector: OutputCollector
     emitted: Sequence[Emitted]
@@ -189,7 +189,7 @@ class _Sent(NamedTuple):
 
 
 class TxidRun:
-    """One attempt at one txid in one stage task: components in topological order, then what they sent."""
+    """Run of one attempt at one txid in one stage task: components in topological order, then their output."""
 
     def __init__(self, task: StageTask, txid_input: TxidInput, cargo: Sequence[Cargo]) -> None:
         self._task = task
@@ -197,7 +197,7 @@ class TxidRun:
         self._arrivals: dict[str, list[Arrival]] = defaultdict(list)
         self._sent: list[Cargo] = []
         self._counts: dict[str, int] = {}
-        # What the spout's task emitted of which partition; None until it has emitted.
+        # Rows that the spout's task emitted, by partition; None until it has emitted.
         self.parts: dict[str, Any] | None = None
         self.digests: dict[str, str] = {}
         self._reported: list[str] = []
@@ -209,7 +209,7 @@ class TxidRun:
             self._arrivals[edge.target].append(Arrival(edge.source, edge.stream, one.source, one.batch))
 
     def run_component(self, spec: ComponentSpec) -> None:
-        """Run one component on what has arrived for it and send on what it emits."""
+        """Run one component on the input that has arrived for it, and send on what it emits."""
         if spec.kind == "spout":
             sent = self._emit(spec)
         else:
@@ -237,10 +237,10 @@ class TxidRun:
         )
 
     def _emit(self, spec: ComponentSpec) -> _Sent | None:
-        """What the emitter emits; None when all of it is diverted."""
+        """Let the emitter emit its batch; returns its output, or None if all of it is diverted."""
         if self._salvage is not None and self._salvage.whole:
             self.parts = self._task.skip_spout(spec, self._input)
-            if self.parts is None:  # it has to emit, to find out what is not to be processed
+            if self.parts is None:  # it must emit, to find the rows that must not be processed
                 self.parts = self._task.emit_spout(spec, self._input, OutputCollector(spec.id, spec.streams))
             return None
         collector = collector_kind(self._task.observe)(spec.id, spec.streams)
@@ -256,7 +256,7 @@ class TxidRun:
             if self._salvage is None or not self._salvage.takes(error):
                 raise
             parts = self.parts if self.parts is not None else self._task.skip_spout(spec, self._input)
-            if parts is None:  # a replay would begin with it again, for ever
+            if parts is None:  # a replay would fail on it again, for ever
                 raise
             self.parts = parts
             self._salvage.letters.cut(letters)
@@ -266,7 +266,7 @@ class TxidRun:
             return None
 
     def _routed(self, spec: ComponentSpec, collector: OutputCollector, emitted: Sequence[Emitted]) -> _Sent:
-        """What goes where; nothing is sent before all of it is known, since a grouping is user code too."""
+        """Route the output; nothing is sent before all of it is routed, since a grouping is user code too."""
         routed: list[tuple[Edge, int, pa.RecordBatch]] = []
         for edge in self._task.out_edges[spec.id]:
             salvage, level = self._salvage, self._task.stage.level
@@ -296,7 +296,7 @@ class TxidRun:
             )
 
     def finished(self, seconds: float) -> Iterator[Cargo]:
-        """What the task sends on for this txid: the rows, then its report."""
+        """The output of the task for this txid: the rows, then its report."""
         yield from self._spill(self._sent)
         if self._salvage is not None and len(self._salvage.letters):
             letters = self._task.report(Kind.DIVERTED, self._input, None)
@@ -312,7 +312,7 @@ class TxidRun:
         yield self._task.report(Kind.RESULT, self._input, data)
 
     def _spill(self, sent: Sequence[Cargo]) -> Iterator[Cargo]:
-        """Committers' input beyond the bound goes to a file; only its name goes to the driver."""
+        """Spill committers' input beyond the bound to a file; only its name is sent to the driver."""
         program = self._task.program
         boundary = [one for one in sent if program.edges[one.edge].boundary]
         size = sum(one.batch.nbytes for one in boundary if one.batch is not None)
@@ -325,7 +325,7 @@ class TxidRun:
 
 
 def _emission(error: BaseException | None) -> EmitError | None:
-    """The refused emission among `error` and the exceptions during which it was raised."""
+    """Find the refused emission among `error` and its chained exceptions."""
     while error is not None and not isinstance(error, EmitError):
         error = error.__context__
     return error
@@ -353,7 +353,7 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
 def sweep_spilled(directory: str | None, upto: int) -> None:
     """Remove the files of SPILLED cargo of txids up to `upto`, which are committed, whatever attempt wrote them.
 
-    A task whose attempt was given up, or whose pack failed elsewhere, leaves files that nobody was told of.
+    A task whose attempt was abandoned, or whose pack failed elsewhere, leaves files that the driver does not know.
     """
     if directory is None:
         return
@@ -365,6 +365,6 @@ def sweep_spilled(directory: str | None, upto: int) -> None:
 
 
 def unspill(cargo: Cargo, directory: Path) -> pa.RecordBatch:
-    """The rows of SPILLED cargo, mapped from their file."""
+    """Map the rows of SPILLED cargo from their file."""
     with pa.memory_map(os.fspath(directory / cargo.data["file"])) as source:
         return pa.ipc.open_file(source).get_batch(0)
