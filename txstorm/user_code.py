@@ -109,7 +109,8 @@ def copied(value: Any) -> Any:
 def misfits(given: object, base: type) -> Iterator[str]:
     """Describe the methods of `given` that cannot take the positional calls of `base`, a sentence each.
 
-    A method that can take the call passes: default values, ``*args``, decorators, partials, and what cannot be inspected.
+    A method that can take the call passes: with default values, ``*args``, decorators, partials, and
+    methods that cannot be inspected.
     """
     for name, method in inspect.getmembers(base, inspect.isfunction):
         if name.startswith("_") or name in getattr(base, "storm_names", {}):

@@ -109,7 +109,7 @@ class SparkEngine:
         if group is not None:
             try:
                 client.cancel(self._session, group)
-            except Exception as error:  # noqa: BLE001 - py4j raises anything once the JVM is gone, and the job with it
+            except Exception as error:  # noqa: BLE001 - py4j raises anything once the JVM has died, and the job with it
                 log.warning("job group %s could not be cancelled: %s", group, error)
 
     def describe(self) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ class SparkEngine:
         """Convert the error of a job; an `InputError` first raised in a worker remains one."""
         if not client.is_alive(self._session):
             msg = (
-                f"the Spark session is gone ({client.explain_failure(error)}); nothing that was committed is lost: "
+                f"the Spark session has ended ({client.explain_failure(error)}); nothing that was committed is lost: "
                 "start the topology again with a new session"
             )
             return SessionLost(msg)

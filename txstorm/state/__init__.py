@@ -1,4 +1,4 @@
-"""What a committer reads and writes: handles, unpublished rows of ended txids, a commit group, all tables of a run.
+"""Reads and writes of committers: handles, unpublished rows of ended txids, commit groups, all tables of a run.
 
 It never imports the ledger or books.
 

@@ -1,8 +1,8 @@
-"""A committer's view of its collections: rows per key, in order.
+"""Collections: the committer's handle of ordered rows per key, and their unpublished txids.
 
 A collection is a keyed state whose keys are those of single rows: the key of the collection, the row's place in the
-order, and a number that tells rows with the same place apart. So its rows are staged, published, compacted and read as
-all others; what is here is how they are appended, and read in order.
+order, and a number that distinguishes rows with the same place. So its rows are staged, published, compacted and read
+like those of any state; this module appends them, and reads them in order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from txstorm.storage.rows.schema import PLACE, SEQUENCE, STAMP, order_field
 from txstorm.storage.rows.semantics import Gone, Stored
 
 COUNT_BITS = 24
-"""Of a row's number: how many rows a txid can append to one collection; above them is the txid."""
+"""Bits of a row's number that count the rows a txid appends to one collection; the bits above hold the txid."""
 
 
 class TaskCollection(TaskWrites):
@@ -86,7 +86,7 @@ class TaskCollection(TaskWrites):
     def scan(
         self, key: Key, start: Any = None, end: Any = None, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[Any, ...]]:
-        """The rows of `key` from place `start` to `end`, in order, or from the last one back; `limit` at most."""
+        """The rows of `key` from place `start` to `end`, in order, or in reverse order; at most `limit`."""
         (rows,) = self._there([key], self._span(start, end, limit, reverse=reverse)).values()
         return self._public(rows)
 
@@ -150,7 +150,7 @@ class TaskCollection(TaskWrites):
         return self._txid << COUNT_BITS | count
 
     def _there(self, keys: Iterable[Key], span: ScanRange) -> dict[CollectionKey, list[tuple[Place, Value]]]:
-        """What the task sees of `keys` in `span`, by collection."""
+        """The rows of `keys` in `span` as the task sees them, by collection."""
         self._check_active()
         owners = self._owners(keys)
         if not self.wrote:
@@ -202,8 +202,8 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
     """The unpublished txids of a collection state.
 
     Attributes:
-        owners: the form of the collections' keys.
-        order: the order column; `ends`: the lowest and the highest value that it can have.
+        owners: the encoding of the collections' keys.
+        order: the order column; `ends`: its lowest and highest possible value.
     """
 
     accessor = "collection"
@@ -218,20 +218,20 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         self._placed = index
 
     def tuples(self, keys: Sequence[Key]) -> list[CollectionKey]:
-        """Canonical keys of collections as tuples of their columns."""
+        """Convert keys of collections to canonical tuples of their columns."""
         return [(key,) for key in keys] if len(self.owners.columns) == 1 else list(keys)
 
     def public(self, owner: CollectionKey) -> Key:
-        """The key of a collection as users see it."""
+        """Convert the key of a collection to the form that users see."""
         return owner[0] if len(self.owners.columns) == 1 else owner
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> list[list[tuple[Place, Value]]]:
-        """Places and values of the rows of each of `owners` in `span` before `txid`, the next one to end; in its order.
+        """Read the places and values of the rows of each of `owners` in `span` before `txid`, the next txid to end.
 
         Raises:
             StateError: a row is ahead of `txid`.
         """
-        overlay = self._ordered  # first, as in `before`
+        overlay = self._ordered  # before the index, as in `before`
 
         def settle(
             owner: CollectionKey, rows: list[tuple[Place, Stored]], part: ScanRange
@@ -244,23 +244,23 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return filled(self._placed.scan, settle, owners, span)
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange, txid: int) -> Columns:
-        """What `scan` gives of a `span` that wants all, column by column."""
+        """Read a `span` without a limit like `scan`, as columns."""
         overlay = self._ordered
         found = self._placed.columns(owners, span)
-        if found is None or self._index.last_txid >= txid:  # then some may be ahead, and have a value before
+        if found is None or self._index.last_txid >= txid:  # rows may belong to later txids, and have an earlier value
             return placed_columns(self.scan(owners, span, txid), self.values)
         later = [[(place, row[0]) for place, row in overlay.scan(owner, span)] for owner in owners]
         return self._living(found.over(later, self.values), txid)
 
     def table(self, owners: Sequence[CollectionKey], rows: Columns) -> pa.Table:
-        """`rows` of `owners` with the columns that users see."""
+        """Convert `rows` of `owners` to a table with the columns that users see."""
         numbers, kind = pa.array(rows.owners), self.order.field.type
         keys = [array.take(numbers) for array in self.owners.arrays([self.public(owner) for owner in owners])]
         columns = [*keys, pa.array(rows.orders).cast(kind), *rows.values[: len(self.values.columns)]]
         return pa.table(columns, names=[*self.owners.names, self.order.name, *self.values.names])
 
     def _living(self, rows: Columns, txid: int) -> Columns:
-        """As `alive`."""
+        """Like `alive`, for rows with places."""
         if self.state.ttl is None:
             return rows
         over = pa.scalar(self._stamps[txid] - self.state.ttl, STAMP.type)
@@ -281,7 +281,7 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
         return [(place, value) for (place, _), value in there if value is not None]
 
     def claims(self, handle: TaskCollection) -> set[Key]:
-        """A task has a collection for itself."""
+        """The collections that a task changed: no other task may change them in the same txid."""
         return {key[:-PLACE] for key in handle.writes}
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
@@ -299,14 +299,14 @@ class CollectionGroup(UnpublishedRows[TaskCollection]):
 
 
 def state_group(state: KeyedState, index: Any) -> StateGroup | CollectionGroup:
-    """The group of `state`; `index` comes from `txstorm.state.index.ordered_index.state_index`."""
+    """Make the unpublished rows of `state`; `index` comes from `txstorm.state.index.ordered_index.state_index`."""
     return CollectionGroup(state, index) if isinstance(state, CollectionState) else StateGroup(state, index)
 
 
 def _seen(
     rows: list[tuple[Place, Value]], own: list[tuple[Place, Value | None]], *, backwards: bool
 ) -> list[tuple[Place, Value]]:
-    """`rows` with what the task itself has written over them."""
+    """Overlay `rows` with the task's own writes."""
     merged: list[tuple[Place, Value | None]] = over([*rows], own, backwards=backwards)
     return [(place, value) for place, value in merged if value is not None]
 

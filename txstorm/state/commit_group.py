@@ -1,4 +1,4 @@
-"""One group in the making: handles for committers, txid by txid, and in the end its staged rows.
+"""Commit group: consecutive txids that are committed together; handles for their committers, then their staged rows.
 
 It is one module: handles, members and groups share the rows that are not published yet, and one lock over them.
 """
@@ -24,7 +24,7 @@ from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName
 
 Declared = Mapping[str, tuple[str, Unpublished[Any]]]
-"""Name → the component that declares it, and its unpublished rows."""
+"""Name → the declaring component and the unpublished rows."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CommitTables:
         states: the states, collections and maps, by name.
         sinks: the sinks and outlets, by name.
         members: all tables that groups write to, in the order in which they are published.
-        letters: the rows of the table of dead letters, where there is one.
+        letters: the rows of the dead-letter table, if there is one.
     """
 
     states: Declared
@@ -50,7 +50,7 @@ class CommitTables:
 
 
 class CommitHandles:
-    """The tables of committers for one txid; see `txstorm.api.context.CommitResources`."""
+    """Handles of the committers of one txid; see `txstorm.api.context.CommitResources`."""
 
     def __init__(self, txid: int, tables: CommitTables) -> None:
         self.txid = txid
@@ -93,25 +93,25 @@ class CommitHandles:
         return handle
 
     def activate(self, active: bool) -> None:
-        """Let handles be used, or no longer: those given out and those to come."""
+        """Allow or forbid the use of all handles, existing and future ones."""
         with self._lock:
             self._active = active and not self._closed
             for handle in self._handles:
                 handle.active = self._active
 
     def close(self) -> None:
-        """Nothing can be written through these from now on, whoever still holds a handle or asks for one."""
+        """Close all handles, existing and future ones: nothing can be written through them any more."""
         with self._lock:
             self._closed = True
         self.activate(False)
 
     def settle(self, component: str, task: int) -> None:
-        """Raise `StateError` now for what the task wrote and no table can hold; else that shows when the txid ends."""
+        """Raise `StateError` now for values that no table can hold, rather than when the txid ends."""
         for rows in self._groups():
             rows.settle(component, task, self.txid)
 
     def undo(self, component: str, task: int) -> None:
-        """Take back what the task wrote in this txid."""
+        """Undo what the task wrote in this txid."""
         for rows in self._groups():
             rows.undo(component, task, self.txid)
 
@@ -120,11 +120,12 @@ class CommitHandles:
 
 
 class CommitGroup:
-    """Consecutive txids on their way to one intent.
+    """Consecutive txids that become one intent.
 
     Order of calls, for each txid in turn: `begin_txid`, ``activate(True)`` around every `finish_batch`, `end_txid`;
-    then `stage` once, and after the intent is published `apply`. When a txid fails, `drop_from` it; `stage` may then
-    be called for those before it. A later group may begin while this one is being published: it reads over it.
+    then `stage` once, and `apply` after the intent is published. If a txid fails, call `drop_from` with it; `stage` may
+    then be called for the txids before it. A later group may begin while this one is being published; it reads its
+    rows.
     """
 
     def __init__(self, first: int, tables: CommitTables) -> None:
@@ -133,7 +134,7 @@ class CommitGroup:
         self._tables = tables
 
     def begin_txid(self, txid: int, resources: CommitHandles | None = None, stamp: int = 0) -> CommitHandles:
-        """From now on `resources` are those of `txid`; the ones that were given out before its turn, if they were.
+        """Begin `txid`: `resources` are its handles from now on, including those given out before its turn.
 
         `stamp`: when it was planned, UTC microseconds.
         """
@@ -144,16 +145,16 @@ class CommitGroup:
         return self.resources
 
     def activate(self, active: bool) -> None:
-        """Let the handles of the txid at hand be used, or no longer."""
+        """Allow or forbid the use of the current txid's handles."""
         self.resources.activate(active)
 
     def expect(self, component: str, name: StagedName) -> None:
-        """Tasks of a job are about to stage all that `component` writes in a txid; see `PendingTable.expect`."""
+        """Announce that tasks of a job will stage all writes of `component` in a txid; see `PendingTable.expect`."""
         for member in self._members_of(component):
             member.expect(name)
 
     def take_over(self, component: str, txid: int, files: Mapping[str, Sequence[Staged]]) -> None:
-        """Table → what those tasks have staged; raises `TableCorrupt` as `PendingTable.take_over` does."""
+        """Take over the files that those tasks have staged, by table; raises as `PendingTable.take_over` does."""
         for member in self._members_of(component):
             member.take_over(txid, files.get(member.ref.uri, ()))
 
@@ -167,7 +168,7 @@ class CommitGroup:
         return [one for one in self._tables.members if one.component == component]
 
     def divert(self, txid: int, letters: pa.Table) -> None:
-        """Dead letters of `txid`; called after its committers have finished and before it ends."""
+        """Add the dead letters of `txid`; called after its committers have finished and before it ends."""
         assert self._tables.letters is not None
         sink = self._tables.letters.handle("dead-letters", 0, txid)
         sink.active = True
@@ -175,7 +176,7 @@ class CommitGroup:
         sink.active = False
 
     def end_txid(self, txid: int) -> None:
-        """All committers of `txid` have finished.
+        """End `txid`, whose committers have all finished.
 
         Raises:
             StateError: two tasks changed one key, or a row does not fit its sink; call `drop_from` then.
@@ -185,19 +186,19 @@ class CommitGroup:
             member.rows.end_txid(txid)
 
     def drop_from(self, txid: int) -> None:
-        """Forget `txid` and every later one, in all tables, staged files included; nothing of them is decided."""
+        """Drop `txid` and all later ones from all tables, with their staged files; none of them is decided."""
         self.resources.close()
         self.resources = CommitHandles(txid, self._tables)
         for member in self._tables.members:
             member.drop_from(txid)
 
     def stage(self, txids: Sequence[TxidRecord], epoch: int) -> list[IntentTable]:
-        """Write the rows of `txids` durably beside their tables; returns the tables they touch, in a fixed order."""
+        """Stage the rows of `txids` durably beside their tables; returns the tables they touch, in a fixed order."""
         staging = (member.staging(txids, epoch) for member in self._tables.members)
         return together([one for one in staging if one is not None])
 
     def apply(self, last: int) -> None:
-        """The txids up to `last` are published: they enter the index."""
+        """Move the txids up to `last`, which are published, into the index."""
         for member in self._tables.members:
             member.apply(last)
 

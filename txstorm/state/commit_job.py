@@ -1,4 +1,4 @@
-"""The rows that a task of a large commit is given: those of the keys of its input, as they are before the txid."""
+"""Rows shipped to one task of a commit job: the values, before this txid, of the keys in its input."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _THERE = "_there"
 
 
 def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str) -> list[Key]:
-    """The keys of `state` in columns of the same names, each once.
+    """Collect the distinct keys of `state` in the columns of the same names.
 
     Raises:
-        StateError: a column holds another kind of values than the key.
+        StateError: a column has values of another type than the key.
     """
     form = KeyForm(state)
     parts = []
@@ -33,7 +33,7 @@ def input_keys(state: KeyedState, batches: Iterable[pa.RecordBatch], where: str)
 
 
 def given_rows(group: StateGroup, keys: Sequence[Key], txid: int) -> pa.Table:
-    """`keys`, and their values before `txid` where they have one; called in its turn, on the thread that commits."""
+    """Read the values of `keys` before `txid`, where they have any; called in its turn, on the commit thread."""
     values = group.before(keys, txid)
     there = pa.array([value is not None for value in values], pa.bool_())
     columns = [*group.keys.arrays(keys), *group.values.arrays(values), there]
@@ -48,11 +48,11 @@ def write_given(rows: pa.Table, file: Path) -> None:
 
 
 class ShippedRowsIndex:
-    """The `txstorm.state.index.index.KeyIndex` of a task that is given the rows of its input's keys, and of no others.
+    """`txstorm.state.index.index.KeyIndex` of a task that has only the rows of the keys in its input.
 
     Args:
         state: the state.
-        file: what `write_given` wrote.
+        file: the file written by `write_given`.
         where: the task and txid, for messages.
     """
 
@@ -64,11 +64,11 @@ class ShippedRowsIndex:
             table = pa.ipc.open_file(source).read_all()
         keys, values = KeyForm(state).of_table(table), ValueForm(state).of_table(table)
         rows = zip(keys, values, table[_THERE].to_pylist(), strict=True)
-        # The txid of a row does not matter: it is before that of the commit.
+        # The txid of a row does not matter, as it precedes that of the commit.
         self._rows: dict[Key, Stored | None] = {key: (value, 0, None) if there else None for key, value, there in rows}
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none.
+        """The row of each of `keys`, or None.
 
         Raises:
             StateError: one of them is not in the task's input.
@@ -86,7 +86,7 @@ class ShippedRowsIndex:
         raise StateError(msg)
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
-        """Nothing: what a task writes enters the index of the driver, once it is published."""
+        """Do nothing: the writes of a task enter the driver's index once they are published."""
 
 
 def _each_once(table: pa.Table) -> pa.Table:

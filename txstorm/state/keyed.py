@@ -1,7 +1,7 @@
-"""A committer's view of its keyed state: reads through index, overlay and own writes; one group of txids at a time.
+"""Keyed state of a committer: reads see the task's own writes, then unpublished txids (the overlay), then the index.
 
-A group lives as long as the run. It holds what is decided or about to be: the writes of txids that have ended
-but are not published yet (the overlay). `end_txid` adds a txid, `changes` renders a range of them, `apply` moves them
+A `StateGroup` lives as long as the run. It holds the overlay: the writes of txids that have ended but are not published
+yet. `end_txid` adds a txid, `changes` renders a range of them, `apply` moves them
 into the index after publishing, `drop_from` forgets them after a failure.
 """
 
@@ -33,7 +33,7 @@ class TaskState(TaskWrites):
         return default if row is None else self._values.public([row])[0]
 
     def get_many(self, keys: Iterable[Key]) -> dict[Key, Any]:
-        """``{key: value}`` of those `keys` that have a value."""
+        """Read many keys: ``{key: value}`` of those `keys` that have a value."""
         wanted = self._canonical(keys)
         rows = self._now(wanted)
         public = self._values.public(rows)
@@ -69,7 +69,7 @@ class TaskState(TaskWrites):
     def merge(self, batch: pa.RecordBatch | pa.Table, how: Mapping[str, str]) -> dict[Key, Any]:
         """Fold the columns of `batch` into the state: value column → sum, count, min, max or last.
 
-        Sums, minima and maxima leave nulls out. Returns the new values. Raises `StateError` when a column is missing
+        Sums, minima and maxima ignore nulls. Returns the new values. Raises `StateError` if a column is missing
         or does not fit its declaration, or a sum leaves the range of its column.
         """
         self._check_active()
@@ -110,7 +110,7 @@ class TaskState(TaskWrites):
         return now
 
     def _seen(self, keys: list[Key], *, keep: bool = False) -> tuple[list[Value | None], list[Value | None]]:
-        """The values that the task sees now, and those before the txid; see `UnpublishedRows.before`."""
+        """Read the values as the task sees them, and those before the txid; see `UnpublishedRows.before`."""
         before = self._group.before(keys, self._txid, keep=keep)
         own = self.writes
         return (list(map(own.get, keys, before)) if own else before), before
@@ -120,7 +120,7 @@ class TaskState(TaskWrites):
         return self._store(WriteBatch(keys, rows, None, (), arrays))
 
     def _store(self, rows: WriteBatch, *, distinct: bool = False) -> list[Any]:
-        """Write `rows` and return their values as users see them; `distinct` when no key can be there twice."""
+        """Write `rows` and return their values as users see them; `distinct`: no key occurs twice."""
         self._write(self._group.stamped(rows, self._txid), distinct=distinct)
         return self._values.public(rows.values)
 

@@ -1,4 +1,4 @@
-"""Several tables at once: to stage and to publish is to wait for a disk, most of the time."""
+"""Parallel calls for several tables: staging and publishing mostly wait for a disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ Answer = TypeVar("Answer")
 
 
 def together(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
-    """Make `calls`, which do not depend on each other, at the same time; returns their answers in their order.
+    """Make independent `calls` in parallel; return their results in order.
 
-    Returns, or raises, when all of them have ended: the first on this thread, each other one on another, which does
-    not keep the process from ending.
+    Blocks until all of them have ended: the first runs on this thread, each other one on a daemon thread.
 
     Raises:
-        FencedError: one of them did; otherwise whatever the first of those that failed has raised.
+        FencedError: one of them raised it; otherwise the error of the first call that failed.
     """
     answers: list[Future[Answer]] = [Future() for _ in calls]
     pairs = list(zip(calls, answers, strict=True))
@@ -38,7 +37,7 @@ def together(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
 
 class _Hand:
-    """A thread that waits for the next call: to start one takes a millisecond while the others are busy."""
+    """A waiting thread: starting one takes a millisecond while the others are busy."""
 
     def __init__(self) -> None:
         self._calls = SimpleQueue[Callable[[], None]]()
@@ -46,13 +45,13 @@ class _Hand:
 
     @classmethod
     def free(cls) -> _Hand:
-        """One that has nothing to do."""
+        """Take an idle thread, or start one."""
         with suppress(IndexError):
             return _FREE.pop()
         return cls()
 
     def take(self, call: Callable[[], None]) -> None:
-        """Have it make `call`, which raises nothing."""
+        """Run `call`, which must not raise, on this thread."""
         self._calls.put(call)
 
     def _work(self) -> None:
@@ -62,7 +61,7 @@ class _Hand:
 
 
 _FREE: deque[_Hand] = deque()
-os.register_at_fork(after_in_child=_FREE.clear)  # threads stay behind
+os.register_at_fork(after_in_child=_FREE.clear)  # a fork has none of the threads
 
 
 def _answer(call: Callable[[], Answer], answer: Future[Answer]) -> None:

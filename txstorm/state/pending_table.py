@@ -1,4 +1,4 @@
-"""One table that commit groups write to: its unpublished rows, and their files staged by the driver or by tasks."""
+"""Pending table: the unpublished rows of one table, and their files staged by the driver or by tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txstorm.storage.tables.intent import CHANGES, STAGED, IntentTable, Staged, 
 from txstorm.storage.tables.staging import StagedName, digest, stage
 
 ROWS_AT_ONCE = 50_000
-"""Of a staged file, when its rows enter the index."""
+"""Rows of a staged file read at once when they enter the index."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class TaskStagedFiles:
 
     Attributes:
         table: its directory.
-        files: the files; none when there are no rows.
+        files: the files; empty if there are no rows.
     """
 
     table: Path
     files: Sequence[Staged]
 
     def check(self) -> None:
-        """Raise `TableCorrupt` unless all files are here, with the bytes their tasks have written."""
+        """Raise `TableCorrupt` unless all files exist, with the bytes their tasks wrote."""
         for one in self.files:
             file = self.table / one.path
             found = digest(file.read_bytes()) if file.is_file() else None
@@ -50,7 +50,7 @@ class TaskStagedFiles:
                 raise TableCorrupt(msg)
 
     def rows(self) -> Iterator[pa.Table]:
-        """All rows, piece by piece."""
+        """Read all rows, in batches."""
         for one in self.files:
             with pq.ParquetFile(self.table / one.path, page_checksum_verification=True) as file:
                 for batch in file.iter_batches(ROWS_AT_ONCE):
@@ -64,13 +64,13 @@ def staged_like(table: Path, name: StagedName) -> set[str]:
 
 
 class PublishedTxids:
-    """The last txids of one table, of what is published and of what is staged over it; for one thread at a time."""
+    """Last txids of one table, published and staged. Not thread-safe."""
 
     def __init__(self, published: int) -> None:
         self._txids = [published]
 
     def before(self, txid: int) -> int:
-        """The last txid of the table below `txid`; raises `StateError` when `txid` is already published."""
+        """The last txid of the table before `txid`; raises `StateError` if `txid` is already published."""
         below = bisect_left(self._txids, txid)
         if not below:
             msg = f"txid {txid} cannot be staged: the table is already at {self._txids[0]}; open the state anew"
@@ -78,12 +78,12 @@ class PublishedTxids:
         return self._txids[below - 1]
 
     def staged(self, txid: int) -> None:
-        """A group that ends with `txid` was staged."""
+        """Record that a group ending with `txid` was staged."""
         if self._txids[-1] < txid:
             self._txids.append(txid)
 
     def dropped(self, txid: int) -> None:
-        """What was staged with `txid` or later is forgotten; what is published stays."""
+        """Forget staged groups from `txid` on; published ones stay."""
         self._txids = [self._txids[0], *(one for one in self._txids[1:] if one < txid)]
 
     def published(self, txid: int) -> None:
@@ -92,19 +92,19 @@ class PublishedTxids:
 
 
 class PendingTable:
-    """One table or map that groups write to: its rows in memory, and what is staged of them.
+    """A table or map written by commit groups: its rows in memory, and their staged files.
 
-    A group may be staged and published by one thread while another one makes, or drops, a later one.
+    One thread may stage and publish a group while another one fills, or drops, a later one.
 
     Attributes:
-        component: who declares it.
-        path: its directory; `ref`: what it is.
-        rows: what is not published yet.
-        applied: the last txid whose rows have entered the index, or were not there.
+        component: the component that declares it.
+        path: its directory; `ref`: its kind and name.
+        rows: the unpublished rows.
+        applied: the last txid whose rows, if any, have entered the index.
 
     Args:
         last: the last published txid.
-        is_due: whether a group that ends with a stamp touches the table even without rows.
+        is_due: whether a group ending with a stamp touches the table even without rows.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class PendingTable:
         self._lock = RLock()
 
     def staging(self, txids: Sequence[TxidRecord], epoch: int) -> Callable[[], IntentTable] | None:
-        """What writes the rows of `txids`, which follow each other, to a staged file; None when there is no need."""
+        """Return a function that stages the rows of the consecutive `txids`; None if there is nothing to stage."""
         first, last = txids[0], txids[-1]
         with self._lock:
             parts = self._parts.get(last.txid)
@@ -165,15 +165,15 @@ class PendingTable:
         return IntentTable(ref.kind, ref.name, ref.uri, encode_schema(schema), previous, staged, tuple(more))
 
     def expect(self, name: StagedName) -> None:
-        """Tasks of a job are about to stage the rows of a txid, under names that begin like `name`."""
+        """Announce that tasks of a job will stage the rows of a txid, in files named like `name`."""
         with self._lock:
             self._expected[name.txid] = name
 
     def take_over(self, txid: int, files: Sequence[Staged]) -> None:
-        """These are the rows of `txid`, durable already; called before it ends, and once it cannot be taken away.
+        """Take over durable files as the rows of `txid`; called before it ends, when it can no longer be replaced.
 
         Raises:
-            TableCorrupt: a file is not here, or not as its task has written it.
+            TableCorrupt: a file is missing, or differs from what its task wrote.
         """
         parts = TaskStagedFiles(self.path, tuple(files))
         parts.check()
@@ -181,12 +181,12 @@ class PendingTable:
             self._parts[txid] = parts
 
     def unpublished(self) -> set[str]:
-        """The staged files that this run may still decide on."""
+        """The staged files that this run may still decide."""
         with self._lock:
             return set(self._staged).union(*(staged_like(self.path, name) for name in self._expected.values()))
 
     def drop_from(self, txid: int) -> None:
-        """Forget `txid` and later ones."""
+        """Drop `txid` and later ones."""
         self.rows.drop_from(txid)
         with self._lock:
             self._lasts.dropped(txid)
@@ -205,7 +205,7 @@ class PendingTable:
         return rows
 
     def apply(self, txid: int) -> None:
-        """The txids up to `txid` are published: their rows enter the index."""
+        """Move the txids up to `txid`, which are published, into the index."""
         self.rows.apply(txid)
         with self._lock:
             parts = self._parts.pop(txid, None)

@@ -1,4 +1,4 @@
-"""A committer's view of its append-only sinks: rows of one group of txids, until they are published."""
+"""Sinks: the committer's handle of append-only rows, and the rows of txids that are not published yet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TaskSink:
         self._rows.append(deepcopy(values) if self._nested else values)
 
     def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append the rows of `batch`: its columns are taken by name, further ones are left out.
+        """Append the rows of `batch`: its columns are taken by name, others are ignored.
 
         Raises:
             StateError: a column is missing or has another kind of values than declared.
@@ -109,7 +109,7 @@ class SinkGroup(Unpublished[TaskSink]):
                 handle.collected()
 
     def end_txid(self, txid: int) -> None:
-        """Take over the rows of `txid`: called after all its tasks have finished.
+        """Take over the rows of `txid`; called after all its tasks have finished.
 
         Raises:
             StateError: a row does not fit the columns.

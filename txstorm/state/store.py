@@ -1,6 +1,6 @@
-"""All tables of a topology in one data directory: opened together, published in order, kept in trim.
+"""State store: all tables of a topology in one data directory; opens them, publishes groups in order, schedules upkeep.
 
-It is one module, since all of it works on the same open tables and on what is known of their unpublished rows.
+It is one module, since all of it works on the same open tables and their unpublished rows.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from txstorm.storage.upkeep.sweep import kept_by, remove_own, sweep_table
 
 
 class StateStore:
-    """The tables, maps and outlets of one run. Used by one thread at a time, but for groups and the handles they give.
+    """The tables, maps and outlets of one run. Not thread-safe, except for groups and their handles.
 
-    A group may be made and written to by one thread while another one stages and publishes the one before.
+    One thread may fill a group while another one stages and publishes the group before.
 
     Attributes:
-        outside: maps and outlets, which are in systems of the user's own.
-        owner: whose they are; set by `open`.
+        outside: maps and outlets, which are in external systems.
+        owner: the topology that owns them; set by `open`.
     """
 
     owner: TopologyIdentity
@@ -85,7 +85,7 @@ class StateStore:
         self._spark = spark
         self._log_retention = log_retention
         self._max_lag = max_lag
-        self._late: Mapping[str, int] = {}  # tables that the ledger does not know yet: the txid they begin after
+        self._late: Mapping[str, int] = {}  # tables that the ledger does not know yet → the txid after which they begin
 
     @classmethod
     def open(
@@ -120,22 +120,22 @@ class StateStore:
             timeline: the current one.
             states: component → the states it declares.
             sinks: component → the sinks it declares.
-            maps: component → the maps it declares; nothing is asked of their stores yet.
-            outlets: component → the outlets it declares; the same.
+            maps: component → the maps it declares; their stores are not contacted yet.
+            outlets: component → the outlets it declares; likewise.
             create: whether this is the first run; later only tables that are not `recorded` may be missing.
             committed: the last committed txid; the range of a new table starts after it.
-            recorded: the tables the ledger knows (``changes/…``, ``sinks/…``); None: not asked about.
-            letters: the columns of the table of dead letters, where the topology keeps any.
-            cache_bytes: of all states in memory, which share it evenly.
-            bounds: of every state's index, instead.
-            spark: publishes to the tables that are declared with ``writer="spark"``; there must be one for them.
-            log_retention: seconds that an entry stays in the log of a table.
-            max_lag: seconds that the table of a state may be behind its changes at most, where that costs little.
+            recorded: the tables the ledger knows (``changes/…``, ``sinks/…``); None: unknown.
+            letters: the columns of the dead-letter table, if the topology has one.
+            cache_bytes: memory for the indexes of all states, shared evenly.
+            bounds: limits of each state's index, instead of `cache_bytes`.
+            spark: publishes to tables declared with ``writer="spark"``; required if there are any.
+            log_retention: seconds for which entries stay in the log of a table.
+            max_lag: seconds by which the table of a state may lag behind its changes, if that costs little.
 
         Raises:
             StateError: a declaration is wrong, or differs from its table.
             TableCorrupt: a recorded table is missing, or damaged.
-            DataDirectoryError: a table belongs to somebody else.
+            DataDirectoryError: a table belongs to another topology.
         """
         owner = TopologyIdentity(topology, incarnation, timeline)
         declared = declarations(states, sinks)
@@ -163,10 +163,10 @@ class StateStore:
         return made
 
     def raise_epoch(self, epoch: int) -> None:
-        """Take over every table, and give it the properties that it lacks; called in P0, after `open`.
+        """Take over every table, and set the properties that it lacks; called in P0 (take-over), after `open`.
 
-        From here on nobody else writes to one to which nothing was ever committed: it gets the columns that are
-        declared now, and begins after what is committed.
+        Other coordinators are fenced from here on, so a table without any commit gets the columns declared now, and
+        begins after the last committed txid.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -197,7 +197,7 @@ class StateStore:
     def load(self) -> None:
         """Read all states into their indexes; called once, after live intents were rolled forward.
 
-        `group` does it when it was not done. Thread-safe: of several callers one loads, and the others wait for it.
+        `group` calls it if needed. Thread-safe: of several callers one loads, and the others wait for it.
         """
         with self._loading:
             if self._tables is None:
@@ -223,7 +223,7 @@ class StateStore:
         sinks.update(self.outside.of_kind(OUTLET, outside))
         appended = (ref for ref in self._delta if ref.kind != STATE)
         self._loose = {ref.uri: small_files(self._delta[ref]) for ref in appended}
-        self._growths = growths  # at once: the driver thread looks at them meanwhile
+        self._growths = growths  # assigned at once: the driver thread reads them meanwhile
         return CommitTables(states, sinks, list(self._members.values()), letters)
 
     @property
@@ -241,37 +241,37 @@ class StateStore:
         return {ref.uri: self._delta[ref].version for ref in self._published_refs()}
 
     def group(self, first: int) -> CommitGroup:
-        """A group that begins with txid `first`; it may begin while the one before it is being published."""
+        """Begin a group with txid `first`, possibly while the group before is being published."""
         self.load()
         assert self._tables is not None
         return CommitGroup(first, self._tables)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """Publish a decided group to all its tables, at once, then to its maps and outlets; returns table → version.
+        """Publish a decided group to all its tables in parallel, then to its maps and outlets; returns table → version.
 
-        May be called again after any failure. Then call `CommitGroup.apply`.
+        Idempotent: may be repeated after any failure. Then call `CommitGroup.apply`.
 
         Raises:
             FencedError: a newer coordinator has taken over.
-            TableCorrupt: a table holds something else than the intent expects.
+            TableCorrupt: a table is not at the txid that the intent expects.
             BlockedError: a commit cannot be made.
         """
         numbered = list(enumerate(intent.tables, start=1))
         tables = [(number, one) for number, one in numbered if one.kind not in OUTSIDE]
         outside = [(number, one) for number, one in numbered if one.kind in OUTSIDE]
-        for _, one in tables:  # while nothing of it is published, a decided group can still be abandoned
+        for _, one in tables:  # as long as none of it is published, a decided group can still be abandoned
             self._delta[TableRef(one.kind, one.name)].check_there()
         made = together([partial(self._publish_table, *one, intent, epoch) for one in tables])
-        # One after the other, on this thread: connections of a user's own need not be for several.
+        # One after the other, on this thread: a user's connections need not be thread-safe.
         for number, one in outside:
             self.outside.publish(number, one, intent, epoch)
             self._published(one.uri, intent.last)
         return {one.uri: version for (_, one), version in zip(tables, made, strict=True)}
 
     def forget(self, before: int) -> None:
-        """Remove staged rows that no table refers to, of groups that end before txid `before` and no kept intent names.
+        """Remove staged files of groups that end before txid `before`, whose intents are no longer kept.
 
-        They are in the systems of maps and outlets, or in the files of tables of the layout ``merge``.
+        Only of maps and outlets, whose rows are in external systems, and of tables of the layout ``merge``.
         """
         self.outside.forget(before)
         for last, path in self._merged:
@@ -294,7 +294,7 @@ class StateStore:
         return version
 
     def _published(self, uri: str, last: int) -> pa.Table | None:
-        return self._members[uri].published(last) if uri in self._members else None  # else nothing is loaded yet
+        return self._members[uri].published(last) if uri in self._members else None  # otherwise nothing is loaded yet
 
     def compact(
         self,
@@ -304,11 +304,11 @@ class StateStore:
         *,
         stays: bool = False,
     ) -> list[str]:
-        """Bring the state tables up to date; returns the names of those that were not. Then `thin`.
+        """Compact the state tables up to the last txid, then `thin`; return the names of those that were behind.
 
-        Called in the committer's turn, at a clean stop. No table is begun after `limit_seconds`. A state with
-        published rows that are not applied yet is left for the next time. `stays`: whether the versions that the tables
-        are at then are to stay.
+        Called in the committer's turn, at a clean stop. No table is started after `limit_seconds`. A state
+        with published rows that are not applied yet is left for the next time. `stays`: whether the resulting versions
+        are to be retained.
 
         Raises:
             FencedError: a newer coordinator has taken over.
@@ -322,14 +322,14 @@ class StateStore:
             work = self.upkeep(TableRef(STATE, name).uri, int(now() * 1000), stays=stays)
             if work is not None and all(until is None or clock() < until for _ in work.steps()):
                 done += [name] * self.upkept(work, int(now() * 1000))
-        self._works.clear()  # upkeep has ended: what is not in its place now is swept
+        self._works.clear()  # upkeep has ended: files that it did not put into the log are swept
         for _ in self.thin(int(now() * 1000)):
             if until is not None and clock() >= until:
                 break
         return done
 
     def due(self, now: float) -> str | None:
-        """A table to look after: the state that has most waited to be brought up to date, or one with many small files.
+        """A table that needs upkeep: the state whose compaction is most overdue, or a table with many small files.
 
         `now`: monotonic seconds.
         """
@@ -344,14 +344,14 @@ class StateStore:
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
 
     def unsettled(self) -> list[str]:
-        """The state tables that are not up to date, or at a version that does not stay."""
+        """The state tables that are not up to date, or at a version that is not retained."""
         return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
 
     def upkeep(self, uri: str, now: int, *, stays: bool = False) -> Compaction | SmallFileCompaction | None:
-        """What is to be done for the table `uri`; None when there is nothing to.
+        """Begin upkeep of the table `uri`; None if there is nothing to do.
 
-        Its steps may be made on another thread, beside commits; then `upkept` is called. Both in the committer's turn.
-        `now`: milliseconds since 1970. `stays`: whether the version that a state is at then is to stay.
+        Call this and `upkept` in the committer's turn; the steps in between may run on another thread, in parallel to
+        commits. `now`: milliseconds since 1970. `stays`: whether the resulting version is to be retained.
         """
         self.load()
         ref = table_ref(uri)
@@ -366,20 +366,20 @@ class StateStore:
         return work
 
     def upkept(self, work: Compaction | SmallFileCompaction, now: int) -> bool:
-        """Put the files that were written in their place; False when they are of no use.
+        """Commit the files written by `work`; False if they are useless by now.
 
         `now`: milliseconds since 1970.
         """
         return work.finish(self._delta[table_ref(work.uri)], now)
 
     def has_superseded(self, now: int) -> bool:
-        """Whether `thin` has something to remove."""
+        """Whether `thin` has files to remove."""
         return any(growth.versions is not None and growth.versions.is_due(now) for growth in self._growths.values())
 
     def thin(self, now: int) -> Steps[None]:
-        """Remove the files of versions that were superseded long enough ago, those of one version in each step.
+        """Remove the files of versions superseded long enough ago, one version per step.
 
-        Called in the committer's turn; it ends early while this process reads the data directory. `now`: milliseconds
+        Called in the committer's turn; ends early while this process reads the data directory. `now`: milliseconds
         since 1970. Passes the fault point ``thin.removed``.
         """
         for name, growth in self._growths.items():
@@ -393,7 +393,7 @@ class StateStore:
                 yield None
 
     def _compaction(self, name: str, now: int, *, stays: bool) -> Compaction | None:
-        """What brings the table of state `name` to the last txid whose rows are applied; None where it is there."""
+        """Make the compaction of state `name` up to the last applied txid; None if its table is at that txid."""
         kept, changes = TableRef(STATE, name), TableRef(CHANGES, name)
         last, base = self._delta[changes].last_txid(), self._delta[kept].last_txid()
         as_of, growth = min(self._members[changes.uri].applied, last), self._growths[name]
@@ -427,13 +427,13 @@ class StateStore:
         return removed
 
     def kept_files(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
-        """The files below the table `ref` that `live` intents, this run or its upkeep name, relative to it."""
+        """The files of the table `ref` in use by `live` intents, this run or its upkeep, relative to the table."""
         member, work = self._members.get(ref.uri), self._works.get(ref.uri)
         kept = kept_by(live, ref.uri) | (member.unpublished() if member else set())
         return kept | (work.written if work is not None else set())
 
     def close(self) -> None:
-        """Let go of tables, indexes and connections."""
+        """Close tables, indexes and connections."""
         if self._spark is not None:
             self._spark.close()
         self.outside.close()
@@ -474,7 +474,7 @@ def _is_recorded(ref: TableRef, recorded: Collection[str]) -> bool:
 def _opened(
     data_dir: Path, owner: TopologyIdentity, one: DeclaredTable, recorded: Collection[str] | None, committed: int | None
 ) -> dict[TableRef, DeltaTableState]:
-    """The tables of a declaration that are there, checked against it; `committed` is None at the first run."""
+    """Open the existing tables of a declaration, checked against it; `committed` is None at the first run."""
     found = {ref: DeltaTableState.open(data_dir, owner, ref) for ref in one.refs if is_table(data_dir / ref.uri)}
     tables = list(found.values())
     one.check_fit(tables)
@@ -487,7 +487,7 @@ def _opened(
 
 
 def _uris(declared: Sequence[DeclaredTable]) -> set[str]:
-    """What the ledger calls the tables that are `declared`."""
+    """The ledger's names of the `declared` tables."""
     return {one.refs[0].uri for one in declared}
 
 

@@ -31,11 +31,11 @@ from txstorm.storage.rows.ttl import moment
 
 @dataclass(frozen=True)
 class WriteBatch:
-    """Rows that one call wrote: distinct keys, none removed.
+    """Rows written by one call: distinct keys, none removed.
 
     Attributes:
-        before: the values before the txid; None when the call has not read them.
-        key_arrays, value_arrays: the same as Arrow arrays, as far as they were made.
+        before: the values before the txid; None if the call has not read them.
+        key_arrays, value_arrays: the same as Arrow arrays, if they exist.
     """
 
     keys: list[Key]
@@ -47,11 +47,11 @@ class WriteBatch:
 
 @dataclass(frozen=True)
 class TxidWrites:
-    """The writes of one txid that has ended, with the values before it.
+    """Writes of one ended txid, with the values before it.
 
     Attributes:
-        values: None for a key that is removed.
-        removals: whether there may be such.
+        values: None for a removed key.
+        removals: whether there may be removed keys.
         key_arrays, value_arrays: the same as Arrow arrays, as far as they were made.
     """
 
@@ -64,12 +64,12 @@ class TxidWrites:
     value_arrays: Arrays = ()
 
     def rows(self) -> Iterable[tuple[Key, Stored | Gone]]:
-        """Every key with its row."""
+        """Map every key to its row."""
         return zip(self.keys, zip(self.values, repeat(self.txid), self.before), strict=False)  # type: ignore[arg-type]
 
 
 def latest_rows(ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-    """The last row of every key that changed in `ended`, txids in their order."""
+    """The latest row of every key that changed in `ended`, which is in txid order."""
     rows: dict[Key, Stored | Gone] = {}
     for one in ended:
         rows.update(one.rows())
@@ -79,7 +79,7 @@ def latest_rows(ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
 def split_deletes(
     ended: Sequence[TxidWrites], rows: Mapping[Key, Stored | Gone]
 ) -> tuple[Mapping[Key, Stored], Sequence[Key]]:
-    """The newest `rows` of `ended` for an index: the keys that have a value now, and those that have none any more."""
+    """Split the latest `rows` of `ended` into keys with a value and deleted keys, for an index."""
     if any(one.removals for one in ended):
         changed = {key: row for key, row in rows.items() if row[0] is not None}
         return changed, [key for key, row in rows.items() if row[0] is None]
@@ -90,14 +90,13 @@ Overlay = dict[Key, Value | None]
 
 
 class TaskWrites:
-    """The base of handles.
+    """Base of handles: the writes of one task.
 
-    Most committers write in one call with many rows: these stay the columns they came in until they are wanted by
-    key.
+    Most committers write many rows in one call: these stay in columns until they are needed by key.
 
     Attributes:
         active: whether `finish_batch` of this task is running; set by the commit runner.
-        bulk: all that the task has written, when it did so in one call.
+        bulk: all writes of the task, if it made them in one call.
     """
 
     def __init__(self, name: str, component: str, task: int, txid: int, writes: Overlay) -> None:
@@ -117,13 +116,13 @@ class TaskWrites:
 
     @property
     def writes(self) -> Overlay:
-        """What this task has written: key → value, None for removed."""
+        """The writes of this task: key → value, None if removed."""
         self._spread()
         return self._writes
 
     @property
     def olds(self) -> Overlay:
-        """The values before this txid of the keys it has read, so that nobody looks them up again."""
+        """The values before this txid of the keys that the task has read, to save looking them up again."""
         self._spread()
         return self._olds
 
@@ -136,7 +135,7 @@ class TaskWrites:
             raise StateError(msg)
 
     def _write(self, rows: WriteBatch, *, distinct: bool) -> None:
-        """Keep `rows`; `distinct` when no key can be there twice."""
+        """Record `rows`; `distinct`: no key occurs twice."""
         if distinct and rows.keys and not self.wrote:
             self.bulk = rows
         else:
@@ -155,7 +154,7 @@ class TaskWrites:
 
 
 def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
-    """`rows`, whose values are those that users see, with the stamp behind them."""
+    """Append the stamp to `rows`, whose values are those that users see."""
     values = [(*value, stamp) for value in rows.values]
     return WriteBatch(
         rows.keys, values, rows.before, rows.key_arrays, (*rows.value_arrays, None) if rows.value_arrays else ()
@@ -285,7 +284,7 @@ class UnpublishedRows(Unpublished[W]):
 
         `keep`: unless `txid` writes these keys; see `KeyIndex.rows`.
         """
-        # The overlay first: when a txid moves into the index meanwhile, its keys are found in the one or the other.
+        # The overlay first: if a txid moves into the index meanwhile, its keys are found in one of them.
         found = self._rows(self._overlay, keys, keep=keep)
         if self._index.last_txid >= txid:
             values = [None if row is None else self._base(key, row, txid) for key, row in zip(keys, found, strict=True)]
@@ -306,14 +305,14 @@ class UnpublishedRows(Unpublished[W]):
         return [next(rest) if row is None else row for row in found]
 
     def alive(self, values: list[Value | None], txid: int) -> list[Value | None]:
-        """`values` as of the stamp of `txid`: without those whose time to live is over."""
+        """Filter `values` as of the stamp of `txid`: without expired ones."""
         if self.state.ttl is None:
             return values
         over = self._stamps[txid] - self.state.ttl
         return [None if value is None or value[-1] <= over else value for value in values]
 
     def stamped(self, rows: WriteBatch, txid: int) -> WriteBatch:
-        """`rows` as they are kept when they are written in `txid`."""
+        """Convert `rows` to the form in which they are stored when written in `txid`."""
         return rows if self.state.ttl is None else with_stamp(rows, self._stamps[txid])
 
     def _base(self, key: Key, row: Stored | Gone, txid: int) -> Value | None:
@@ -324,7 +323,7 @@ class UnpublishedRows(Unpublished[W]):
             raise StateError(msg) from None
 
     def end_txid(self, txid: int) -> None:
-        """Take over the writes of `txid`: called after all its tasks have finished, in txid order.
+        """Take over the writes of `txid`; called after all its tasks have finished, in txid order.
 
         Raises:
             StateError: two tasks changed one key, or this txid or a later one has ended already.
@@ -406,7 +405,7 @@ class UnpublishedRows(Unpublished[W]):
         )
 
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> TxidWrites | None:
-        """What the tasks wrote in `txid`; None when nothing."""
+        """Combine the writes of the tasks in `txid`; None if there are none."""
         handles = [handle for handle in tasks.values() if handle.wrote]
         bulks = [handle.bulk for handle in handles if handle.bulk is not None]
         if len(bulks) < len(handles):
@@ -438,28 +437,28 @@ class UnpublishedRows(Unpublished[W]):
         if removals:
             removed = [key for key, value in writes.items() if value is None]
             before = zip(removed, self._known(removed, olds, txid), strict=True)
-            unborn = {key for key, old in before if old is None}  # put and removed again: nothing happened
+            unborn = {key for key, old in before if old is None}  # put and then removed: no change
             writes = {key: value for key, value in writes.items() if key not in unborn}
         keys = list(writes)
         return TxidWrites(txid, keys, list(writes.values()), self._known(keys, olds, txid), removals) if keys else None
 
     def _known(self, keys: Sequence[Key], olds: Overlay, txid: int) -> list[Value | None]:
-        """As `before`; `olds` are the values that are known already."""
+        """Like `before`; `olds`: values that are already known."""
         unread = [key for key in keys if key not in olds]
         if unread:
             olds = {**olds, **dict(zip(unread, self.before(unread, txid), strict=True))}
         return list(map(olds.get, keys))
 
     def _keep(self, ended: list[TxidWrites]) -> None:
-        """A new overlay, never a changed one: readers of the old one may still be at work."""
+        """Replace the overlay; it is never changed in place, since readers may still use the old one."""
         self._ended, self._overlay = ended, self._over(ended)
 
     def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        """What `ended` lay over the index."""
+        """Build the overlay of `ended`."""
         return latest_rows(ended)
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
-        """What is said of tasks whose claims overlap."""
+        """Message about tasks whose claims overlap."""
         claims = {place: self.claims(handle) for place, handle in sorted(tasks.items())}
         written = Counter(chain.from_iterable(claims.values()))
         twice = [key for key, times in written.items() if times > 1]

@@ -151,7 +151,9 @@ def test_without_the_policy_the_first_bad_record_ends_the_run(tmp_path):
     (tmp_path / "a.csv").write_text("n\n1\nx\ny\n")
     with pytest.raises(SpoutError, match=r"line 3 \(bytes 4-6\): column 'n'.*'x'.*on_error='dead_letter'"):
         kept(FileSpout(tmp_path / "a.csv", types={"n": int}), tmp_path / "data", {"n": int}, on_error="fail_topology")
-    with pytest.raises(EmitError, match=r"source, stream 'default', tuple \(<a thing>,\): field 'n': a Thing cannot"):
+    with pytest.raises(
+        EmitError, match=r"source, stream 'default', tuple \(<a thing>,\): field 'n': a value of type Thing cannot"
+    ):
         spout = MemoryTransactionalSpout([[1, Thing()]], ["n"])
         kept(spout, tmp_path / "more", {"n": int}, on_error="fail_topology")
 
