@@ -347,7 +347,7 @@ def test_an_index_that_cannot_be_read_any_more_is_made_again_beside_the_run(tmp_
     index._disk._store.close()
     handle = begun(store.group(4), 4, 0).collection("count", 0, "events")
     assert handle.scan("ann", 8) == [(8, "k", txid) for txid in (1, 2, 3)]
-    assert "made again from the tables" in caplog.text
+    assert "rebuilt from the tables" in caplog.text
     assert len(list(Path(tmp_path / "index/events").iterdir())) == 1
 
 

@@ -1,4 +1,4 @@
-"""Keys and values of maps in the forms they are stored in: text and JSON; and the staged rows of a group."""
+"""Map rows: keys and values of maps as they are stored (text and JSON), and the staged rows of a group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STAGED_SCHEMA = pa.schema(
 
 
 def key_text(key: Any, where: str) -> str:
-    """The text under which `key` is stored: JSON, so that ``1``, ``"1"`` and ``True`` differ.
+    """Encode `key` as the text under which it is stored: JSON, so that ``1``, ``"1"`` and ``True`` differ.
 
     Raises:
-        StateError: a part of it has a type that no key has.
+        StateError: a part of it has a type that keys cannot have.
     """
     parts = key if isinstance(key, tuple) else (key,)
     try:
@@ -43,7 +43,7 @@ def key_text(key: Any, where: str) -> str:
 
 
 def _key_part(part: Any) -> Any:
-    """JSON for the types it lacks: an object with one member that names the type."""
+    """Encode a type that JSON lacks: as an object with one member that names the type."""
     match part:
         case bytes():
             return {"bytes": part.hex()}
@@ -58,7 +58,7 @@ def _key_part(part: Any) -> Any:
 
 
 def json_value(value: Any, where: str, key: Any) -> Any:
-    """A copy of `value` as JSON gives it back: tuples become lists; raises `StateError` for what is no JSON value."""
+    """Copy `value` as JSON would return it: tuples become lists; raises `StateError` if it is not a JSON value."""
     if value is None:
         msg = f"{where}, key {shown(key)}: None is no value; call remove to remove the key"
         raise StateError(msg)
@@ -76,7 +76,7 @@ def _copied(value: Any) -> Any:
     if value is None or type(value) in (bool, int):
         return value
     if type(value) is str:
-        value.encode()  # half of a surrogate pair has no UTF-8
+        value.encode()  # a lone surrogate cannot be encoded as UTF-8
         return value
     if type(value) is float and math.isfinite(value):
         return value
@@ -89,12 +89,12 @@ def _copied(value: Any) -> Any:
 
 
 def dumped(value: Any) -> str:
-    """`value` as JSON text; equal values give equal text."""
+    """Encode `value` as JSON text; equal values give equal text."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
 def staged_table(rows: Mapping[str, MapRow]) -> pa.Table:
-    """The rows of a group, one per key, as they are staged."""
+    """Convert the rows of a group, one per key, to a table for staging."""
     columns = [
         list(rows),
         [_text(row.value) for row in rows.values()],
@@ -106,7 +106,7 @@ def staged_table(rows: Mapping[str, MapRow]) -> pa.Table:
 
 
 def staged_rows(data: bytes, timeline: int, *, keeps_txid: bool) -> dict[str, MapRow | None]:
-    """The rows of a staged file as they are put; a map that keeps no txid has plain values and deletions."""
+    """Read the rows of a staged file to be put; a map without txids has plain values and deletions."""
     rows = _rows(pq.read_table(pa.BufferReader(data), schema=STAGED_SCHEMA).to_pylist(), timeline)
     if keeps_txid:
         return dict(rows)

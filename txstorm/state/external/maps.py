@@ -1,6 +1,6 @@
-"""A committer's view of its maps: reads through own writes, unpublished txids and the store.
+"""Maps of a committer: reads see the task's own writes, then unpublished txids, then the store.
 
-Nothing is kept of what the store holds beyond the txid at hand, and nothing enters the store before it is decided.
+Nothing read from the store is cached beyond the current txid, and nothing is written to it before it is decided.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TaskMap:
     def update_many(self, partials: Mapping[Key, Any], function: Callable[[Any, Any], Any]) -> dict[Key, Any]:
         """Set every key to ``function(old value or None, partial)``; returns the new values.
 
-        In a transactional map a key that carries this txid already keeps its value, which is returned.
+        In a transactional map, a key that already has this txid keeps its value, which is returned.
         """
         texts = self._texts(partials)
         self._look_up(texts.values())
@@ -84,7 +84,7 @@ class TaskMap:
         return lambda old: json_value(function(deepcopy(old), partial), self._where, key)
 
     def merge(self, batch: Any, how: Mapping[str, str]) -> Never:
-        """Refused with a `StateError`: maps have no columns."""
+        """Raise `StateError`: maps have no columns."""
         msg = f"{self._where}: merge needs value columns, which a map has not; use update_many"
         raise StateError(msg)
 
@@ -106,7 +106,7 @@ class TaskMap:
         """The value `key` had before this txid, or None.
 
         Raises:
-            StateError: the map is transactional and the row carries this txid already.
+            StateError: the map is transactional and the row already has this txid.
         """
         (text,) = self._texts([key]).values()
         self._look_up([text])
@@ -128,7 +128,7 @@ class TaskMap:
         return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
 
     def _look_up(self, texts: Iterable[str]) -> None:
-        """Read what is not known yet, in one call."""
+        """Read the unknown keys, in one call."""
         wanted = [text for text in dict.fromkeys(texts) if text not in self._found]
         if wanted:
             self._found.update(zip(wanted, self._group.rows(wanted, self._txid, self._where), strict=True))
@@ -148,7 +148,7 @@ class TaskMap:
             self._keep(text, Row(value, self._txid, None))
 
     def _update(self, text: str, change: Change) -> None:
-        """The rule of the map's kind; after the first write of this task, its own row is what is changed."""
+        """Apply the update rule of the map's kind; after the first write of this task, to its own row."""
         found, own = self._found[text], self.writes.get(text)
         if own is not None:
             self._keep(text, Row(change(own.value), self._txid, own.prev))
@@ -186,13 +186,13 @@ class MapGroup(Unpublished[TaskMap]):
         return TaskMap(self, component, task, txid)
 
     def rows(self, texts: Sequence[str], txid: int, where: str) -> list[Row[Any] | None]:
-        """The rows of the keys `texts` as `txid` finds them.
+        """Read the rows of the keys `texts` as of `txid`.
 
         Raises:
             StateError: a row is ahead of `txid`.
-            ReportedFailedException: the store cannot be reached; the batch is tried again.
+            ReportedFailedException: the store cannot be reached; the batch is replayed.
         """
-        # The overlay first: what is published meanwhile is found in the one or in the other.
+        # The overlay first: rows published meanwhile are found in one of them.
         overlay = self._overlay
         missing = [text for text in texts if text not in overlay]
         found = {**overlay, **dict(zip(missing, self._get(missing, where), strict=True))}
@@ -230,7 +230,7 @@ class MapGroup(Unpublished[TaskMap]):
         return known
 
     def end_txid(self, txid: int) -> None:
-        """Take over the writes of `txid`; raises `StateError` when two tasks changed one key."""
+        """Take over the writes of `txid`; raises `StateError` if two tasks changed one key."""
         with self._lock:
             tasks = self._open.get(txid, {})
             rows: dict[str, MapRow] = {}

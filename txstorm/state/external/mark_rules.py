@@ -1,6 +1,7 @@
-"""What a mark decides: whether a coordinator may lead something outside the data directory, and what it has to write.
+"""Rules of marks: whether a coordinator may lead an external map or outlet, and what it has to write there.
 
-One set of rules for maps and outlets; the mark is to them what version and app transactions are to a Delta table.
+The rules are the same for maps and outlets; the mark does for them what version and app transactions do for a Delta
+table.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ R = TypeVar("R")
 
 @contextmanager
 def reached(label: str, what: str) -> Iterator[None]:
-    """A decided write cannot be given up: whatever the other system raises blocks, and is tried again."""
+    """Call the external system; a decided write cannot be abandoned, so any error blocks, and is retried."""
     try:
         yield
     except TxstormError:
@@ -33,15 +34,15 @@ def reached(label: str, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MarkedTarget(Generic[R]):
-    """A map or outlet as far as its mark goes.
+    """A map or outlet, as seen by the rules of its mark.
 
     Attributes:
-        label: what messages call it; `home`: what they call its system.
+        label: its name in messages; `home`: that of its system.
         uri: its name in ledger and intents.
-        owner: who may write to it.
-        read: gives its mark.
-        write: (rows, expected mark, new mark) → whether the mark was the expected one and all is written.
-        nothing: no rows.
+        owner: the topology that may write to it.
+        read: returns its mark.
+        write: (rows, expected mark, new mark) → whether the mark was as expected and all rows were written.
+        nothing: an empty set of rows.
     """
 
     label: str
@@ -55,7 +56,7 @@ class MarkedTarget(Generic[R]):
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> int:
         """Check that mark and ledger belong together, then make `epoch` the mark's; returns its txid.
 
-        Called in P0. From here on whoever was taken over can write nothing. `recorded` is the txid that the ledger has,
+        Called in P0. From here on stale coordinators are fenced. `recorded` is the txid that the ledger has,
         `UNKNOWN` in a ledger that was rebuilt, None if it is new to the ledger.
 
         Raises:
@@ -75,11 +76,11 @@ class MarkedTarget(Generic[R]):
         raise self._busy("take it over")
 
     def put(self, rows: R, table: IntentTable, intent: Intent, epoch: int) -> None:
-        """Write the rows of `intent`, once; may be called again after any failure.
+        """Write the rows of `intent` exactly once; idempotent, so it may be repeated after any failure.
 
         Raises:
             FencedError: a newer coordinator leads.
-            TableCorrupt: the mark is not where the intent expects it.
+            TableCorrupt: the mark is not at the txid that the intent expects.
             BlockedError: the other system cannot be reached, or refuses the rows.
         """
         what = f"put txids {intent.first}-{intent.last}"
@@ -95,7 +96,7 @@ class MarkedTarget(Generic[R]):
         raise self._busy(what)
 
     def _is_put(self, found: Mark | None, table: IntentTable, intent: Intent, epoch: int) -> bool:
-        """Whether `intent` is written already; False when it is its turn."""
+        """Whether `intent` is already written; False if it is next."""
         if found is not None:
             self._check_owner(found, epoch)
             if (found.timeline, found.txid, found.content) == (intent.timeline, intent.last, table.staged.digest):
@@ -122,12 +123,12 @@ class MarkedTarget(Generic[R]):
             raise TableCorrupt(self._unmarked(recorded or 0))
         self._check_owner(found, epoch)
         if found.timeline < self.owner.timeline:
-            # A rewind, which is refused unless it is told to keep what is here as it is.
+            # A rewind, which is refused unless it may leave the content of maps and outlets as it is.
             return self._mark(epoch, recorded if known and recorded is not None else committed, "")
         if recorded is None and found.txid < committed:
             if found.content:
                 raise StateError(self._left_out(found.txid, committed))
-            return self._mark(epoch, committed, "")  # a start that was killed has led it, nothing was put
+            return self._mark(epoch, committed, "")  # a killed start has led it, but nothing was put
         allowed = _allowed(self.uri, committed, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
             wanted = f"at most {max(allowed)}" if not known else " or ".join(map(str, sorted(allowed)))
@@ -179,7 +180,7 @@ class MarkedTarget(Generic[R]):
 
 
 def _allowed(uri: str, committed: int, recorded: int | None, live: Sequence[Intent]) -> set[int]:
-    """The txids that a mark may be at; a rebuilt ledger has not recorded any, and its intent may be put already."""
+    """The txids that a mark may be at; a rebuilt ledger has none recorded, and its intent may already be put."""
     allowed = set(range(committed + 1)) if recorded in (None, UNKNOWN) else {recorded}
     for intent in live:
         for table in intent.tables:

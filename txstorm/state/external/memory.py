@@ -1,4 +1,4 @@
-"""A map in memory, for tests: it lives as long as the process."""
+"""Map backend in memory, for tests: it lives as long as the process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from txstorm.api.external import MapMark, MapRow
 
 
 class MemoryBackend:
-    """A `txstorm.api.external.MarkedMapBackend` in a dict; two runs in one process that share it continue one another.
+    """A `txstorm.api.external.MarkedMapBackend` in a dict; runs in one process can share it, and continue each other.
 
     Attributes:
         rows: key → row, for tests to look at.
-        calls: how often rows were asked for and put, by the name of the method.
+        calls: number of calls by method name.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run writes to outside its data directory: its maps and outlets, led and published together."""
+"""External stores of a run: its maps and outlets, taken over and published together."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from txstorm.storage.tables.intent import MAP, OUTLET, OUTSIDE, Intent, IntentTa
 from txstorm.storage.upkeep.sweep import kept_by, sweep_unlogged
 
 Patient = Callable[[Callable[[], None]], None]
-"""Calls what may have to wait for a system that is away."""
+"""Type of a function that makes a call, which may have to wait for an external system."""
 
 
 def call(step: Callable[[], None]) -> None:
-    """Wait for nobody."""
+    """Make the call at once, without waiting for an external system."""
     step()
 
 
@@ -57,15 +57,15 @@ class ExternalStores:
         number: int = 1,
         known: Patient = call,
     ) -> None:
-        """Take over everything, see `Marked.lead`.
+        """Take over all maps and outlets; see `MarkedTarget.lead`.
 
         Args:
             epoch: of this coordinator.
             committed: the last decided txid.
-            recorded: what the ledger knows of each.
-            live: the groups that are decided and not completed.
-            number: where fault points are counted from.
-            known: calls what takes over one that was led before: its address was right.
+            recorded: the txid that the ledger records for each.
+            live: the decided groups that are not completed.
+            number: the first number of the fault points.
+            known: makes the call for those that were led before, whose address is known to be right.
         """
         decided = {table.uri for intent in live for table in intent.tables}
         for place, one in enumerate(self._stored.values(), start=number):
@@ -86,25 +86,25 @@ class ExternalStores:
                 self.publish(number, table, intent, epoch)
 
     def last_txids(self) -> dict[str, int]:
-        """``maps/…`` and ``outlets/…`` → the txid the mark is at; without a mark, the last one that was put."""
+        """The txid of each mark, by ``maps/…`` and ``outlets/…``; without a mark, the last txid put."""
         return {uri: one.last for uri, one in self._stored.items()}
 
     def groups(self) -> dict[str, Unpublished[Any]]:
-        """``maps/…`` and ``outlets/…`` → fresh unpublished rows."""
+        """Create the unpublished rows of each, by ``maps/…`` and ``outlets/…``."""
         return {uri: one.group() for uri, one in self._stored.items()}
 
     def of_kind(self, kind: str, groups: Mapping[str, Unpublished[Any]]) -> dict[str, tuple[str, Unpublished[Any]]]:
-        """Name of a map or outlet, whichever `kind` is → the component that declares it, and its rows in `groups`."""
+        """Map the names of one `kind`, maps or outlets, to their declaring component and rows in `groups`."""
         found = {one.ref: (one.component, groups[uri]) for uri, one in self._stored.items()}
         return {ref.name: rows for ref, rows in found.items() if ref.kind == kind}
 
     def members(self, groups: Mapping[str, Unpublished[Any]]) -> dict[str, PendingTable]:
-        """``maps/…`` and ``outlets/…`` → what a group stages of them."""
+        """Create the pending tables, by ``maps/…`` and ``outlets/…``."""
         found = ((self._stored[uri], group) for uri, group in groups.items())
         return {one.ref.uri: PendingTable(one.component, one.path, one.ref, group, one.last) for one, group in found}
 
     def forget(self, before: int) -> None:
-        """Remove the staged files of groups that end before txid `before`: put, and named by no kept intent."""
+        """Remove the staged files of groups that end before txid `before`: they are put, and in no kept intent."""
         for uri, put in self._put.items():
             for last, path in put:
                 if last < before:
@@ -121,24 +121,24 @@ class ExternalStores:
         return removed
 
     def close(self) -> None:
-        """Let go of the writers' connections."""
+        """Close the writers' connections."""
         for one in self._stored.values():
             one.close()
 
 
 def declared_uris(maps: Mapping[str, Sequence[MapState]], outlets: Mapping[str, Sequence[Outlet]]) -> set[str]:
-    """``maps/…`` and ``outlets/…`` that a topology's code declares."""
+    """The names (``maps/…``, ``outlets/…``) of what a topology's code declares."""
     uris = {TableRef(MAP, one.name).uri for found in maps.values() for one in found}
     return uris | {TableRef(OUTLET, one.name).uri for found in outlets.values() for one in found}
 
 
 def waits_for_code(intent: Intent) -> bool:
-    """Whether `intent` has rows for maps or outlets, which only the topology's code knows how to reach."""
+    """Whether `intent` has rows for maps or outlets, which only the topology's code can reach."""
     return any(table.kind in OUTSIDE for table in intent.tables)
 
 
 def check_declared(declared: Collection[str], live: Sequence[Intent]) -> None:
-    """Raise `StateError` when decided rows wait for a map or outlet that is not among those `declared` by the code."""
+    """Raise `StateError` if decided rows wait for a map or outlet that is not among those `declared` by the code."""
     for intent in live:
         for table in intent.tables:
             if table.kind in OUTSIDE and table.uri not in declared:

@@ -1,8 +1,7 @@
-"""A map in its store: taken over in P0, put in P7; every step is decided by what the mark says.
+"""External targets: maps in their stores and outlets with their writers.
 
-A map or an outlet in the system it is in: what both have in common, P7 above all.
-
-An outlet: its rows are staged as those of a sink, and handed to its writer in P7; the mark decides every step.
+Both are taken over in P0 and written in P7 (publish); the mark decides every step. The rows of an outlet are staged
+like those of a sink, and passed to its writer.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from txstorm.storage.tables.staging import checked_bytes
 
 
 class ExternalTarget(ABC):
-    """One map or outlet: whose it is, where its rows are staged, and where it is.
+    """A map or outlet, with its owner, its staging directory and its external system.
 
     Attributes:
-        last: the last txid written to it; of what has no mark, as far as this run knows.
+        last: the last txid written to it; without a mark, as far as this run knows.
     """
 
     def __init__(self, data_dir: Path, component: str, ref: TableRef) -> None:
@@ -42,17 +41,17 @@ class ExternalTarget(ABC):
         self.last = 0
 
     def make_directory(self) -> None:
-        """Make the place where rows are staged; called in P0."""
+        """Create the staging directory; called in P0 (take-over)."""
         (self.path / STAGED).mkdir(parents=True, exist_ok=True)
 
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> None:
-        """Write the staged rows of `intent`, once; may be called again after any failure.
+        """Write the staged rows of `intent` exactly once; idempotent, so it may be repeated after any failure.
 
         Passes the fault points ``p7.<number>.before``, ``.written`` and ``.after``.
 
         Raises:
             FencedError: a newer coordinator leads it.
-            TableCorrupt: the staged rows are damaged, or it is not where the intent expects it.
+            TableCorrupt: the staged rows are damaged, or it is not at the txid that the intent expects.
             BlockedError: its system cannot be reached, or refuses the rows.
         """
         faults.point(f"p7.{number}.before")
@@ -63,7 +62,7 @@ class ExternalTarget(ABC):
 
     @abstractmethod
     def group(self) -> Unpublished[Any]:
-        """Fresh unpublished rows."""
+        """Create its unpublished rows."""
 
     @abstractmethod
     def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
@@ -71,7 +70,7 @@ class ExternalTarget(ABC):
 
 
 class StoredMap(ExternalTarget):
-    """One map: its declaration and its store."""
+    """A map: its declaration and its store."""
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, state: MapState) -> None:
         super().__init__(data_dir, component, TableRef(MAP, state.name))
@@ -94,11 +93,11 @@ class StoredMap(ExternalTarget):
                 self.state.backend.multi_put(rows)
 
     def group(self) -> MapGroup:
-        """Fresh unpublished rows."""
+        """Create its unpublished rows."""
         return MapGroup(self.state, self._owner.timeline)
 
     def close(self) -> None:
-        """Nothing to do: the store is the user's."""
+        """Do nothing: the store is the user's."""
 
     def _marked(self) -> MarkedTarget[Mapping[str, MapRow | None]] | None:
         backend = self.state.backend
@@ -109,7 +108,7 @@ class StoredMap(ExternalTarget):
 
 
 class StoredOutlet(ExternalTarget):
-    """One outlet: its declaration and its writer."""
+    """An outlet: its declaration and its writer."""
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, outlet: Outlet) -> None:
         super().__init__(data_dir, component, TableRef(OUTLET, outlet.name))
@@ -137,9 +136,9 @@ class StoredOutlet(ExternalTarget):
         self._marked.put(pq.read_table(pa.BufferReader(staged)), table, intent, epoch)
 
     def group(self) -> SinkGroup:
-        """Fresh unpublished rows."""
+        """Create its unpublished rows."""
         return SinkGroup(self._outlet.table)
 
     def close(self) -> None:
-        """Let go of the writer's connections."""
+        """Close the writer's connections."""
         self._outlet.writer.close()

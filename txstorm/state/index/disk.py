@@ -1,7 +1,7 @@
 """The rows of one state in a local key store, with the txid they are as of: ``index/<name>/<number>``.
 
-Nothing here is needed to recover: what is missing, damaged, of another table, ahead of its table or of a newer format
-is made again from the tables. It is only believed when all of that has been ruled out.
+Not needed for recovery: a store that is missing, damaged, of another table, ahead of its table or of a newer format is
+rebuilt from the tables. It is used only after all of these have been ruled out.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from txstorm.storage.rows.semantics import Gone, Stored
 log = logging.getLogger("txstorm.index")
 
 _NOTE = b"\xff\xffnote"
-"""Behind all keys: those begin with a key group, which is below 0x8000."""
+"""Key of the metadata, after all row keys: those begin with a key group, which is below 0x8000."""
 _CHUNK = 1_000
-"""Rows of one batch: writing one holds up every other thread of the process."""
+"""Rows per write batch: writing one blocks every other thread of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """Whose rows a store holds; all of it must agree.
+    """Identity of the rows in a store; all of it must match.
 
     Attributes:
         incarnation, timeline, state: the state's.
@@ -53,16 +53,16 @@ class Belonging:
 
 
 def belonging(state: KeyedState, incarnation: str, timeline: int) -> Belonging:
-    """Whose rows the index of `state` holds in a data directory of `incarnation`, on `timeline`."""
+    """Make the identity of the index of `state` in a data directory of `incarnation`, on `timeline`."""
     columns = f"{list(state.key)} {changes_schema(state)}".encode()
     return Belonging(incarnation, timeline, state.name, blake2b(columns, digest_size=16).hexdigest())
 
 
 class RowStore:
-    """The rows of one state, on disk. One thread writes at a time, others may read meanwhile.
+    """Rows of one state on disk. One thread may write at a time, while others read.
 
     Attributes:
-        last: it holds all rows up to this txid, and maybe some later ones; None while it is being filled.
+        last: the txid up to which it holds all rows, and possibly some later ones; None while it is being filled.
     """
 
     def __init__(self, state: KeyedState, store: KeyStore, owner: Belonging, last: int | None) -> None:
@@ -79,15 +79,15 @@ class RowStore:
         return self._store.path
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none; raises `KeyStoreError`."""
+        """Read the row of each of `keys`, or None; raises `KeyStoreError`."""
         found = self._store.get(self._codec.keys(keys))
         rows = iter(self._codec.decode([row for row in found if row is not None]))
         return [None if row is None else next(rows) for row in found]
 
     def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
-        """Take over the newest rows of keys; raises `KeyStoreError`. Call `note` when all up to a txid are there.
+        """Write the latest rows of keys; raises `KeyStoreError`. Call `note` when all rows up to a txid are written.
 
-        `rest` is called now and then, with the seconds of work since the last time.
+        `rest` is called from time to time, with the seconds of work since its last call.
         """
         items = iter(rows.items())
         began = time.monotonic()
@@ -98,29 +98,29 @@ class RowStore:
             began = time.monotonic()
 
     def put_table(self, table: pa.Table) -> None:
-        """Take over the rows of a state table, or of later changes in txid order; raises `KeyStoreError`.
+        """Write the rows of a state table, or of later changes in txid order; raises `KeyStoreError`.
 
-        Call `note` when all up to a txid are there.
+        Call `note` when all rows up to a txid are written.
         """
         for start in range(0, table.num_rows, _CHUNK):
             self._put_part(table.slice(start, _CHUNK))
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of the collections `owners` in `span`, in its order; raises `KeyStoreError`."""
+        """Read places and rows of each of the collections `owners` in `span`; raises `KeyStoreError`."""
         found = self._scanned(owners, span)
         rows = iter(self._decoded([row for part in found for row in part]))
         return [list(islice(rows, len(part))) for part in found]
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
-        """The same column by column; raises `KeyStoreError`."""
+        """Like `scan`, as columns; raises `KeyStoreError`."""
         found = self._scanned(owners, span)
         of = np.repeat(np.arange(len(found)), [len(part) for part in found])
         return self._codec.columns(of, [row for part in found for row in part])
 
     def expire(self, upto: datetime, most: int) -> None:
-        """Look at the next `most` rows and forget those with a stamp up to `upto`; raises `KeyStoreError`.
+        """Check the next `most` rows and delete those with a stamp up to `upto`; raises `KeyStoreError`.
 
-        The next call goes on where this one ends, and after the last row with the first.
+        The next call continues where this one ended, and after the last row with the first.
         """
         found = self._store.scan(self._looked_at, _NOTE, most)
         self._looked_at = found[-1][0] + b"\0" if len(found) == most else b""
@@ -129,27 +129,27 @@ class RowStore:
             self._store.write([], [key for (key, _), (value, _, _) in rows if value[-1] <= upto])
 
     def note(self, last: int) -> None:
-        """Remember that all rows up to txid `last` are there; raises `KeyStoreError`."""
+        """Record that all rows up to txid `last` are written; raises `KeyStoreError`."""
         note = {"format": FORMAT, **asdict(self._owner), "last": last}
         self._store.write([(_NOTE, json.dumps(note).encode())])
         self.last = last
         self._unsynced = True
 
     def sync(self) -> None:
-        """Make durable what was written; raises `KeyStoreError`."""
+        """Make all writes durable; raises `KeyStoreError`."""
         if self._unsynced:
             self._store.sync()
             self._unsynced = False
 
     def close(self) -> None:
-        """Make it durable and let go of it; raises `KeyStoreError`."""
+        """Make all writes durable and close the store; raises `KeyStoreError`."""
         try:
             self.sync()
         finally:
             self._store.close()
 
     def remove(self) -> None:
-        """Let go of it and of its files."""
+        """Close the store and delete its files."""
         try:
             self._store.close()
         except KeyStoreError as error:
@@ -192,7 +192,7 @@ class RowStore:
 
 
 class RowStores:
-    """The stores of one state: a directory each, since one that a frozen process still has open is left to it."""
+    """Stores of one state, a directory each: a store that a frozen process still has open is left alone."""
 
     def __init__(self, directory: Path, state: KeyedState, owner: Belonging) -> None:
         self._directory = directory
@@ -200,9 +200,9 @@ class RowStores:
         self._owner = owner
 
     def find(self, published: int) -> RowStore | None:
-        """The store that is there, if it is one of this state and not ahead of txid `published`.
+        """Open the existing store, if it belongs to this state and is not ahead of txid `published`.
 
-        What cannot be used is removed, with a line in the log.
+        An unusable store is removed, and logged.
         """
         found = None
         for path in self._paths():
@@ -223,7 +223,7 @@ class RowStores:
         return found
 
     def make(self) -> RowStore:
-        """A new, empty one; raises `KeyStoreError`."""
+        """Create an empty store; raises `KeyStoreError`."""
         numbers = [int(path.name) for path in self._paths()]
         path = self._directory / str(max(numbers, default=0) + 1)
         return RowStore(self._state, KeyStore.open(path), self._owner, None)
@@ -233,7 +233,7 @@ class RowStores:
         return sorted(found, key=lambda path: int(path.name), reverse=True)
 
     def _noted(self, store: KeyStore, published: int) -> tuple[int, str | None]:
-        """The txid that it is as of, and what is wrong with it."""
+        """The txid recorded in a store, and the fault that makes it unusable."""
         try:
             (note,) = store.get([_NOTE])
             found: dict[str, Any] = json.loads(note) if note else {}
@@ -252,5 +252,5 @@ class RowStores:
 
 
 def _useless(path: Path, why: str) -> None:
-    log.warning("index %s: %s; it is removed and made again from the tables", path, why)
+    log.warning("index %s: %s; it is removed, and rebuilt from the tables", path, why)
     remove_store(path)

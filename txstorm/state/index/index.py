@@ -1,6 +1,6 @@
-"""The key index: the published rows of a state by key, behind a port; in memory as far as a bound allows, else on disk.
+"""Key index: the published rows of a state, by key; in memory up to a limit, beyond it on disk.
 
-What is written reaches the disk later, in the background, many rows at a time, and is found in memory until then.
+Rows are written to disk in the background, many at a time, and are found in memory until then.
 """
 
 from __future__ import annotations
@@ -31,69 +31,69 @@ A = TypeVar("A")
 _MOST_BEHIND = 4
 _TRY_AGAIN = 1.0
 _REST = 3.0
-"""Seconds of rest for each second in which rows are encoded and written: that holds up the threads that commit."""
+"""Seconds of rest for each second of encoding and writing rows, which slows down the threads that commit."""
 LOOKED_AT = 2
-"""Rows on disk that are looked at for each row that is written, so that what has expired does not pile up."""
+"""Rows on disk checked for expiry for each row written, so that expired rows do not pile up."""
 
 
 class KeyIndex(Protocol):
     """The published rows of one state, rebuildable from its tables at any time. Keys are what users see.
 
-    `apply` may run while another thread reads: a reader sees each key before or after it, and looks first at the
-    writes of its group, so it does not matter which.
+    `apply` may run while another thread reads: a reader sees each key before or after it; either is right, as it reads
+    the overlay of unpublished txids first.
     """
 
     @property
     def last_txid(self) -> int:
-        """The highest txid of a row that was ever applied; 0 at first."""
+        """The highest txid of any row applied so far; initially 0."""
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none.
+        """Read the row of each of `keys`, or None.
 
-        Without `keep` those that were not in memory do not stay there: they will be applied anew.
+        Without `keep`, rows read from disk are not cached: they are about to be overwritten.
         """
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
-        """Take over published rows, those of keys that are gone too; `last` is the highest txid of them."""
+        """Add published rows, tombstones included; `last` is their highest txid."""
 
 
 class DiskRows(Protocol):
-    """The rows of a state on disk, as `txstorm.state.index.disk.RowStore`; every method may raise `TxstormError`."""
+    """Port: rows of a state on disk, as in `txstorm.state.index.disk.RowStore`; methods may raise `TxstormError`."""
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none."""
+        """Read the row of each of `keys`, or None."""
 
     def put(self, rows: Mapping[Key, Stored | Gone], rest: Callable[[float], object] = lambda worked: None) -> None:
-        """Take over the newest rows of keys; calls `rest` now and then, with the seconds of work since the last."""
+        """Write the latest rows of keys; calls `rest` at intervals, with the seconds of work since its last call."""
 
     def put_table(self, table: pa.Table) -> None:
-        """Take over the rows of a state table, or of later changes over it."""
+        """Write the rows of a state table, or of later changes to it."""
 
     def expire(self, upto: datetime, most: int) -> None:
-        """Look at the next `most` rows and forget those with a stamp up to `upto`."""
+        """Check the next `most` rows and delete those with a stamp up to `upto`."""
 
     def note(self, last: int) -> None:
-        """All rows up to txid `last` are there."""
+        """Record that all rows up to txid `last` are written."""
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Make all writes durable."""
 
     def close(self) -> None:
-        """Make it durable and let go of it."""
+        """Make all writes durable and close the store."""
 
     def remove(self) -> None:
-        """Let go of it and of its files."""
+        """Close the store and delete its files."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What of a state is where.
+    """Limits of the memory and the write-behind of a state's index.
 
     Attributes:
-        memory: bytes of its rows in memory, about.
-        kept_from: keys from which on its rows are on disk too; a smaller state is read from its table as quickly.
-        behind: rows that wait for being written to disk, and `seconds` that they wait, at which that is begun.
-        sync_seconds: how often what was written is made durable; the rest is read from the tables after a crash.
+        memory: approximate bytes of rows in memory.
+        kept_from: number of keys from which rows are also on disk; a smaller state loads as fast from its table.
+        behind: number of rows waiting to be written to disk, or `seconds` of waiting, that starts the writing.
+        sync_seconds: interval of syncs; rows not synced are read from the tables after a crash.
     """
 
     memory: int = 1 << 30
@@ -104,12 +104,12 @@ class Bounds:
 
 
 class StateIndex:
-    """The `KeyIndex` of one state: filled with `load` and `loaded`, or resumed; then read, and added to.
+    """`KeyIndex` of one state: filled with `load` and `loaded`, or resumed from disk; then read and extended.
 
     Args:
-        make: gives an empty place on disk, when the state has become large enough for one; None: all is in memory.
-        refill: fills an empty place on disk from the tables, after one could not be read.
-        behind: has a call made, soon and elsewhere.
+        make: creates an empty store on disk once the state is large enough; None: keep all rows in memory.
+        refill: fills an empty store from the tables, after one could not be read.
+        behind: schedules a call in the background.
         monotonic: seconds.
     """
 
@@ -130,7 +130,7 @@ class StateIndex:
         self._disk: DiskRows | None = None
         self._whole: WholeCache | None = self._new_cache(state)
         self._cache: Cache = self._whole
-        # What the disk has not got yet, and what is just being written to it: one value, so that it changes at once.
+        # Rows not yet on disk, and rows being written to it: one value, so that both change atomically.
         self._behind: tuple[dict[Key, Stored | Gone], dict[Key, Stored | Gone]] = self._pending({}), self._pending({})
         self._ttl = state.ttl
         self._expired: datetime | None = None
@@ -144,7 +144,7 @@ class StateIndex:
 
     @property
     def last_txid(self) -> int:
-        """The highest txid of a row that was ever loaded or applied; 0 at first."""
+        """The highest txid of any row loaded or applied so far; initially 0."""
         return self._last_txid
 
     def _new_cache(self, state: KeyedState) -> WholeCache:
@@ -152,19 +152,19 @@ class StateIndex:
         return RowCache(limit, (lambda: PackedCache(codec, limit)) if codec.is_fixed else None)
 
     def _pending(self, rows: Mapping[Key, Stored | Gone]) -> dict[Key, Stored | Gone]:
-        """Rows that wait for being written to disk."""
+        """Rows waiting to be written to disk."""
         return dict(rows)
 
     # -- the start ----------------------------------------------------------------------------------------------
 
     def resume(self, disk: DiskRows) -> None:
-        """Go on with rows on disk; those that came later are then loaded over them."""
+        """Start from rows on disk; later rows are then loaded over them."""
         self._disk = disk
         self._let_go()
         self._cache.forget()
 
     def load(self, table: pa.Table) -> None:
-        """Take over the rows of a state table, or of a changes table over it.
+        """Load the rows of a state table, or of later changes to it.
 
         Called with the state table first, then with the later changes in txid order; a table may hold many txids.
         """
@@ -177,11 +177,11 @@ class StateIndex:
             if self._disk is None and self._begin_disk():
                 self._write()
         if not self._cache.complete:
-            self._cache.forget()  # what is here may be older than what is loaded
+            self._cache.forget()  # cached rows may be older than the loaded ones
         self._last_txid = max(self._last_txid, _last(table))
 
     def loaded(self, last: int) -> None:
-        """Everything up to txid `last` has been loaded."""
+        """Finish loading: everything up to txid `last` has been loaded."""
         self._last_txid = max(self._last_txid, last)
         if self._disk is not None:
             self._disk.note(self._last_txid)
@@ -207,10 +207,10 @@ class StateIndex:
     # -- while it runs ------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[Key], *, keep: bool = True) -> list[Stored | None]:
-        """The row of each of `keys`, None where there is none; those read from disk stay in memory with `keep`.
+        """Read the row of each of `keys`, or None; with `keep`, rows read from disk are cached.
 
         Raises:
-            TxstormError: the disk cannot be read, nor be filled again from the tables.
+            TxstormError: the disk cannot be read, nor refilled from the tables.
         """
         found = self._cache.get(keys)
         if self._cache.complete or None not in found:
@@ -218,10 +218,10 @@ class StateIndex:
         return self._looked_up(keys, found, keep=keep)
 
     def apply(self, changed: Mapping[Key, Stored], removed: Sequence[Key], last: int) -> None:
-        """Take over published rows, those of keys that are gone too; `last` is the highest txid of them.
+        """Add published rows, tombstones included; `last` is their highest txid.
 
         Raises:
-            BlockedError: what waits to be written to disk has become too much; the tables hold it.
+            BlockedError: too many rows wait to be written to disk; the tables have them.
         """
         with self._lock:
             self._cache.put(changed)
@@ -229,7 +229,7 @@ class StateIndex:
             if self._disk is not None:
                 self._behind[0].update(changed)
                 self._behind[0].update(dict.fromkeys(removed, _GONE))
-            self._applied += 1  # last: a reader that has missed any of it is not to keep what it reads from disk
+            self._applied += 1  # last: a reader that missed any of these rows must not cache what it reads from disk
             self._last_txid = max(self._last_txid, last)
             if self._ttl is not None and changed:
                 self._expired = newest_stamp(changed.values()) - self._ttl
@@ -237,12 +237,12 @@ class StateIndex:
             self._write_soon()
 
     def flush(self) -> None:
-        """Write what waits, and make it durable; what fails goes on waiting."""
+        """Write the waiting rows and make them durable; rows whose write fails keep waiting."""
         if self._disk is not None and not self._closed:
             self._write(sync=True)
 
     def close(self) -> None:
-        """Write what waits, and let go of the disk; what is not in memory cannot be looked up any more."""
+        """Write the waiting rows and close the store; afterwards only rows in memory can be read."""
         self._hurry.set()
         with self._writing:
             self.flush()
@@ -250,12 +250,12 @@ class StateIndex:
             if self._disk is not None:
                 try:
                     self._disk.close()
-                except TxstormError as error:  # the next start makes it again from the tables
+                except TxstormError as error:  # the next start rebuilds it from the tables
                     log.warning("%s", error)
 
     def _looked_up(self, keys: Sequence[Key], found: list[Stored | None], *, keep: bool) -> list[Stored | None]:
         applied = self._applied
-        pending, writing = self._behind  # before the disk: what leaves these is there
+        pending, writing = self._behind  # before the disk: rows that leave these are on it
         absent = [key for key, row in zip(keys, found, strict=True) if row is None]
         waiting: list[Stored | Gone | None] = list(map(pending.get, absent))
         if writing:
@@ -266,7 +266,7 @@ class StateIndex:
             there = {key: row for key, row in zip(wanted, read, strict=True) if row}
             if keep:
                 with self._lock:
-                    if applied == self._applied:  # else one may be older than what was applied and written meanwhile
+                    if applied == self._applied:  # otherwise a row may be older than one applied and written meanwhile
                         self._cache.put(there)
             waiting = [there.get(key) if row is None else row for key, row in zip(absent, waiting, strict=True)]
         rest = iter(waiting)
@@ -281,9 +281,9 @@ class StateIndex:
             if self._closed:
                 msg = f"state {self._name!r}: its index is closed; the run has ended"
                 raise StoppedError(msg) from cause
-            log.warning("%s; it is made again from the tables", cause)
+            log.warning("%s; it is rebuilt from the tables", cause)
         with self._writing:
-            if self._disk is disk:  # else another reader was here before
+            if self._disk is disk:  # otherwise another reader has already replaced it
                 self._disk = self._made_again(disk)
             made = self._disk
         assert made is not None
@@ -296,10 +296,10 @@ class StateIndex:
         self._refill(made)
         return made
 
-    # -- behind the commits -------------------------------------------------------------------------------------
+    # -- in the background --------------------------------------------------------------------------------------
 
     def _begin_disk(self) -> bool:
-        """Keep the rows on disk too, once there are many; False when they are not."""
+        """Keep rows on disk too, once there are many; False if they are not on disk."""
         if self._make is None or len(self._cache) < self._make_at:
             return False
         if self._expired is not None and self._forget_expired(self._expired):
@@ -317,12 +317,12 @@ class StateIndex:
         return True
 
     def _let_go(self) -> None:
-        """There is a disk now: what was kept until then goes over into what keeps to the bound, or there."""
+        """Move rows to the store on disk and to a cache that keeps to the limit."""
         assert self._whole is not None
         self._cache, self._whole = self._whole.let_go(), None
 
     def _forget_expired(self, upto: datetime) -> bool:
-        """Forget rows in memory with a stamp up to `upto`; whether that was most of them."""
+        """Drop rows in memory with a stamp up to `upto`; returns whether that was most of them."""
         with self._lock:
             assert self._whole is not None
             before = len(self._cache)
@@ -352,7 +352,7 @@ class StateIndex:
         return waiting >= self._bounds.behind or waited >= self._bounds.seconds
 
     def _write(self, sync: bool = False) -> None:
-        """Write what waits; what fails goes on waiting."""
+        """Write the waiting rows; rows whose write fails keep waiting."""
         with self._writing:
             with self._lock:
                 writing, last = self._behind[0], self._last_txid
@@ -391,6 +391,6 @@ def _last(table: pa.Table) -> int:
 
 
 def newest_stamp(rows: Iterable[Stored | Gone]) -> datetime:
-    """The highest stamp of some rows, at least one of which has a value."""
+    """Find the highest stamp of rows, at least one of which has a value."""
     newest: datetime = max(value[-1] for value, _, _ in rows if value is not None)
     return newest

@@ -1,4 +1,4 @@
-"""The key index of one state brought to where its tables are: from what is on disk, or from the tables."""
+"""Opening of a key index: bring it up to its tables, from the store on disk or from the tables."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ INDEX = "index"
 def opened_index(
     data_dir: Path, state: KeyedState, kept: DeltaTableState, changes: DeltaTableState | None, bounds: Bounds
 ) -> StateIndex:
-    """The index of `state` as of the last txid in its tables ``state/…`` (`kept`) and ``changes/…``, where it has one.
+    """Open the index of `state` as of the last txid in its tables ``state/…`` (`kept`) and, if any, ``changes/…``.
 
-    Called at the start, by the one run of the data directory. What ``index/…`` holds is used when it is of this state
-    and not ahead of its table; then only later changes are read. Else it is removed, and the tables are read.
+    Called at the start, by the only run of the data directory. The store in ``index/…`` is used if it belongs to this
+    state and is not ahead of its table; then only later changes are read. Otherwise it is rebuilt from the tables.
 
     Raises:
-        TableCorrupt: a table cannot be read, or the two are not from the same moment.
+        TableCorrupt: a table cannot be read, or the two tables are not consistent.
     """
     as_of, last = kept.last_txid(), (changes or kept).last_txid()
     _check_not_ahead(kept, changes or kept, as_of, last)
@@ -58,27 +58,27 @@ def opened_index(
 def _nearer(
     found: RowStore | None, kept: DeltaTableState, changes: DeltaTableState | None, as_of: int
 ) -> RowStore | None:
-    """`found`, unless the state table is so much newer that reading that is less work, or there is nothing else."""
+    """Keep the store `found`, unless the state table is so much newer that reading that is less work."""
     if found is None or found.last is None or found.last >= as_of:
         return found
     if changes is not None and found.last >= changes.floor():
         whole = kept.handle.row_count() + changes.handle.row_count((TXID.name, as_of))
         if changes.handle.row_count((TXID.name, found.last)) <= whole:
             return found
-    log.info("index %s: it is as of txid %d, the state table as of %d; it is made again", found.path, found.last, as_of)
+    log.info("index %s: it is as of txid %d, the state table as of %d; it is rebuilt", found.path, found.last, as_of)
     found.remove()
     return None
 
 
 def _refill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
-    """Fill an empty index from the tables as they are now; on any thread, so with handles of its own."""
+    """Fill an empty index from the current tables; may run on any thread, so it opens its own handles."""
     with reading(data_dir):
         _fill(disk, data_dir, kept, changes)
 
 
 def _fill(disk: DiskRows, data_dir: Path, kept: DeltaTableState, changes: DeltaTableState | None) -> None:
     base = DeltaTableState.open(data_dir, kept.owner, kept.ref)
-    # After it: what is published meanwhile is here.
+    # Read after it, so that it has the groups published meanwhile.
     later = base if changes is None else DeltaTableState.open(data_dir, changes.owner, changes.ref)
     as_of, last = base.last_txid(), later.last_txid()
     for table in base.handle.batches():
@@ -99,5 +99,5 @@ def _check_not_ahead(kept: DeltaTableState, changes: DeltaTableState, as_of: int
 
 
 def _in_background(call: Callable[[], None]) -> None:
-    # Not a daemon: one that still writes when the interpreter ends would take the process down with it.
+    # Not a daemon: a thread that still writes when the interpreter ends would crash the process.
     threading.Thread(target=call, name="txstorm-index", daemon=False).start()

@@ -1,4 +1,4 @@
-"""The index of collections: the key index of their rows, which also gives them in order."""
+"""Index of collections: a key index of their rows that also returns them in order."""
 
 from __future__ import annotations
 
@@ -17,70 +17,70 @@ class OrderedDiskRows(DiskRows, Protocol):
     """Rows of collections on disk, as `txstorm.state.index.disk.RowStore`."""
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of `owners` in `span`, in its order."""
+        """Read places and rows of each of `owners` in `span`, in its direction."""
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns:
-        """The same column by column."""
+        """Like `scan`, as columns."""
 
 
 class OrderedIndex(KeyIndex, Protocol):
     """The published rows of collections."""
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of `owners` in `span`, in its order."""
+        """Read places and rows of each of `owners` in `span`, in its direction."""
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
-        """The same column by column, where they are on disk; None where they are rows in memory."""
+        """Like `scan`, as columns, if the rows are on disk; None if they are in memory."""
 
 
 class OrderedCache:
-    """All rows of collections, until there is another place for them; see `txstorm.state.index.row_cache.Cache`."""
+    """Cache of all rows of collections until they are on disk; see `txstorm.state.index.row_cache.Cache`."""
 
     def __init__(self) -> None:
         self.complete = True
         self._rows = OrderedRows[Stored]()
 
     def __len__(self) -> int:
-        """How many rows are here."""
+        """Number of rows."""
         return len(self._rows)
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None for those that are not here."""
+        """Read the row of each of `keys`, None if it is not in the cache."""
         return list(map(self._rows.get, keys))
 
     def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, Stored]]:
-        """Places and rows of `owner` in `span`, in its order; `complete` is to be asked after this."""
+        """Read places and rows of `owner` in `span`, in its direction; check `complete` afterwards."""
         return self._rows.scan(owner, span)
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Take rows in, while all of them are here."""
+        """Add rows, as long as the cache is complete."""
         if self.complete:
             self._rows.update(rows)
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """These keys are gone."""
+        """Remove keys."""
         self._rows.discard(keys)
 
     def rows(self) -> Mapping[Key, Stored]:
-        """All rows that are here."""
+        """All rows in the cache."""
         return self._rows
 
     def let_go(self) -> Cache:
-        """There is another place that rows can be read from: from now on that is where they are, and not here."""
+        """Drop all rows and cache none from now on: they can be read from disk."""
         self.forget()
         return self
 
     def forget(self) -> None:
-        """Forget all rows: they are elsewhere."""
+        """Drop all rows: they are elsewhere."""
         self.complete = False
         self._rows = OrderedRows()
 
 
 class CollectionIndex(StateIndex):
-    """The `OrderedIndex` of one collection state.
+    """`OrderedIndex` of one collection state.
 
-    A few rows are in memory. Once there are many they are on disk alone, but for those on their way there: a range of
-    them is read with one seek.
+    A few rows are kept in memory. Once there are many, all but those waiting to be written are on disk alone, where a
+    range is read with one seek.
     """
 
     def _new_cache(self, state: KeyedState) -> WholeCache:
@@ -90,16 +90,16 @@ class CollectionIndex(StateIndex):
         return OrderedRows(rows)
 
     def scan(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[list[tuple[Place, Stored]]]:
-        """Places and rows of each of `owners` in `span`, in its order.
+        """Read places and rows of each of `owners` in `span`, in its direction.
 
         Raises:
-            TxstormError: the disk cannot be read, nor be filled again from the tables.
+            TxstormError: the disk cannot be read, nor refilled from the tables.
         """
         cache = cast("OrderedCache", self._cache)
         found = [cache.scan(owner, span) for owner in owners]
         if cache.complete:
             return found
-        pending, writing = self._waiting  # before the disk: what leaves these is there
+        pending, writing = self._waiting  # before the disk: rows that leave these are on it
 
         def read(some: Sequence[CollectionKey], part: ScanRange) -> list[list[tuple[Place, Stored]]]:
             return self._read(lambda disk: cast("OrderedDiskRows", disk).scan(some, part))
@@ -112,7 +112,7 @@ class CollectionIndex(StateIndex):
         return filled(read, settle, owners, span)
 
     def columns(self, owners: Sequence[CollectionKey], span: ScanRange) -> Columns | None:
-        """The rows of each of `owners` in `span`, which wants all, column by column; None where they are in memory.
+        """Read all rows of each of `owners` in `span` as columns; None if they are in memory.
 
         Raises:
             TxstormError: as `scan`.
@@ -131,14 +131,14 @@ class CollectionIndex(StateIndex):
 
 
 def state_index(state: KeyedState, *arguments: Any) -> StateIndex:
-    """The index of `state`, of the kind that it is; `arguments` are those of `StateIndex`."""
+    """Create the index of `state`, of the matching class; `arguments` are those of `StateIndex`."""
     return (CollectionIndex if isinstance(state, CollectionState) else StateIndex)(state, *arguments)
 
 
 def _there(
     rows: Sequence[Any], writing: Sequence[Any], pending: Sequence[Any], *, backwards: bool
 ) -> list[tuple[Place, Stored]]:
-    """The rows on disk with those on their way to it over them, without removed ones."""
+    """Overlay rows on disk with those waiting to be written, and drop removed ones."""
     if not writing and not pending:
         return list(rows)
     merged = over(list(rows), [*writing, *pending], backwards=backwards)

@@ -1,6 +1,6 @@
-"""Rows of collections in memory, found by key or in the order of their places.
+"""Ordered rows: rows of collections in memory, by key or in the order of their places.
 
-Rows of collections column by column: what an Arrow scan gives, without a Python object per row.
+`Columns` has them as columns, the result of an Arrow scan, without a Python object per row.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ T = TypeVar("T")
 CollectionKey = tuple[Any, ...]
 """The key of a collection, as a tuple of its columns."""
 Place = tuple[Any, int]
-"""Where in its collection a row is: its order, and its number among the rows with that order."""
+"""Place of a row in its collection: its order, and its number among the rows with that order."""
 LAST = (1 << 63) - 1
-"""No row has that number; the lowest is 0."""
+"""A number above that of any row; the lowest is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """A range of places, and how many rows of it are wanted.
+    """A scan: inclusive bounds, row limit (None: no limit), direction.
 
     Attributes:
-        first, last: the lowest and the highest place, both included.
-        most: so many rows, at least 1, those that come first; None: all.
-        backwards: whether the highest places come first.
+        first, last: the lowest and the highest place, inclusive.
+        most: maximum number of rows, at least 1; None: all.
+        backwards: whether the scan starts at the highest place.
     """
 
     first: Place
@@ -52,13 +52,13 @@ class ScanRange:
         return cls((start, 0), (end, LAST), most, backwards)
 
     def upto(self, place: Place) -> ScanRange:
-        """What comes before `place`, and that; all rows of it."""
+        """The rest of the scan up to and including `place`, without a limit."""
         if self.backwards:
             return replace(self, first=place, most=None)
         return replace(self, last=place, most=None)
 
     def after(self, place: Place, most: int) -> ScanRange:
-        """What comes after `place`; `most` rows of it."""
+        """The rest of the scan after `place`, limited to `most` rows."""
         at, number = place
         if self.backwards:
             return replace(self, last=(at, number - 1), most=most)
@@ -66,10 +66,10 @@ class ScanRange:
 
 
 class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
-    """Keys of rows → rows, and per collection the order of its rows. One thread changes it, others may read.
+    """Rows by key, and per collection in order. One thread may change it while others read.
 
-    The order is kept up when it is asked for: rows that nobody scans cost no more than in a plain dictionary. Rows that
-    come about in order are put in their place at once; any other moves the places behind it, eight bytes for each.
+    The order is maintained lazily: rows that are never scanned cost no more than in a plain dictionary. Rows added in
+    order are appended; any other row moves the places after it, eight bytes each.
     """
 
     def __init__(self, rows: Mapping[Any, R] | Iterable[tuple[Any, R]] = ()) -> None:
@@ -81,14 +81,14 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
         self.update(rows)
 
     def update(self, rows: Any = (), /, **_: R) -> None:
-        """Take rows in, over older ones of their keys."""
+        """Add rows, replacing older ones of the same keys."""
         given = rows if isinstance(rows, Mapping) else dict(rows)
         with self._lock:
             self._new += [key for key in given if key not in self]
             super().update(given)
 
     def discard(self, keys: Iterable[tuple[Any, ...]]) -> None:
-        """Forget these keys, those of them that are there."""
+        """Remove those of the keys that exist."""
         with self._lock:
             there = [key for key in keys if key in self]
             for key in there:
@@ -96,7 +96,7 @@ class OrderedRows(dict[tuple[Any, ...], R], Generic[R]):
             self._gone += there
 
     def scan(self, owner: CollectionKey, span: ScanRange) -> list[tuple[Place, R]]:
-        """Places and rows of `owner` in `span`, in its order."""
+        """Read places and rows of `owner` in `span`, in its direction."""
         with self._lock:
             self._arrange()
             places = self._places.get(owner)
@@ -147,7 +147,7 @@ def _within(places: list[Place], span: ScanRange) -> list[Place]:
 def over(
     rows: list[tuple[Place, S]], later: Iterable[tuple[Place, S]], *, backwards: bool = False
 ) -> list[tuple[Place, S]]:
-    """`rows` with the `later` ones over them, all in order."""
+    """Overlay `rows` with `later` ones; all are in order."""
     newer = dict(later)
     if not newer:
         return rows
@@ -161,10 +161,10 @@ def filled(
     owners: Sequence[CollectionKey],
     span: ScanRange,
 ) -> list[list[tuple[Place, T]]]:
-    """As many rows of each of `owners` as `span` wants, where some of those that are read do not count.
+    """Read rows of each of `owners` until the limit of `span` is reached, though some of the rows read do not count.
 
-    `read` gives the rows of collections in a span, as many as that wants. `settle` gives what is left of them, with
-    others that belong between them; they are all that there are to read in the span that it gets with them.
+    `read` returns the rows of collections in a span, up to its limit. `settle` filters them and merges in others that
+    belong between them; it gets all rows to be read in the span passed with them.
     """
     pages = zip(owners, read(owners, span), strict=True)
     return [_filled(read, settle, owner, rows, span) for owner, rows in pages]
@@ -186,7 +186,7 @@ def _filled(
         found += settle(owner, rows, rest.upto(reached))
         if len(found) >= span.most:
             return found[: span.most]
-        most *= 2  # so that many rows that do not count are passed by in few steps
+        most *= 2  # so that many rows that do not count are skipped in few steps
         rest = rest.after(reached, most)
         (rows,) = read([owner], rest)
     found += settle(owner, rows, replace(rest, most=None))
@@ -198,13 +198,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows of some collections, by collection and then in their order; all columns are equally long.
+    """Rows of some collections as columns of equal length, by collection and then in order.
 
     Attributes:
-        owners: the number of each row's collection among those that were asked for.
+        owners: the index of each row's collection among those requested.
         orders: the values of the order column, as 64 bits.
-        numbers: the row's number among all of the collection.
-        values: the columns that are stored.
+        numbers: the row's number within its collection.
+        values: the stored columns.
     """
 
     owners: Numbers
@@ -213,7 +213,7 @@ class Columns:
     values: Sequence[pa.Array]
 
     def over(self, later: Sequence[Sequence[tuple[Place, Value | None]]], form: ValueForm) -> Columns:
-        """These with the `later` rows of each collection over them, without those that are None there."""
+        """Overlay these with the `later` rows of each collection; None removes a row."""
         if not any(later):
             return self
         newer = placed_columns(later, form)
@@ -221,25 +221,25 @@ class Columns:
         owners, orders, numbers = map(np.concatenate, zip(self.places, newer.places, strict=True))
         values = [pa.concat_arrays(pair) for pair in zip(self.values, newer.values, strict=True)]
         both = Columns(owners, orders, numbers, values)
-        last = np.lexsort((numbers, orders, owners))  # is stable: of two rows with one place the later one is behind
+        last = np.lexsort((numbers, orders, owners))  # stable: of two rows with the same place, the later one is last
         keep = np.ones(len(last), bool)
         keep[:-1] = np.any([one[last][1:] != one[last][:-1] for one in both.places], axis=0)
         return both.taken(last[keep & np.concatenate([np.ones(len(self.owners), bool), there])[last]])
 
     @property
     def places(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The columns that say where a row is; from left to right they order the rows."""
+        """The columns of the place, in the precedence by which they order the rows."""
         return self.owners, self.orders, self.numbers
 
     def taken(self, rows: Any) -> Columns:
-        """The rows with these indices, or for which this is true."""
+        """Select rows by indices or by a mask."""
         picked = np.arange(len(self.owners))[rows]
         values = [one.take(pa.array(picked)) for one in self.values]
         return Columns(self.owners[picked], self.orders[picked], self.numbers[picked], values)
 
 
 def placed_columns(rows: Sequence[Sequence[tuple[Place, Value | None]]], form: ValueForm) -> Columns:
-    """The rows of some collections, which are in their order, as columns; nulls where a row has no value."""
+    """Convert ordered rows of some collections to columns; nulls where a row has no value."""
     flat = list(chain.from_iterable(rows))
     owners = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     orders = np.fromiter((_bits(place[0]) for place, _ in flat), np.int64, len(flat))

@@ -1,13 +1,12 @@
-"""Many rows of a state in memory, as bytes in a few NumPy arrays: some sixty bytes a row instead of 400.
+"""Packed cache: many rows of a state in memory, as bytes in a few NumPy arrays; about 60 bytes a row instead of 400.
 
-Keys and rows have a place, in the order in which they came. A hash table with open addressing has the places by the
-hashes of the keys. Everything is done for whole batches: a thousand keys are looked up in about a dozen steps. What is
-known of a place is next to each other: with millions of rows it is waiting for memory that takes the time.
+Keys and rows are stored in places, in the order of arrival. A hash table with open addressing maps the hash of a key to
+its place. All operations work on whole batches: a thousand keys are looked up in about a dozen steps. The data of a
+place is adjacent, since with millions of rows the time goes into waiting for memory.
 
-Rows of a state in memory, packed: `txstorm.state.index.row_cache.Cache` for states of many keys.
-
-They are in two generations, as in `RowCache`. Rows that were written last, or read one by one, are kept in the form in
-which they are used, too: a single row takes a hundred microseconds to unpack, a thousand take one millisecond.
+`PackedCache` is the `txstorm.state.index.row_cache.Cache` of states with many keys, with two generations, as in
+`RowCache`. Rows written last, or read one by one, are also kept as Python objects: unpacking a single row takes a
+hundred microseconds, a thousand take one millisecond.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ T = TypeVar("T", bound=np.generic)
 Places = npt.NDArray[np.int64]
 _LEAST = 1024
 _FULL = 0.6
-"""Of the hash table: beyond that it is made larger."""
+"""Load factor of the hash table beyond which it grows."""
 _GROWTH = 1.25
 _NONE = -1
 
 
 class PackedRows:
-    """Records of one type by packed keys. One thread at a time is inside.
+    """Records of one type by packed keys. Guarded by a lock.
 
     Args:
         record: the type of the rows.
@@ -58,13 +57,13 @@ class PackedRows:
         self._table = np.full(2 * _LEAST, _NONE, np.int32)
 
     def _use(self, entries: npt.NDArray[np.void]) -> None:
-        """These are the places, and their parts."""
+        """Use this array of places, and views of its parts."""
         self._entries = entries
         self._hashes, self._starts, self._sizes = entries["hash"], entries["start"], entries["size"]
         self._there, self._records = entries["there"], entries["row"]
 
     def __len__(self) -> int:
-        """How many rows are here."""
+        """Number of rows."""
         return self._count - self._gone
 
     @property
@@ -73,7 +72,7 @@ class PackedRows:
         return self._entries.nbytes + self._content.nbytes + self._table.nbytes
 
     def get(self, keys: PackedKeys) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
-        """For each of `keys` whether it is here; and the rows of those that are, in the order of `keys`."""
+        """Look up `keys`; return a mask of those found, and their rows in order."""
         with self._lock:
             places = self._places(keys)
             there = places != _NONE
@@ -81,7 +80,7 @@ class PackedRows:
             return there, self._records[places[there]]
 
     def put(self, keys: PackedKeys, records: npt.NDArray[np.void]) -> None:
-        """Take rows in, over older ones of their keys, which are all different."""
+        """Add rows of distinct keys, replacing older ones."""
         with self._lock:
             places = self._places(keys)
             new = np.flatnonzero(places == _NONE)
@@ -92,7 +91,7 @@ class PackedRows:
             self._there[places] = True
 
     def remove(self, keys: PackedKeys) -> None:
-        """These keys are gone; those that were not here are not."""
+        """Remove keys; absent ones are ignored."""
         with self._lock:
             places = self._places(keys)
             places = np.unique(places[places != _NONE])
@@ -104,7 +103,7 @@ class PackedRows:
     # -- places -------------------------------------------------------------------------------------------------
 
     def _places(self, keys: PackedKeys) -> Places:
-        """The place of each key, also of those that are gone; `_NONE` where it has none."""
+        """Find the place of each key, removed ones included; `_NONE` if it has none."""
         found = np.full(len(keys.hashes), _NONE, np.int64)
         left, wanted = np.arange(len(found)), keys.hashes
         at = self._homes(wanted)
@@ -120,7 +119,7 @@ class PackedRows:
         return self._checked(keys, found)
 
     def _checked(self, keys: PackedKeys, found: Places) -> Places:
-        """`found` by hashes alone; another key may have the same one."""
+        """Verify places `found` by hashes alone, as keys may share a hash."""
         which = np.flatnonzero(found != _NONE)
         places = found[which]
         sizes = keys.sizes[which]
@@ -141,7 +140,7 @@ class PackedRows:
         return found
 
     def _place(self, keys: PackedKeys, one: int) -> int:
-        """The place of one key, every key on the way to it compared."""
+        """Find the place of one key, comparing every key on the probe path."""
         wanted = keys.content[keys.ends[one] : keys.ends[one + 1]]
         at = self._homes(keys.hashes[one : one + 1])
         for step in range(1, len(self._table) + 1):
@@ -155,17 +154,17 @@ class PackedRows:
         return _NONE
 
     def _homes(self, hashes: npt.NDArray[np.uint64]) -> Places:
-        """Where in the table a key is looked for first. The high bits: the lower ones choose the task of a key."""
+        """First slot of each key: from the high bits of its hash, as the low ones choose its task."""
         return (hashes >> np.uint64(64 - _bits(self._table))).astype(np.int64)
 
     def _next(self, at: Places, step: int) -> Places:
-        """Where it is looked for then: every place of a table whose size is a power of two comes up once."""
+        """Next slot of the probe sequence, which visits every slot of a table whose size is a power of two once."""
         return (at + step) & (len(self._table) - 1)
 
     # -- growth -------------------------------------------------------------------------------------------------
 
     def _added(self, keys: PackedKeys) -> Places:
-        """The new places of new keys, which are gone as yet."""
+        """Add places for new keys; they count as removed until rows are stored."""
         first, count = self._count, len(keys.hashes)
         end, size = first + count, self._size + len(keys.content)
         if end > len(self._entries):
@@ -188,18 +187,18 @@ class PackedRows:
         return places
 
     def _enter(self, places: Places) -> None:
-        """Enter places that the table has not."""
+        """Insert places into the hash table."""
         at = self._homes(self._hashes[places])
         for step in range(1, len(self._table) + 1):
             free = self._table[at] == _NONE
             self._table[at[free]] = places[free]
-            lost = np.flatnonzero(self._table[at] != places)  # to one that was there, or that came with them
+            lost = np.flatnonzero(self._table[at] != places)  # to an existing key, or to another new one
             if not len(lost):
                 break
             places, at = places[lost], self._next(at[lost], step)
 
     def _without_gone(self) -> None:
-        """Give room back."""
+        """Compact the arrays after removals."""
         kept = np.flatnonzero(self._there[: self._count])
         sizes = self._sizes[kept].astype(np.int64)
         content = self._content[ranges(self._starts[kept], sizes)]
@@ -222,22 +221,22 @@ def _longer(array: npt.NDArray[T], size: int) -> npt.NDArray[T]:
 
 
 _HOT = 8
-"""The part of the bound that is for rows in the form in which they are used is one of so many."""
+"""Divisor of the limit: its share for rows kept as Python objects."""
 _FEW = 64
-"""Keys of a look-up up to which what is unpacked is kept."""
+"""Size of a look-up up to which unpacked rows are cached as objects."""
 _MISSES, _PASSED_OVER = 0.75, 15
-"""When so many of the keys of a large look-up are not among the hot ones, so many are not looked for there."""
+"""Share of misses among the hot rows after which a large look-up skips them, and for how many look-ups."""
 
 
 class PackedCache:
-    """The rows of one state whose rows are records. Many may read while one thread at a time writes.
+    """Cache of the rows of one state whose rows are records. Many threads may read while one writes.
 
     Args:
-        codec: of the state.
-        limit: bytes of all rows, about.
+        codec: the codec of the state.
+        limit: approximate bytes of all rows.
 
     Attributes:
-        complete: whether all rows that were ever put are still here, but for the removed ones.
+        complete: whether no row has been evicted, so that a key that misses does not exist.
     """
 
     def __init__(self, codec: RowCodec, limit: int) -> None:
@@ -250,14 +249,14 @@ class PackedCache:
         self.complete = True
 
     def __len__(self) -> int:
-        """How many rows are here; some may count twice."""
+        """Number of rows; some may count twice."""
         return len(self._young) + len(self._old)
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None for those that are not here; `complete` is to be asked after this."""
+        """Read the row of each of `keys`, None if it is not in the cache; check `complete` afterwards."""
         if len(keys) > _FEW and self._pass_over:
             self._pass_over -= 1
-            with self._lock:  # a row that is hot already may not be among the others yet
+            with self._lock:  # a hot row may not be among the packed ones yet
                 return self._unpacked(self._codec.packed(keys))
         changes = self._changes
         found = self._hot.get(keys)
@@ -269,23 +268,23 @@ class PackedCache:
         unpacked = self._unpacked(self._codec.packed(absent))
         if len(absent) <= _FEW:
             with self._lock:
-                if changes == self._changes:  # else one may be older than what was put meanwhile
+                if changes == self._changes:  # otherwise a row may be older than one put meanwhile
                     self._hot.put({key: row for key, row in zip(absent, unpacked, strict=True) if row is not None})
         rest = iter(unpacked)
         return [next(rest) if row is None else row for row in found]
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Take rows in, over older ones of their keys."""
+        """Add rows, replacing older ones of the same keys."""
         new = rows if isinstance(rows, Mapping) else dict(rows)
         if new:
             keys, records = self._codec.packed(list(new)), self._codec.records(*zip(*new.values(), strict=True))
             with self._lock:
-                self._hot.put(new)  # first: who has seen a new row must not see an older one afterwards
+                self._hot.put(new)  # first: a reader that has seen a new row must not see an older one afterwards
                 self._put(keys, records)
                 self._changes += 1
 
     def put_table(self, table: pa.Table) -> None:
-        """Take in the rows of a state table, or of later changes in txid order."""
+        """Add the rows of a state table, or of later changes in txid order."""
         if not table.num_rows:
             return
         keys, records = self._codec.records_of_table(table)
@@ -298,7 +297,7 @@ class PackedCache:
         self._hot = self._new_hot()
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """These keys are gone."""
+        """Remove keys."""
         gone = list(keys)
         if gone:
             with self._lock:
@@ -307,7 +306,7 @@ class PackedCache:
                 self._changes += 1
 
     def forget(self) -> None:
-        """Forget all rows: they are elsewhere."""
+        """Drop all rows: they are elsewhere."""
         self.complete = False
         self._hot = self._new_hot()
         self._old = PackedRows(self._codec.record)
@@ -323,7 +322,7 @@ class PackedCache:
         rows: list[Stored | None] = list(self._codec.of_records(records))
         if len(rows) == len(there):
             return rows
-        old = self._old  # after the young ones: a generation is old before it is not young any more
+        old = self._old  # after the young ones: a generation becomes old before it stops being young
         absent = np.flatnonzero(~there)
         older: list[Stored | None] = [None] * len(absent)
         if len(old):
@@ -345,7 +344,7 @@ class PackedCache:
 
 
 def _last_of(keys: PackedKeys) -> npt.NDArray[np.int64]:
-    """The places of the last row of every key."""
+    """Find the index of the last row of every key."""
     count = len(keys.hashes)
     if len(np.unique(keys.hashes)) == count:
         return np.arange(count)

@@ -1,9 +1,8 @@
-"""Rows of a state in memory, as many as a bound of bytes allows: in the form in which they are used.
+"""Row cache: rows of a state in memory, as Python objects, up to a limit in bytes.
 
-They are in two generations: what is written or read from elsewhere goes into the young one; when that has reached half
-of the bound it becomes the old one, and the one that was old is forgotten. Until the first time that happens all rows
-are here, and what is not here is not there at all. Many rows are packed instead: see
-`txstorm.state.index.packed_cache`.
+It has two generations: rows that are written, or read from disk, go into the young one; when that reaches half of the
+limit, it becomes the old one, and the previous old one is evicted. Until the first eviction the cache is complete: a
+key that misses does not exist. Many rows are packed instead: see `txstorm.state.index.packed_cache`.
 """
 
 from __future__ import annotations
@@ -17,56 +16,56 @@ from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.semantics import Stored
 
 _ENTRY_BYTES = 104
-"""Of an entry of a dictionary, with its share of free places."""
+"""Bytes of a dictionary entry, with its share of free slots."""
 _SAMPLE = 200
 _FIRST_LOOK = 1_000
 
 
 class Cache(Protocol):
-    """Rows in memory, as `RowCache`; its `complete` is to be asked after reading.
+    """Port: rows in memory, as in `RowCache`; check `complete` after reading.
 
     Attributes:
-        complete: whether all rows that were ever put are still here, but for the removed ones.
+        complete: whether no row has been evicted, so that a key that misses does not exist.
     """
 
     complete: bool
 
     def __len__(self) -> int:
-        """How many rows are here; some may count twice."""
+        """Number of rows; some may count twice."""
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None for those that are not here."""
+        """Read the row of each of `keys`, None if it is not in the cache."""
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Take rows in, over older ones of their keys."""
+        """Add rows, replacing older ones of the same keys."""
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """These keys are gone."""
+        """Remove keys."""
 
     def forget(self) -> None:
-        """Forget all rows: they are elsewhere."""
+        """Drop all rows: they are elsewhere."""
 
 
 class WholeCache(Cache, Protocol):
-    """The one at the beginning, while there is no other place for rows."""
+    """Port: the cache that a state starts with, which holds all rows until they are on disk too."""
 
     def rows(self) -> Mapping[Key, Stored]:
-        """All rows that are here."""
+        """All rows in the cache."""
 
     def let_go(self) -> Cache:
-        """From now on there is another place that rows can be read from; returns what goes on with them."""
+        """Allow eviction, since rows can now be read from disk; returns the cache to use from now on."""
 
 
 class RowCache:
-    """The rows of one state. Many may read while one thread at a time writes.
+    """Cache of the rows of one state. Many threads may read while one writes.
 
     Args:
-        limit: bytes of all rows, about.
-        packed: makes the cache that goes on with many rows; None: this one does.
+        limit: approximate bytes of all rows.
+        packed: creates the cache that takes over once there are many rows; None: none does.
 
     Attributes:
-        complete: whether all rows that were ever put are still here, but for the removed ones.
-        may_forget: whether there is another place that rows can be read from.
+        complete: whether no row has been evicted, so that a key that misses does not exist.
+        may_forget: whether rows may be evicted, since they can be read from disk.
     """
 
     def __init__(self, limit: int, packed: Callable[[], Cache] | None = None) -> None:
@@ -79,35 +78,35 @@ class RowCache:
         self._look_at = max(2, min(_FIRST_LOOK, limit // _FIRST_LOOK))
 
     def __len__(self) -> int:
-        """How many rows are here; some may count twice."""
+        """Number of rows; some may count twice."""
         return len(self._young) + len(self._old)
 
     def get(self, keys: Sequence[Key]) -> list[Stored | None]:
-        """The row of each of `keys`, None for those that are not here; `complete` is to be asked after this."""
+        """Read the row of each of `keys`, None if it is not in the cache; check `complete` afterwards."""
         found: list[Stored | None] = list(map(self._young.get, keys))
-        old = self._old  # after the young ones: a generation is old before it is not young any more
+        old = self._old  # after the young ones: a generation becomes old before it stops being young
         if old and None in found:
             return [old.get(key) if row is None else row for key, row in zip(keys, found, strict=True)]
         return found
 
     def put(self, rows: Iterable[tuple[Key, Stored]] | Mapping[Key, Stored]) -> None:
-        """Take rows in, over older ones of their keys."""
+        """Add rows, replacing older ones of the same keys."""
         self._young.update(rows)
         if len(self._young) >= self._look_at:
             self._keep_bound()
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """These keys are gone."""
+        """Remove keys."""
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
 
     def rows(self) -> dict[Key, Stored]:
-        """All rows that are here."""
+        """All rows in the cache."""
         return {**self._old, **self._young}
 
     def let_go(self) -> Cache:
-        """From now on there is another place that rows can be read from: keep to the bound, or hand them over."""
+        """Allow eviction, since rows can now be read from disk: keep to the limit, or hand over to the packed cache."""
         if self._packed is not None:
             packed = self._packed()
             packed.put(self.rows())
@@ -118,7 +117,7 @@ class RowCache:
         return self
 
     def forget(self) -> None:
-        """Forget all rows: they are elsewhere."""
+        """Drop all rows: they are elsewhere."""
         self.complete = False
         self._old = {}
         self._young = {}
@@ -136,7 +135,7 @@ class RowCache:
 
 
 def row_bytes(rows: Mapping[Key, Stored]) -> int:
-    """What one of `rows` takes in memory with its key, about; from some of them."""
+    """Estimate the bytes of one row with its key, from a sample of `rows`."""
     some = list(islice(rows.items(), _SAMPLE))
     return sum(_size(key) + _size(row) + _ENTRY_BYTES for key, row in some) // max(1, len(some))
 

@@ -1,8 +1,8 @@
-"""Rows of a state as bytes for the key index, whole columns at a time.
+"""Row codec: rows of a state as bytes for the key index, whole columns at a time.
 
 Keys are as `txstorm.state.index.key_codec` says. A row is a record of fixed width (txid, a bit per value that is null,
-then the values and the values before) followed by the content of those values that have none; its layout follows from
-the state's columns alone. `FORMAT` is the version of both.
+then the values and the values before) followed by the content of values of variable length; its layout follows from the
+state's columns alone. `FORMAT` is the version of both.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from txstorm.storage.rows.semantics import Stored
 
 FORMAT = 1
 _FEW = 50
-"""Keys up to which it is quicker to take them one by one than as columns."""
+"""Number of keys up to which encoding them one by one is faster than as columns."""
 
 
 class RowCodec:
-    """The rows of one state to bytes and back."""
+    """Codec of the rows of one state."""
 
     def __init__(self, state: KeyedState) -> None:
         self._keys = KeyForm(state)
@@ -48,43 +48,43 @@ class RowCodec:
         self._key_bytes = placed_bytes if isinstance(state, CollectionState) else key_bytes
         kinds = [column.field.type for column in self._values.stored]
         self._slots = [_Slot(f"{part}{i}", kind) for part in "vp" for i, kind in enumerate(kinds)]
-        bits = len(self._slots) + 1  # the last one: there was no value before
+        bits = len(self._slots) + 1  # the last one: no value before
         fields = [(slot.name, slot.stored) for slot in self._slots]
         self.record = np.dtype([("txid", "<i8"), ("nulls", "u1", ((bits + 7) // 8,)), *fields])
 
     @property
     def is_fixed(self) -> bool:
-        """Whether rows are records and nothing else."""
+        """Whether rows are records of fixed width only."""
         return not any(slot.is_long for slot in self._slots)
 
     def packed(self, keys: Sequence[Any]) -> PackedKeys:
-        """Canonical keys, at least one, one behind the other."""
+        """Encode canonical keys, at least one, concatenated."""
         return packed_keys(self._keys.arrays(keys), len(keys))
 
     def records(
         self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]
     ) -> npt.NDArray[np.void]:
-        """As `rows`, where they are records."""
+        """Like `rows`, if rows are records."""
         absent = np.fromiter((value is None for value in before), bool, len(before))
         return self._recorded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)[
             0
         ]
 
     def records_of_table(self, table: pa.Table) -> tuple[PackedKeys, npt.NDArray[np.void]]:
-        """As `of_table`, where rows are records; `table` has rows."""
+        """Like `of_table`, if rows are records; `table` is not empty."""
         keys, txids, columns, absent = self._columns_of(table)
         return packed_keys(keys, table.num_rows), self._recorded(txids, columns, absent)[0]
 
     def of_records(self, records: npt.NDArray[np.void]) -> list[Stored]:
-        """As `decode`, where rows are records."""
+        """Like `decode`, if rows are records."""
         return self._decoded(records, ())
 
     def keys(self, keys: Sequence[Any]) -> list[bytes]:
-        """Canonical keys as bytes."""
+        """Encode canonical keys as bytes."""
         return self._key_bytes(self._keys.arrays(keys), len(keys)) if keys else []
 
     def ranges(self, owners: Sequence[CollectionKey], span: ScanRange) -> list[tuple[bytes, bytes]]:
-        """The lowest and the highest key that a row of each of the collections `owners` in `span` may have."""
+        """Lowest and highest possible keys of the rows of each of the collections `owners` in `span`."""
         if len(owners) <= _FEW:
             begins = [key_group(owner).to_bytes(2, "big") + canonical(owner) for owner in owners]
         else:
@@ -94,23 +94,23 @@ class RowCodec:
         return [(begin + first, begin + last) for begin in begins]
 
     def places(self, keys: Sequence[bytes]) -> list[Place]:
-        """The places of the rows of a collection."""
+        """Decode the places of the rows of a collection."""
         return places_of(keys, self._keys.columns[-PLACE].field.type)
 
     def rows(self, values: Sequence[Value], txids: Sequence[int], before: Sequence[Value | None]) -> list[bytes]:
-        """Rows as bytes: canonical values, what made them so, and the values before."""
+        """Encode rows: canonical values, their txids, and the values before."""
         absent = np.fromiter((value is None for value in before), bool, len(before))
         return self._encoded(np.asarray(txids), [*self._values.arrays(values), *self._values.arrays(before)], absent)
 
     def of_table(self, table: pa.Table) -> tuple[list[bytes], list[bytes]]:
-        """Keys and rows of a state or changes table; those of removals have no meaning."""
+        """Encode keys and rows of a state or changes table; the rows of removals are meaningless."""
         keys, txids, columns, absent = self._columns_of(table)
         return self._key_bytes(keys, table.num_rows), self._encoded(txids, columns, absent)
 
     def _columns_of(
         self, table: pa.Table
     ) -> tuple[list[pa.Array], npt.NDArray[Any], list[pa.Array], npt.NDArray[np.bool_]]:
-        """Key columns, txids, values and those before, and where there is none before."""
+        """Key columns, txids, values, values before, and a mask of rows without a value before."""
         batch = table.combine_chunks()
         keys = [_array(batch[column.name]).cast(column.field.type) for column in self._keys.columns]
         values = [_array(batch[column.name]).cast(column.field.type) for column in self._values.stored]
@@ -132,7 +132,7 @@ class RowCodec:
     def _recorded(
         self, txids: npt.NDArray[Any], columns: Sequence[pa.Array], absent: npt.NDArray[np.bool_]
     ) -> tuple[npt.NDArray[np.void], list[pa.Array]]:
-        """Records, and the contents behind them."""
+        """Join records and the contents behind them."""
         record = np.zeros(len(txids), self.record)
         record["txid"] = txids
         nulls = [*(np.asarray(column.is_null()) for column in columns), absent]
@@ -145,13 +145,13 @@ class RowCodec:
         return record, contents
 
     def decode(self, rows: Sequence[bytes]) -> list[Stored]:
-        """What `rows` encoded: (value, txid, value before) of each."""
+        """Decode `rows`: (value, txid, value before) of each."""
         width = self.record.itemsize
         record = np.frombuffer(b"".join([row[:width] for row in rows]), self.record)
         return self._decoded(record, rows)
 
     def _decoded(self, record: npt.NDArray[np.void], rows: Sequence[bytes]) -> list[Stored]:
-        """Those of records, and of the contents behind them in `rows`."""
+        """Decode records, and the contents behind them in `rows`."""
         nulls = np.unpackbits(record["nulls"], axis=1, count=len(self._slots) + 1).astype(bool)
         columns, start = [], np.full(len(record), self.record.itemsize)
         for i, slot in enumerate(self._slots):
@@ -167,9 +167,9 @@ class RowCodec:
         ]
 
     def columns(self, owners: npt.NDArray[np.int64], found: Sequence[tuple[bytes, bytes]]) -> Columns:
-        """Keys and rows of collections as columns, of the values alone; `owners`: the number of each row's collection.
+        """Decode keys and rows of collections as columns of the current values; `owners`: each row's collection.
 
-        What is as long as its values is taken as a whole, without an object for any of them.
+        Values of fixed width are decoded as whole columns, without an object for each.
         """
         rows = [row for _, row in found]
         width, data = self.record.itemsize, np.frombuffer(b"".join(rows), np.uint8)
@@ -187,7 +187,7 @@ class RowCodec:
 
 
 class _Slot:
-    """Where one value of a row is: in the record, or behind it, with its size in the record."""
+    """One column's encoding: inline in the record or, if of variable length, after it with its length in the record."""
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self.name = name
@@ -197,7 +197,7 @@ class _Slot:
         self.stored: Any = self._plain or (np.dtype("<u4") if self.is_long else np.dtype("V16"))
 
     def encode(self, column: pa.Array) -> tuple[npt.NDArray[Any], pa.Array | None]:
-        """What goes into the record, and what behind it."""
+        """Encode the values: the part in the record, and the content after it."""
         if self._plain is not None:
             return self._plain_values(column), None
         if not self.is_long:
@@ -224,7 +224,7 @@ class _Slot:
     def decode(
         self, rows: Sequence[bytes], stored: npt.NDArray[Any], start: npt.NDArray[Any], nulls: npt.NDArray[np.bool_]
     ) -> list[Any]:
-        """The values; `start` is where the contents of this slot begin in every row."""
+        """Decode the values; `start` is the beginning of this slot's contents in every row."""
         values = self._present(rows, stored, start)
         if not nulls.any():
             return values
@@ -237,7 +237,7 @@ class _Slot:
         start: npt.NDArray[Any],
         nulls: npt.NDArray[np.bool_],
     ) -> pa.Array:
-        """The values as an array; `start` is where the contents of this slot begin in `data`, for every row."""
+        """Decode the values as an array; `start` is the beginning of this slot's contents in `data`, for every row."""
         if self.is_long:
             return self._long_array(data, stored, start, nulls)
         if pa.types.is_boolean(self._kind):
@@ -288,7 +288,7 @@ def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer | None:
 
 
 def _plain_type(kind: pa.DataType) -> Any:
-    """The NumPy type of values with a fixed width, None for others."""
+    """NumPy type of values of fixed width, None for others."""
     if pa.types.is_boolean(kind):
         return np.dtype("i1")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):

@@ -124,7 +124,7 @@ def test_a_damaged_index_is_made_again(tmp_path, caplog, spoil, says):
     assert read_state(tmp_path, "counts").num_rows == 41
     assert rows_of(store, ["w1", "new"]) == [((4,), 4, (3,)), ((7,), 4, None)]
     assert any(word in caplog.text for word in says.split("|"))
-    assert "made again from the tables" in caplog.text
+    assert "rebuilt from the tables" in caplog.text
     store.close()
 
 
@@ -134,7 +134,7 @@ def test_what_becomes_unreadable_while_it_runs_is_made_again(tmp_path, caplog):
     store._indexes["counts"]._cache.forget()
     store._indexes["counts"]._disk._store.close()
     assert rows_of(store, ["w7", "x"]) == [((3,), 3, (2,)), None]
-    assert "made again from the tables" in caplog.text
+    assert "rebuilt from the tables" in caplog.text
     store.close()
 
 
