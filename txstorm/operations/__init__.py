@@ -1,4 +1,4 @@
-"""What an operator does to a topology from outside its process.
+"""Operator commands: inspect or change a topology from outside its process.
 
 Status, life cycle, savepoints, restore, rewind, repair; moving and rebuilding a ledger.
 

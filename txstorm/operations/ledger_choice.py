@@ -1,4 +1,4 @@
-"""Ledgers named by the operator: check them against the data directory, and confirm hosts that get secrets."""
+"""Ledger addresses given by the operator: check them against the data directory; confirm hosts that get secrets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from txstorm.ledger.credentials import ask_with, named_ledger
 
 
 def check_ledger(data_dir: str | Path, address: str) -> None:
-    """Check that the topology in `data_dir` has the ledger at `address`; from now on secrets may be sent to its hosts.
+    """Check that the topology in `data_dir` uses the ledger at `address`; afterwards secrets may be sent to its hosts.
 
     Args:
         data_dir: the data directory, as a path or ``file://`` URL.
         address: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``.
 
     Raises:
-        InputError: `data_dir` uses another ledger, or the form of an argument is wrong.
+        InputError: `data_dir` uses another ledger, or an argument is malformed.
     """
     from txstorm.ledger.open import chosen_ledger, local_directory  # every command imports this module
 
@@ -25,8 +25,8 @@ def check_ledger(data_dir: str | Path, address: str) -> None:
 
 
 def set_confirmation(confirm: Callable[[str], bool]) -> None:
-    """Let `confirm` ask the operator before a secret is sent to a host that only a data directory names.
+    """Set the callback that asks the operator before a secret is sent to a host named only by a data directory.
 
-    It gets the question, and returns whether the answer is yes. Until this is called, the answer is always no.
+    `confirm` gets the question and returns whether the answer is yes. Without a callback the answer is always no.
     """
     ask_with(confirm)

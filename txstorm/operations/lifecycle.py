@@ -1,4 +1,4 @@
-"""Life-cycle commands, given from another process than the one that runs the topology."""
+"""Life-cycle commands, sent from outside the process that runs the topology."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ LOOK = 0.05
 
 @dataclass(frozen=True)
 class Waiting:
-    """How an asker waits.
+    """Time limits and clocks of a command that waits for the run to answer.
 
     Attributes:
-        patience: seconds until it has an answer or gives up, whatever the other side does.
+        patience: seconds after which the command gives up, whatever the run does.
     """
 
     patience: float = PATIENCE
@@ -53,16 +53,16 @@ class Waiting:
 
     @property
     def busy(self) -> float:
-        """Seconds for a commit of ours: the run may hang in the middle of one of its own."""
+        """Seconds that one commit of this command may block: the run may hang in the middle of its own."""
         return self.patience / 4
 
     def until(self) -> float:
-        """When an answer that begins to be waited for now must be there, so that there is time to withdraw."""
+        """Deadline of an answer awaited from now on; it leaves time to withdraw the request."""
         return self.monotonic() + self.patience - 2 * self.busy
 
 
 def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
-    """Let the topology start no new transaction; those in flight finish. Holds over restarts, until `activate`.
+    """Stop the topology from starting transactions; those in flight finish. Persists over restarts, until `activate`.
 
     Returns:
         ``topology``, ``active`` (False), ``running``, and of a live run ``committed_txid`` and ``in_flight``.
@@ -76,7 +76,7 @@ def deactivate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, 
 
 
 def activate(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
-    """Let the topology start transactions again; the end of `deactivate`, which returns and raises the same."""
+    """Let the topology start transactions again, after `deactivate`; returns and raises the same as that."""
     return _activation(data_dir, ACTIVATE, waiting)
 
 
@@ -85,16 +85,16 @@ def rebalance(
     parallelism: Mapping[str, int],
     waiting: Waiting = Waiting(),
 ) -> dict[str, Any]:
-    """Give components other numbers of tasks, from the next new transaction on; those in flight finish first.
+    """Change the number of tasks of components from the next new transaction on; those in flight finish first.
 
-    Holds over restarts, until the code itself gives such a component another number.
+    Persists over restarts, until the code itself gives such a component another number.
 
     Returns:
         ``topology``, ``parallelism`` (all components), ``from_txid``, ``committed_txid``, ``in_flight``, ``running``.
 
     Raises:
-        InputError: there is no topology in `data_dir`, or a component is unknown, its number impossible or fixed.
-        NotRunningError: nobody runs it.
+        InputError: there is no topology in `data_dir`, or a component is unknown, its number is invalid or fixed.
+        NotRunningError: the topology is not running.
         BusyError, HeldError: as `deactivate`.
     """
     return _asked(data_dir, REBALANCE, {"parallelism": dict(parallelism)}, waiting)
@@ -105,24 +105,24 @@ def kill(
     wait_seconds: float = 30.0,
     waiting: Waiting = Waiting(),
 ) -> dict[str, Any]:
-    """End the run: it starts nothing new, commits what is in flight within `wait_seconds`, and stops; code 0.
+    """End the run: it starts nothing new, commits what it can of the transactions in flight, and exits with code 0.
 
-    What is not committed by then is processed again when the topology is started again, which continues.
+    What is not committed within `wait_seconds` is replayed when the topology is started again.
 
     Returns:
-        ``topology``, ``committed_txid``, ``in_flight`` when it was told, ``wait_seconds``, and whether it has
-        ``ended``: its end is waited for no longer than for an answer.
+        ``topology``, ``committed_txid``, ``in_flight`` when it got the command, ``wait_seconds``, and whether it
+        has ``ended`` within `waiting.patience`.
 
     Raises:
         InputError: there is no topology in `data_dir`.
-        NotRunningError: nobody runs it.
+        NotRunningError: the topology is not running.
         BusyError, HeldError: as `deactivate`.
     """
     until = waiting.monotonic() + waiting.patience
     with _opened(data_dir, waiting) as books:
         killed = books.ledger.holder()
         result = _asked(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
-        # Another holder is one that stood by; it looks how the one before it ended, and ends as well.
+        # Another holder is a standby coordinator: it sees that the one before it was killed, and ends as well.
         while (held := books.ledger.holder()) == killed and held is not None and waiting.monotonic() < until:
             waiting.sleep(LOOK)
         return {**result, "committed_txid": books.currtx() - 1, "ended": held is None or held != killed}
@@ -135,7 +135,7 @@ def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[st
         pass
     active = command == ACTIVATE
     with _opened(data_dir, waiting) as books:
-        books.ledger.acquire(f"txstorm {command}")  # a run that has begun meanwhile has not read the old value alone
+        books.ledger.acquire(f"txstorm {command}")  # excludes a run that starts at this moment
         books.put_if([], {names.MODE: {"active": active}})
         identity = books.identity()
         return {
@@ -168,14 +168,14 @@ def _asked(data_dir: str | Path, command: str, arguments: Mapping[str, Any], wai
 
 
 def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None:
-    """Ask and wait; None when nobody answered, and the request is withdrawn."""
+    """Write the request and wait for its answer; None if there was none, and the request is withdrawn."""
     until = waiting.until()
     version = _open_request(books, request, waiting)
     try:
         answer = _waited(books, request, waiting, until)
     finally:
         withdrawn = books.put_if([no_request(version)], {})
-    if not withdrawn:  # then it was taken, and answered with that
+    if not withdrawn:  # the run has taken it, and has answered in the same commit
         answer = read_answer(books.ledger, request.id)
     if answer is not None:
         books.put_if([Delete(names.answer_path(request.id))], {})
@@ -183,7 +183,7 @@ def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None
 
 
 def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
-    """Write the request; returns the version of its entry."""
+    """Write the request; return the version of its ledger entry."""
     first, version = read_request(books.ledger)
     if first is None or first.stale(waiting.clock()):
         try:
@@ -199,7 +199,7 @@ def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
 
 
 def _waited(books: Books, request: Request, waiting: Waiting, until: float) -> Answer | None:
-    """The answer; None when nobody is there any more who could give it, or patience is over."""
+    """Wait for the answer; None if the run has ended or the deadline `until` has passed."""
     while True:
         live = books.ledger.holder() is not None
         answer = read_answer(books.ledger, request.id)

@@ -1,4 +1,4 @@
-"""`txstorm ledger copy`: a stopped topology goes on with another ledger."""
+"""`txstorm ledger copy`: move a stopped topology to another ledger."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from txstorm.ledger.values import decode_value, encode_value
 
 log = logging.getLogger("txstorm.ledger")
 COPYING = "copying"
-"""Stands in a ledger that is being filled, until all of it is there."""
+"""Path of the marker in a ledger whose copy is not complete."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A ledger, and the data directory that was named instead of it."""
+    """A ledger, with the data directory if the operator named that instead of the ledger."""
 
     ledger: LedgerSpec
     data_dir: Path | None = None
 
 
 def copy_ledger(source: str, target: str) -> dict[str, Any]:
-    """Move what stands in the ledger `source` to `target`, from where the next start goes on.
+    """Move all entries of the ledger `source` to `target`, from which the next start continues.
 
-    Both are a ledger's name or a data directory; of a target directory it is the SQLite file in it. The topology must
-    not run. The copy is read back and compared; only then the old ledger is marked as moved, so that nobody works with
-    it any more, and the data directory, where it was named, remembers the new one. A copy that was interrupted is begun
-    anew by the same command.
+    Both are a ledger's name or a data directory; for a target directory, the SQLite file in it. The topology must not
+    run. The copy is read back and compared; only then is the old ledger marked as moved, so that no process uses it any
+    more, and the data directory, if one was named, records the new one. After an interruption the same command starts
+    the copy from the beginning.
 
     Returns:
         ``topology``, ``source``, ``target``, ``entries``, ``currtx``, and ``data_dir`` where it is known.
@@ -46,7 +46,7 @@ def copy_ledger(source: str, target: str) -> dict[str, Any]:
         InputError: both are the same ledger, or `target` holds another topology.
         HeldError: the topology runs.
         DataDirectoryError: there is no ledger at `source`, or it was moved elsewhere.
-        LedgerCorrupt: what was read back is not what was written.
+        LedgerCorrupt: the copy, read back, differs from the original.
     """
     old, new = _source(source), _target(target)
     directory = old.data_dir or new.data_dir
@@ -74,7 +74,7 @@ def _target(text: str) -> Named:
 
 
 def _is_name(text: str) -> bool:
-    """Whether `text` is meant to name a ledger; a path with a colon in it is written with ``./`` before it."""
+    """Whether `text` is a ledger address, not a path; a path with a colon in it has to start with ``./``."""
     kind = text.partition(":")[0]
     return kind in FORMS or (":" in text and "/" not in kind and "\\" not in kind and not Path(text).exists())
 
@@ -114,7 +114,7 @@ def _moved(left: Ledger, right: Ledger, old: Named, new: Named) -> dict[str, Any
 
 
 def _check_target(right: Ledger, old: Named, new: Named) -> None:
-    """A target is new, or half filled by an earlier try, or the very ledger that was once moved to the source."""
+    """Check that the target is empty, half filled by an earlier attempt, or the ledger once moved to the source."""
     if right.get(COPYING) is not None or moved_to(right) == str(old.ledger):
         return
     if right.children(""):
@@ -125,7 +125,7 @@ def _check_target(right: Ledger, old: Named, new: Named) -> None:
 def _fill(right: Ledger, entries: dict[str, Entry]) -> None:
     right.commit([Put(COPYING, b"")])
     right.commit([Delete(path) for path, _ in list(all_entries(right)) if path != COPYING])
-    # The identity last: without it a ledger is none.
+    # The identity comes last: a ledger without it is incomplete.
     order = sorted(entries, key=lambda path: (path == names.IDENTITY, path))
     for ops in in_commits([Put(path, entries[path].value)] for path in order):
         right.commit(ops)
@@ -145,7 +145,7 @@ def _value(entries: dict[str, Entry], path: str) -> Any:
 
 
 def all_entries(ledger: Ledger, above: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every entry below a path, with its path."""
+    """Iterate over all entries below a path, each with its own path."""
     prefix = f"{above}/" if above else ""
     for name, entry in ledger.scan(above).items():
         yield prefix + name, entry

@@ -1,4 +1,4 @@
-"""`txstorm recover`: a lost ledger is rebuilt from the tables."""
+"""`txstorm recover`: rebuild a lost ledger from the tables."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ log = logging.getLogger("txstorm.recover")
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a ledger would say.
+    """Content of a ledger, as rebuilt from the tables.
 
     Attributes:
         currtx: the next txid to commit; those of `intent` are committed by the next start.
-        metadata: of the last transaction that the tables tell of; from there the source is read on.
+        metadata: of the last transaction recorded in any table; the source is read on from there.
         tables: table → its last txid.
-        intent: a decided group that is not in all its tables yet, or None.
-        history: last txid of a group → its rows, which are not in the history table.
-        unknown: txids among those rows of which nothing is known: they changed no table.
-        dropped: tables that say they were dropped; of maps, outlets and sources nothing tells.
+        intent: a decided group that is not published in all its tables yet, or None.
+        history: last txid of a group → its rows that the history table lacks.
+        unknown: txids among those rows that no table records: they changed none.
+        dropped: tables marked as dropped; nothing records this of maps, outlets and sources.
     """
 
     identity: Identity
@@ -50,7 +50,7 @@ class Rebuilt:
     dropped: Dropped
 
     def values(self) -> dict[str, Any]:
-        """Ledger path → value; the identity, by which a ledger is known to be whole, comes last."""
+        """Ledger path → value; the identity, which marks a ledger as complete, comes last."""
         intent = {} if self.intent is None else {names.intent_path(self.intent.last): self.intent.to_json()}
         return {
             names.EPOCH: self.epoch,
@@ -65,11 +65,11 @@ class Rebuilt:
 
 
 def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = False) -> dict[str, Any]:
-    """Rebuild the lost ledger of `data_dir` from its tables; with `dry_run` only say what would be written.
+    """Rebuild the lost ledger of `data_dir` from its tables; with `dry_run` only report what would be written.
 
     The next start continues after the last transaction that any table holds. Transactions that were planned or
-    processed, and groups that were decided without any table holding them yet, are planned again: nobody has seen them.
-    What only the ledger knew is gone: that the topology was inactive, what `rebalance` chose, failures, savepoints.
+    processed, and decided groups that no table holds yet, are planned again: none of their output was visible. What
+    only the ledger recorded is lost: that the topology was inactive, what `rebalance` chose, failures, savepoints.
 
     Returns:
         ``topology``, ``ledger``, ``written``, ``epoch``, ``currtx``, ``committed_txid``, ``metadata``, ``tables``,
@@ -78,8 +78,8 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
         (sentences), ``values`` (path → value).
 
     Raises:
-        InputError: the ledger is there.
-        DataDirectoryError: there are no tables, or they do not belong together; it says what.
+        InputError: the ledger is not lost.
+        DataDirectoryError: there are no tables, or they do not belong together.
         TableCorrupt: a table is damaged or missing, or tables disagree.
     """
     directory = local_directory(data_dir)
@@ -95,7 +95,7 @@ def recover(data_dir: str | Path, ledger: str | None = None, *, dry_run: bool = 
 
 
 def _target(directory: Path, ledger: str | None) -> LedgerSpec:
-    """The ledger to write, when neither it nor the recorded one is there."""
+    """Choose the ledger to write; raises `InputError` if it or the recorded one exists and is complete."""
     recorded = recorded_ledger(directory)
     wanted = chosen_ledger(directory, None) if ledger is None else named_ledger(ledger)
     for one in {one for one in (recorded, wanted) if one is not None}:
@@ -109,7 +109,7 @@ def _target(directory: Path, ledger: str | None) -> LedgerSpec:
 
 
 def _is_whole(ledger: LedgerSpec, directory: Path) -> bool:
-    """Whether it says whose it is: one that does not was never finished."""
+    """Whether the ledger has an identity: without one it was never completed."""
     opened = open_ledger(directory, create=False, read_only=True, ledger=ledger)
     try:
         return opened.get(names.IDENTITY) is not None
@@ -118,7 +118,7 @@ def _is_whole(ledger: LedgerSpec, directory: Path) -> bool:
 
 
 def rebuild(directory: Path) -> Rebuilt:
-    """What the tables in `directory` say about their ledger; raises as `recover`."""
+    """Derive the content of the ledger from the tables in `directory`; raises as `recover`."""
     found = find_tables(directory)
     intent = unfinished_group(directory, found)
     committed = found.last if intent is None else intent.first - 1
@@ -138,12 +138,12 @@ def rebuild(directory: Path) -> Rebuilt:
 
 
 def _outside(directory: Path) -> dict[str, int]:
-    """Maps and outlets: only their marks say where they are."""
+    """Maps and outlets, whose last txid only their own marks record."""
     return {ref.uri: UNKNOWN for ref in outside_folders(directory)}
 
 
 def _last(found: Found, uri: str, intent: Intent | None) -> int:
-    """The last txid of a table, without what the unfinished group put there."""
+    """The last txid of a table before the unfinished group."""
     previous = {one.uri: one.previous for one in intent.tables} if intent is not None else {}
     return previous.get(uri, found.tables[uri].last_txid())
 
@@ -158,7 +158,7 @@ def _metadata(found: Found, known: Mapping[int, TxidRecord]) -> dict[int, Meta]:
 
 
 def _history(found: Found, committed: int) -> tuple[dict[int, list[dict[str, Any]]], list[int]]:
-    """The rows that the history table lacks, and the txids among them of which no table tells."""
+    """The rows that the history table lacks, and the txids among them that no table records."""
     stamp = int(found.history[-1]["stamp"]) if found.history else 0
     rows: dict[int, list[dict[str, Any]]] = {}
     unknown: list[int] = []
@@ -197,10 +197,10 @@ def _write(directory: Path, chosen: LedgerSpec, rebuilt: Rebuilt) -> None:
     try:
         ledger.acquire("txstorm recover")
         if ledger.get(names.IDENTITY) is not None:
-            msg = f"ledger {chosen}: expected it to be empty, got one that somebody has written meanwhile; look again"
+            msg = f"ledger {chosen}: expected it to be empty, got one written by another process meanwhile; look again"
             raise DataDirectoryError(msg)
         blobs = directory / "intents"
-        # As the next coordinator: who was frozen when the ledger was lost must not take its files away.
+        # With the next epoch: a coordinator that was paused when the ledger was lost must not delete these files.
         epoch = rebuilt.epoch + 1
         puts = [[Put(path, encode_value(blobs, one, path, epoch=epoch))] for path, one in rebuilt.values().items()]
         for ops in in_commits(puts):

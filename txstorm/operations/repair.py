@@ -1,4 +1,4 @@
-"""`repair --abandon N`: take back a decision that cannot be published (design rule R13)."""
+"""`repair --abandon N`: drop a decided group that cannot be published (design rule R13, repair)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:
 
     The topology must not run. Its transactions are undecided again: the next start processes them anew, from the same
     metadata (an opaque spout plans them anew). Every table that can be reached gets a new epoch first, so that a
-    coordinator that still hangs somewhere cannot publish the group afterwards.
+    stale coordinator is fenced and cannot publish the group afterwards.
 
     Returns:
         ``topology``, ``abandoned`` (first and last txid), ``epoch``, ``currtx``, and ``unreached`` (table → cause).
 
     Raises:
-        InputError: `txid` is not decided, or is completed, or is published in a table; which one is said.
+        InputError: `txid` is not decided, or is completed, or is published in a table, which the message names.
         HeldError: the topology runs.
     """
     directory = topology_in(data_dir)
@@ -46,7 +46,7 @@ def _abandon(data_dir: Path, books: Books, txid: int) -> dict[str, Any]:
     epoch = books.raise_epoch()
     owner = TopologyIdentity(group.topology, group.incarnation, group.timeline)
     unreached = raise_reachable(data_dir, books.tables(), owner, epoch)
-    # After the epoch: whatever is not there now can no longer come.
+    # After the epoch is raised: what is not published now can no longer be published.
     for intent in dropped:
         _check_unpublished(data_dir, intent)
     books.abandon(dropped)
@@ -73,7 +73,7 @@ def _group_of(data_dir: Path, books: Books, txid: int) -> Intent:
 
 
 def _check_unpublished(data_dir: Path, intent: Intent) -> None:
-    """Tables are published in order: behind one that does not hold the group, none does."""
+    """Check that no table holds the group; tables are published in order, so none after the first without it does."""
     told = False
     for one in publications(data_dir, intent):
         if one.published:

@@ -1,4 +1,4 @@
-"""`txstorm savepoint restore`: a new data directory that begins with the content of a savepoint."""
+"""`txstorm savepoint restore`: create a data directory with the content of a savepoint."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def restore_savepoint(
     topology: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Make `new_dir` a data directory whose tables are those of the savepoint `name` of `data_dir`.
+    """Create the data directory `new_dir` with the tables of the savepoint `name` of `data_dir`.
 
-    A run of a topology with the id `topology` (by default that of the savepoint) in `new_dir` goes on with the next
+    A run of a topology with the id `topology` (by default that of the savepoint) in `new_dir` continues with the next
     txid, and reads on where the savepoint's transaction ended. The original may run meanwhile, and later: both are
     independent. Maps and outlets are in other systems and are not restored. After a crash nothing is at `new_dir`.
 
@@ -47,8 +47,8 @@ def restore_savepoint(
         of the original, which a run in `new_dir` begins with anew.
 
     Raises:
-        InputError: no such savepoint, `new_dir` is there already, or the id cannot be one.
-        TableCorrupt: what the savepoint needs is damaged.
+        InputError: no such savepoint, `new_dir` exists already, or the id is invalid.
+        TableCorrupt: a version or file that the savepoint needs is damaged.
     """
     target = local_directory(new_dir)
     with opened_books(data_dir, read_only=True) as (directory, books):
@@ -81,7 +81,7 @@ def _checked_id(topology: str) -> str:
 
 
 def _beside(target: Path) -> Path:
-    """An empty directory on the same file system as `target`, which is not there yet."""
+    """Create an empty directory on the file system of `target`; raises `InputError` if `target` is not empty."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         msg = f"{target}: expected a new directory to restore into, found something there; choose another one"
         raise InputError(msg)
@@ -91,7 +91,7 @@ def _beside(target: Path) -> Path:
 
 
 def _row(directory: Path, savepoint: Savepoint) -> dict[str, Any]:
-    """The history's row of the savepoint's txid; where nothing is known of it any more, of what the savepoint knows."""
+    """The history's row of the savepoint's txid; if the history has expired, built from the savepoint alone."""
     known = {"attempt": 0, "digest": "", "tuples": None}
     try:
         row = history_row(directory, savepoint.timeline, savepoint.txid)

@@ -1,4 +1,4 @@
-"""`txstorm rewind`: all tables of a topology go back to an earlier transaction (design rule R9)."""
+"""`txstorm rewind`: roll all tables of a topology back to an earlier transaction (design rule R9, rewind)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE
 
 
 def rewind(data_dir: str | Path, to_txid: int, keep: Sequence[str] = ()) -> dict[str, Any]:
-    """Take back everything after transaction `to_txid` in all tables of the topology in `data_dir`, which must not run.
+    """Roll all tables of the topology in `data_dir`, which must not run, back to the end of transaction `to_txid`.
 
-    The next run plans txid ``to_txid + 1`` anew, from where `to_txid` ended in the source. Transactions are told apart
-    by (timeline, txid) from then on; what was taken back stays in the history under its timeline. Maps and outlets are
-    in other systems and cannot be taken back: each must be named in `keep`, and keeps what later transactions put
-    there, on which the repeated ones go on. After a crash the next start, or the next rewind, carries it out.
+    The next run plans txid ``to_txid + 1`` anew, from where `to_txid` ended in the source. From then on a transaction
+    is identified by (timeline, txid); those rolled back stay in the history under their timeline. Maps and outlets are
+    in other systems and cannot be rolled back: each must be named in `keep`, and keeps the output of later
+    transactions, on top of which the replayed ones write. After a crash the next start, or the next rewind, completes
+    the rewind.
 
     Returns:
         ``topology``, ``txid``, ``timeline`` (the new one), ``taken_back`` (first and last txid), ``tables``, ``kept``.
@@ -88,7 +89,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str]) -> di
 
 
 def _check_wanted(directory: Path, books: Books, txid: int) -> None:
-    """Live groups are published before anything is taken back: they count as committed."""
+    """Check that `txid` is before the last committed one; decided groups count, as a rewind publishes them first."""
     last = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())])
     if not 0 <= txid < last:
         what = "is the last committed one: there is nothing to take back" if txid == last else "is not committed"
@@ -96,7 +97,7 @@ def _check_wanted(directory: Path, books: Books, txid: int) -> None:
 
 
 def _outside(directory: Path, books: Books) -> set[str]:
-    """Maps and outlets that hold something, whether the ledger records them or not; not those that were dropped."""
+    """Maps and outlets with rows, whether the ledger records them or not, except those that were dropped."""
     recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
     folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
     staged = {f"{one.name}/{found.name}" for one in folders if one.is_dir() for found in one.iterdir()}
@@ -125,7 +126,7 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
 
 
 def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
-    """The history's row of `txid` for the new timeline; None where nothing stays."""
+    """The history's row of `txid` for the new timeline; None for txid 0, as no transaction remains."""
     if txid > 0:
         own = {"timeline": identity.timeline + 1, "first": txid, "last": txid, "versions": {}}
         return {**history_row(directory, identity.timeline, txid), **own}
@@ -136,7 +137,7 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
 
 
 def _planned(directory: Path, epoch: int, identity: Identity, txid: int) -> list[RewoundTable]:
-    """Also for tables that the ledger does not know yet: one that a killed start has made goes to the new timeline."""
+    """Plan the rewind of every table, also those not in the ledger yet (created by a start that was killed)."""
     found, owner = [], TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
     for number, ref in enumerate(table_refs(directory), start=1):
         found.append(plan_table(directory, owner, ref, txid, epoch, int(time.time() * 1000)))

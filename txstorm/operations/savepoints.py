@@ -1,4 +1,4 @@
-"""Named savepoints: made beside a run, listed, deleted; restored in `txstorm.operations.restore`."""
+"""Named savepoints: create, list and delete, also during a run; `txstorm.operations.restore` restores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from txstorm.storage.tables.intent import CHANGES, OUTSIDE, SINK, STATE
 
 log = logging.getLogger("txstorm.savepoint")
 NOTES = "savepoints"
-"""Where, beside the ledger, the names of its savepoints are."""
+"""Directory of the notes on savepoints, which are kept beside the ledger in case it is lost."""
 
 
 def create_savepoint(
@@ -40,10 +40,11 @@ def create_savepoint(
 ) -> Savepoint:
     """Name the state of all tables right after transaction `txid`, by default the last committed one.
 
-    May be called while the topology runs, from any process. What the savepoint needs is kept until it is deleted.
+    May be called while the topology runs, from any process. The versions and files it needs are kept
+    until it is deleted.
 
     Raises:
-        InputError: there is one of that name already, or the name cannot be one.
+        InputError: there is a savepoint of that name already, or the name is invalid.
         StateError: `txid` is not committed, is before the first, or is no longer kept.
         DataDirectoryError: there is no topology in `data_dir`.
     """
@@ -56,7 +57,7 @@ def create_savepoint(
             raise InputError(f"{msg}, or delete it: txstorm savepoint delete {data_dir} {name}")
         made = _made(directory, books, name, txid, clock)
         if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
-            raise InputError(f"{directory}: somebody else has just made a savepoint {name!r}; choose another name")
+            raise InputError(f"{directory}: another process has just made a savepoint {name!r}; choose another name")
         _check_kept(directory, books, made)
         _note(directory, made)
         log.info("savepoint %s of txid %s is made", name, made.txid)
@@ -70,7 +71,7 @@ def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
 
 
 def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
-    """Forget the savepoint `name`: what it needs may be removed from now on. Raises `InputError` if there is none."""
+    """Delete the savepoint `name`, so that the files it needs may be removed. Raises `InputError` if there is none."""
     with opened_books(data_dir) as (directory, books):
         found = find_savepoint(directory, books, name)
         (directory / NOTES / f"{name}.json").unlink(missing_ok=True)
@@ -79,7 +80,7 @@ def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
 
 
 def noted_savepoints(directory: Path) -> list[str]:
-    """What is noted beside the ledger of the savepoints in it, one sentence each: for when it is lost."""
+    """Describe the savepoints of a lost ledger, one phrase each, from the notes beside it."""
     found = []
     for note in sorted((directory / NOTES).glob("*.json")):
         try:
@@ -91,13 +92,13 @@ def noted_savepoints(directory: Path) -> list[str]:
 
 
 def forget_notes(directory: Path) -> None:
-    """The savepoints that are noted are in no ledger any more."""
+    """Delete the notes on savepoints, which are in no ledger any more."""
     for note in (directory / NOTES).glob("*.json"):
         note.unlink(missing_ok=True)
 
 
 def _note(directory: Path, made: Savepoint) -> None:
-    """Note the savepoint beside the ledger; a disk that is full does not take the savepoint back."""
+    """Note the savepoint beside the ledger; a full disk is logged and does not undo the savepoint."""
     note = directory / NOTES / f"{made.name}.json"
     try:
         make_directory(note.parent)
@@ -107,7 +108,7 @@ def _note(directory: Path, made: Savepoint) -> None:
 
 
 def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
-    """The savepoint `name`; raises `InputError` with near names when there is none."""
+    """Look up the savepoint `name`; raises `InputError`, with similar names, if there is none."""
     known = books.savepoints()
     if name not in known:
         msg = f"{directory}: no savepoint {name!r}{near(name, list(known))}; it has {', '.join(known) or 'none'}"
@@ -117,7 +118,7 @@ def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
 
 @contextmanager
 def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[tuple[Path, Books]]:
-    """The directory and its books, beside a run: nothing here takes the lease."""
+    """Open the directory and its books without acquiring the lease, so that it works during a run."""
     directory = topology_in(data_dir)
     ledger = open_ledger(directory, create=False, read_only=read_only)
     try:
@@ -127,12 +128,12 @@ def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[t
 
 
 def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
-    """What the history says of the transaction `txid` of a timeline, or of one before it; stamps are UTC microseconds.
+    """Read the history row of `txid` on a timeline or an earlier one; stamps are UTC microseconds.
 
-    Of a txid that was committed on several timelines the last row counts: the others were taken back.
+    If the txid was committed on several timelines the last row counts: the others were rolled back.
 
     Raises:
-        DataDirectoryError: it does not know what the source gave.
+        DataDirectoryError: the history does not record the extents that `txid` read from the source.
     """
     rows = read_directory_history(directory)
     rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
@@ -171,7 +172,7 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Cal
 
 
 def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:
-    """The tables that are right at `txid`: those made later, or dropped before, are not in the savepoint."""
+    """Table versions of a savepoint at `txid`, without tables created later or dropped before."""
     found: dict[str, SavedTable] = {}
     others = left_out(directory, txid)
     for name in [name for name in list_states(directory) if TableRef(STATE, name).uri not in others]:
@@ -187,7 +188,7 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
 
 
 def check_in_history(directory: Path, books: Books, txid: int) -> None:
-    """Raise `InputError` where `txid` is before the kept history."""
+    """Raise `InputError` if `txid` is before the retained history."""
     if txid < (kept := books.kept()):
         msg = (
             f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "
@@ -197,7 +198,7 @@ def check_in_history(directory: Path, books: Books, txid: int) -> None:
 
 
 def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
-    """A version that was on its way out while the savepoint was written may be gone."""
+    """Check that no version was removed while the savepoint was written; if one was, delete the savepoint and raise."""
     try:
         assert books.savepoints()[made.name] == made
         check_in_history(directory, books, made.txid)

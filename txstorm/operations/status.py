@@ -1,4 +1,4 @@
-"""How topologies are, seen from outside, live or not: what `list`, `status` and `inspect` show. Changes nothing."""
+"""Status of topologies, running or not, for `list`, `status` and `inspect`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last
 
 
 def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
-    """The status of every topology below `root`, by directory; one that cannot be read has ``error`` instead.
+    """The status of every topology below `root`, by directory; an unreadable one has ``error`` instead.
 
-    With `ledger` only those that use this one.
+    With `ledger`, only the topologies that use this ledger.
 
     Raises:
         InputError: there is no such directory.
@@ -41,16 +41,16 @@ def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[st
 
 
 def read_status(data_dir: str | Path) -> dict[str, Any]:
-    """How the topology in `data_dir` is.
+    """Read the status of the topology in `data_dir`.
 
     ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (who has the lease, in words, or None),
     ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase), ``blocked`` (why
     a decided transaction cannot be published, or None), ``error`` (what ended the last run, or None), ``hash_seed``
     (Python's in the last run: ``seed``, which is ``random`` or a number, a ``probe`` of it, and the version of
-    ``python``; or None), and what the run last told of itself (`LIVE_FACTS`).
+    ``python``; or None), and what the run last reported of itself (`LIVE_FACTS`).
 
     ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``; else
-    ``stopped``, ``failed``, ``killed`` as the last run told, or ``dead`` when it ended without telling.
+    ``stopped``, ``failed``, ``killed`` as the last run reported, or ``dead`` if it ended without a report.
 
     Raises:
         DataDirectoryError: there is no topology, or it is damaged.
@@ -60,7 +60,7 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
 
 
 def read_inspection(data_dir: str | Path) -> dict[str, Any]:
-    """Everything the coordinator remembers of the topology in `data_dir`, beside its status.
+    """Read the status of the topology in `data_dir` and everything that its ledger records.
 
     ``incarnation``, ``timeline``, ``epoch``, ``currtx``, ``metadata`` (txid → document, stamp, digests), ``tables``
     (table → last txid), ``failures`` (txid → count, last cause), and ``decided``: the groups that are decided and not
@@ -91,7 +91,7 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
 
 def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
     from txstorm.recovery.table_checks import (
-        publications,  # looks into tables, which takes longer to load than a status
+        publications,  # loads the table code, which takes longer than a status
     )
 
     return {
@@ -119,11 +119,11 @@ def _pending(directory: Path, rewind: Rewind) -> dict[str, Any]:
 
 
 def _status(directory: Path, books: Books) -> dict[str, Any]:
-    # The holder first: a run that ends meanwhile has then told its end before we look.
+    # The holder first: a run that ends meanwhile has reported its end before its status is read.
     holder = books.ledger.holder()
     told, identity = books.status() or {}, books.identity()
     running, committed = holder is not None, books.committed()
-    # What was told may be half a second old.
+    # The reported status may be half a second old.
     in_flight = [one for one in told.get("in_flight", ()) if one[0] > committed] if running else []
     return {
         "topology": identity.topology if identity else None,
@@ -147,7 +147,7 @@ def _mode(told: Mapping[str, Any], holder: str | None) -> str:
     if holder is None:
         return mode if mode in ENDED else "dead"
     if mode is None or f"pid {told['pid']} on {told['host']}" not in holder:
-        return "starting"  # what stands there is of the run before this one
+        return "starting"  # the status is that of the previous run
     return "stopping" if mode in ENDED else str(mode)
 
 
