@@ -1,4 +1,4 @@
-"""Tables of a savepoint, as new tables of another topology: content as of one txid, without what led to it."""
+"""Copies of a savepoint's tables for another topology: their content as of one txid, without earlier history."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from txstorm.storage.tables.table_log import RESTORED
 
 
 def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, now: int) -> dict[str, int]:
-    """Make the tables of `savepoint`, which are in `source`, anew in `target`; returns table → txid for its ledger.
+    """Copy the tables of `savepoint` from `source` to `target`; return table → txid for the new ledger.
 
-    Every new table begins with the savepoint's txid: what is before it is not known there. `now`: milliseconds since
-    1970. Call it with a `target` that nobody reads yet; what a crash leaves there is of no use.
+    Every new table begins with the savepoint's txid and cannot be read as of an earlier one. `now`: milliseconds since
+    1970. Call it with a `target` that no process reads yet, and discard that after a crash.
 
     Raises:
-        TableCorrupt: a version or file that the savepoint needs is gone or damaged.
+        TableCorrupt: a version or file that the savepoint needs is missing or damaged.
     """
     for uri in savepoint.tables:
         _clone(source, savepoint, target, owner, table_ref(uri), now)
@@ -37,7 +37,7 @@ def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: Topolo
 
 
 def _changes_of(savepoint: Savepoint, ref: TableRef) -> SavedTable | None:
-    """The changes of the state `ref`, which has none in the layout ``merge``."""
+    """The change table of the state `ref`; None in the layout ``merge``."""
     return savepoint.tables.get(TableRef(CHANGES, ref.name).uri)
 
 
@@ -61,7 +61,7 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIden
     old = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
     about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
     about = {key: text for key, text in about.items() if key not in owner.properties()}
-    # A sink comes with all its rows: the copy is right from where the sink is. Of a state the savepoint is the first.
+    # A sink is copied with all its rows and keeps its first txid; a state begins with the savepoint's txid.
     since = savepoint.txid if ref.kind in (STATE, CHANGES) else open_table(source, ref).since()
     made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about, since)
     files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now, ref.bounded))

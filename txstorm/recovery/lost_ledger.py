@@ -1,10 +1,8 @@
-"""What the tables of a data directory tell of the ledger that belonged to them, when that is lost.
+"""Content of a lost ledger, as far as the tables of its data directory record it.
 
-Every commit of a table says which txids it holds, of which attempts, what they read and when. What only the ledger knew
-is lost: metadata of transactions that were not decided, and which groups were decided of which no table holds anything.
-Nobody has seen those; they are planned and processed again.
-
-The intent of a group that some tables hold and others do not, made again from its staged files.
+Every commit of a table records its txids, their attempts, what they read and when. What only the ledger knew is lost:
+metadata of undecided transactions, and decided groups that no table holds yet. Their output was not visible, so they
+are planned and processed again. The intent of a group that only some tables hold is rebuilt from its staged files.
 """
 
 from __future__ import annotations
@@ -68,11 +66,11 @@ class Found:
     """The tables of a data directory, and what they agree on.
 
     Attributes:
-        tables: by uri, all but those of ``state/…`` that have one of changes.
+        tables: by uri, all except ``state/…`` tables that have a change table.
         groups: last txid → its commits in all tables, of the groups that are not in the history table, and of the
             newest one of every table.
         history: the rows of the history table on this timeline, in txid order.
-        dropped: uri → the last txid it is right for, of tables that were dropped; they are not among `tables`.
+        dropped: uri → the last txid it is valid for, of tables that were dropped; they are not among `tables`.
     """
 
     topology: str
@@ -91,12 +89,12 @@ class Found:
 
     @property
     def last(self) -> int:
-        """The last txid that anything tells of; 0 without one."""
+        """The last txid that the history or any table records; 0 without one."""
         return max([self.recorded, *self.groups])
 
 
 def find_tables(data_dir: Path) -> Found:
-    """Read all tables of `data_dir` and see whether they belong together. Changes nothing.
+    """Read all tables of `data_dir` and check that they belong together. Changes nothing.
 
     Raises:
         DataDirectoryError: there are no tables, or they are of several topologies or timelines.
@@ -207,18 +205,18 @@ def _disagreed(last: int, table: str, found: object, other: str, expected: objec
 
 
 def outside_folders(data_dir: Path) -> list[TableRef]:
-    """The maps and outlets whose rows were staged in `data_dir`; what they hold is elsewhere."""
+    """The maps and outlets with rows staged in `data_dir`; their contents are in other systems."""
     found = [(kind, data_dir / DIRECTORIES[kind]) for kind in OUTSIDE]
     return [TableRef(kind, one.name) for kind, folder in found if folder.is_dir() for one in sorted(folder.iterdir())]
 
 
 def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
-    """The last group, if it may not be published everywhere; None when it is, or when nothing tells of it.
+    """The last group, if it may not be published everywhere; None if it is, or if no table records it.
 
-    All its rows were staged, under names with its epoch, txid and attempt, before the first table got them.
+    All its rows were staged, in files named by epoch, txid and attempt, before the first table was published.
 
     Raises:
-        TableCorrupt: a staged file is damaged, or there are two that differ.
+        TableCorrupt: a staged file is damaged, or two files of one task differ.
     """
     if found.last <= found.recorded:  # it was completed
         return None
@@ -240,7 +238,7 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
 
 
 def _held(data_dir: Path, found: Found, one: Published) -> list[Path]:
-    """The staged files of what a table holds; none where no log refers to them and they are not needed any more."""
+    """The staged files of a table's commit; none if it is a state of the layout ``merge`` whose files were deleted."""
     if found.tables[one.uri].ref.kind != STATE:
         return _logged(data_dir, found, one)
     last = one.records[-1]
@@ -269,12 +267,12 @@ def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> 
 
 
 def _begun(table: Path, prefix: str) -> list[Path]:
-    """The staged files whose names begin so."""
+    """The staged files of `table` whose names begin with `prefix`."""
     return _of_each_task(table, (table / STAGED).glob(f"{prefix}*.parquet"))
 
 
 def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
-    """The file of each task, one that is there twice counted once: Spark may have run it again."""
+    """One staged file per task: Spark may have run a task again, which leaves several identical files."""
     files: dict[str, list[Path]] = {}
     for file in sorted(found):
         files.setdefault(file.name.rpartition("-")[0], []).append(file)
@@ -287,9 +285,9 @@ def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
 
 
 def _outside_txid(path: Path, found: Found) -> int:
-    """Where a map or outlet was before the last group: the last group whose rows are still staged; `UNKNOWN` without.
+    """The txid of a map or outlet before the last group, from its staged rows; `UNKNOWN` if there are none.
 
-    The next start asks its mark, and refuses to put anything where this is not so.
+    The next start compares it with the mark in the map or outlet, and refuses to write if they differ.
     """
     attempts: Mapping[int, int] = {
         **{row["txid"]: row["attempt"] for row in found.history},
@@ -316,7 +314,7 @@ def _read(ref: TableRef, data_dir: Path, file: Path) -> tuple[Staged, pa.Schema]
     except (pa.ArrowException, OSError) as cause:
         msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"
         raise TableCorrupt(msg) from cause
-    named = int(file.name.split("-")[1])  # of a file without rows
+    named = int(file.name.split("-")[1])  # for a file without rows
     txids = pc.min_max(rows["_txid"]).as_py() if rows.num_rows else {"min": named, "max": named}
     path = str(file.relative_to(data_dir / ref.uri))
     staged = Staged(path, len(data), digest(data), rows.num_rows, txid_stats(rows), txids["min"], txids["max"])

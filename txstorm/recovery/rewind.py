@@ -1,6 +1,6 @@
-"""The rewind intent: what every table of a topology is to hold after a rewind, and how one is brought there.
+"""Rewind of tables to an earlier txid: plan each table's target, restore it, and roll a decided rewind forward.
 
-Carrying a decided rewind out: by whoever decided it, or by the next coordinator, before it does anything else.
+A decided rewind is carried out by the process that decided it or by the next coordinator, before anything else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from txstorm.storage.tables.table_log import RESTORED, TRIES, TransactionalTable
 
 
 def plan_table(data_dir: Path, owner: TopologyIdentity, ref: TableRef, txid: int, epoch: int, now: int) -> RewoundTable:
-    """What a rewind to `txid` does to the table `ref`; rows that have to be put back are staged, nothing else changes.
+    """Plan the rewind of the table `ref` to `txid`; stages the rows to put back and changes nothing else.
 
     Called by the coordinator of `epoch`, which leads the table, when all decided groups are published. `now`:
     milliseconds since 1970.
@@ -62,14 +62,14 @@ class Rows(Protocol):
     """The rows in a table's files."""
 
     def txids(self, path: str) -> tuple[int, int]:
-        """The lowest and the highest txid of the rows of a file; (0, 0) of none."""
+        """The lowest and the highest txid of the rows of a file; (0, 0) if it has no rows."""
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """The rows up to `txid` of files of the table, staged as new ones."""
+        """Stage the rows up to `txid` of the given files as new files; return those."""
 
 
 def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
-    """What a rewind to `txid` does to `table`; raises as `plan_table`.
+    """Plan the rewind of `table` to `txid`; raises as `plan_table`.
 
     A table that was dropped before `txid` keeps what it holds, and the txid it is at.
     """
@@ -84,11 +84,11 @@ def planned(table: TransactionalTable, txid: int, rows: Rows) -> RewoundTable:
 
 
 def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> None:
-    """Bring one table to where `rewind` has decided it to be, once; may be called again after any failure.
+    """Restore one table as `rewind` has decided; idempotent, so it may be called again after any failure.
 
     Raises:
         FencedError: a newer coordinator leads the table.
-        TableCorrupt: the table, or a file that comes back, is gone or damaged.
+        TableCorrupt: the table, or a file to restore, is missing or damaged.
         BlockedError: the commit cannot be made.
     """
     ref, owner = table_ref(todo.uri), rewind.owner
@@ -112,7 +112,7 @@ def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTab
 
 
 def is_restored(data_dir: Path, rewind: Rewind, todo: RewoundTable) -> bool | None:
-    """Whether the table is where `rewind` wants it; None if it cannot be asked."""
+    """Whether the table is restored as `rewind` has decided; None if it cannot be read."""
     ref, owner = table_ref(todo.uri), rewind.owner
     try:
         return DeltaTableState.open(data_dir, owner, ref).handle.app_version(ref.txid_app(owner)) is not None
@@ -127,12 +127,12 @@ class _Files:
         self._table, self._epoch, self._now = table, epoch, now
 
     def txids(self, path: str) -> tuple[int, int]:
-        """From the file's footer, where that says so."""
+        """Read the txid range from the file's footer or, without statistics, its rows."""
         with _Reading(self._table, path):
             return _txids(self._file(path))
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """Written below the table, durably."""
+        """Write the rows durably below the table."""
         rows = in_order(pa.concat_tables([self._rows(path, txid) for path in paths]), [TXID.name])
         return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
 
@@ -150,7 +150,7 @@ class _Files:
 
 
 def _txids(file: pq.ParquetFile) -> tuple[int, int]:
-    """The lowest and the highest txid of a file's rows, from its footer where that says so."""
+    """The lowest and the highest txid of a file's rows, from its footer if that has statistics."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     found = [column.statistics for column in columns if column.path_in_schema == TXID.name]
@@ -161,7 +161,7 @@ def _txids(file: pq.ParquetFile) -> tuple[int, int]:
 
 
 def _state(table: TransactionalTable, txid: int) -> RewoundTable:
-    """The newest version that is not ahead of `txid`; of a state that was added later, nothing."""
+    """Plan a state's rewind to its newest version up to `txid`; a state added later becomes empty."""
     now = {file.path for file in table.log.files()}
     if txid < table.since():
         return RewoundTable(table.ref.uri, txid, tuple(sorted(now)), ())
@@ -172,7 +172,7 @@ def _state(table: TransactionalTable, txid: int) -> RewoundTable:
         if not table.has_file(file.path):
             raise _unreadable(table, file.path, "it is missing")
     if is_merged(table.log.properties):
-        as_of = txid  # what is between changed nothing, and the ledger records the table at the txid of the rewind
+        as_of = txid  # the txids in between changed nothing, and the ledger records the table at the txid of the rewind
     return RewoundTable(table.ref.uri, as_of, tuple(sorted(now - then.keys())), adds)
 
 
@@ -198,7 +198,7 @@ def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch
 
 
 def _check_moved(table: TransactionalTable, cause: TableCorrupt) -> None:
-    """The commit may have been made or not: read again, and only when nothing has moved give up."""
+    """Reopen the log after a commit of unknown outcome; raise `BlockedError` if there is no new version."""
     before = table.version
     table.log.reopen()
     if table.version == before:
@@ -206,7 +206,7 @@ def _check_moved(table: TransactionalTable, cause: TableCorrupt) -> None:
 
 
 class _Reading:
-    """Names the file that cannot be read."""
+    """Context manager that turns read errors into a `TableCorrupt` naming the file."""
 
     def __init__(self, table: DeltaTableState, path: str) -> None:
         self._table, self._path = table, path
@@ -230,7 +230,7 @@ log = logging.getLogger("txstorm.rewind")
 
 
 def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[], float] = time.time) -> Rewind | None:
-    """Roll a decided rewind forward, if there is one; returns it. Called with the lease, before tables are checked.
+    """Roll a decided rewind forward, if any, and return it. Call with the lease held, before tables are checked.
 
     Raises:
         FencedError: a newer coordinator has taken over.
@@ -239,7 +239,7 @@ def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[]
     if books.rewind() is None:
         return None
     books.raise_epoch()
-    rewind = books.rewind()  # only from here on it is ours: another one may have carried it out meanwhile
+    rewind = books.rewind()  # read again with the new epoch: another process may have completed it meanwhile
     if rewind is None:
         return None
     log.warning("rolling the rewind to txid %s forward", rewind.txid)
@@ -250,7 +250,7 @@ def finish_rewind(where: Path | TableDirectory, books: Books, clock: Callable[[]
 def carry_out(
     where: Path | TableDirectory, books: Books, rewind: Rewind, clock: Callable[[], float] = time.time
 ) -> None:
-    """Restore every table, then the history, then the ledger; each step is made once, however often this is called."""
+    """Restore every table, then the history, then the ledger; every step is idempotent."""
     place, now = placed(where), int(clock() * 1000)
     for number, table in enumerate(rewind.tables, start=1):
         books.check_lease()

@@ -1,6 +1,7 @@
-"""Roster of a topology: the tables and sources that its ledger records, held against those its code declares.
+"""Roster check: compare the tables and sources recorded in the ledger with those that the code declares.
 
-A start that lacks a recorded one would leave it behind silently, so it is refused unless the operator drops it by name.
+Code that lacks a recorded one would silently stop updating it: the start is refused unless the operator drops it by
+name.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.open")
 SOURCE = "source "
-"""What messages put before a source's name; tables go by their directory."""
+"""Prefix of a source's name in messages; tables are named by their directory."""
 
 
 class Roster(NamedTuple):
-    """What a start leaves behind, having been told to by name.
+    """Tables and sources that the operator drops with this start.
 
     Attributes:
-        tables: as the ledger calls them.
-        sources: of a composite spout.
+        tables: their names in the ledger.
+        sources: names of sources of a composite spout.
     """
 
     tables: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
 
     def dropped(self, books: Books, declared: Iterable[str], committed: int) -> Dropped:
-        """What is dropped after this start, of a topology with the `declared` sources; `committed`: the last txid."""
+        """All that is dropped after this start, given the `declared` sources and the last `committed` txid."""
         before = books.dropped()
         sources = {name: txid for name, txid in before.sources.items() if name not in set(declared)}
         return Dropped(
@@ -50,7 +51,7 @@ class Roster(NamedTuple):
 
 
 def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> Roster:
-    """Compare what the ledger records with what `topology` declares; returns what `drop` names of it. Writes nothing.
+    """Compare the ledger with what `topology` declares; return what `drop` names of it. Writes nothing.
 
     Raises:
         StateError: a table or source is recorded and not declared, or declared and was dropped.
@@ -73,10 +74,10 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
 
 
 def left_behind(books: Books, declared: Mapping[str, str]) -> set[str]:
-    """The recorded tables that are not `declared` (recorded name → what messages call it).
+    """The recorded tables that are not `declared` (recorded name → its name in messages).
 
     Raises:
-        StateError: one that is declared was dropped.
+        StateError: a declared table was dropped earlier.
     """
     gone = books.dropped().tables
     for uri, label in declared.items():
@@ -94,9 +95,9 @@ def record(
     roster: Roster,
     sources: Iterable[str] = (),
 ) -> None:
-    """Record `tables` (recorded name → last txid), and what is dropped: the ledger first, then the dropped tables.
+    """Record `tables` (recorded name → last txid) and the dropped ones in the ledger, then mark the dropped tables.
 
-    Called at the end of P0, when nothing is decided that is not published: nothing is committed in between.
+    Called at the end of P0 (take over), when all decided groups are published, so nothing is committed in between.
     """
     committed = books.currtx() - 1
     books.write_tables(tables, roster.dropped(books, sources, committed))
@@ -107,17 +108,17 @@ def record(
 
 
 def sources_of(spout: AnySpout) -> set[str]:
-    """The names of the sources of a composite spout; none of another one."""
+    """The names of the sources of a composite spout; an empty set for any other spout."""
     return set(spout.sources) if isinstance(spout, CompositeSpout) else set()
 
 
 def _declared(topology: Topology) -> dict[str, str]:
-    """Recorded name → what messages call it, of all that the code declares."""
+    """Recorded name → name in messages, of everything that the code declares."""
     found = {one.refs[0].uri: one.label for one in declarations(topology.states, topology.sinks)}
     for uri in declared_uris(topology.maps, topology.outlets):
         directory, _, name = uri.partition("/")
         found[uri] = f"{directory.removesuffix('s')} {name!r}"
-    # The other layout of a state is refused as such, where its table is opened.
+    # A state declared with the other layout is refused later, with its own message, when its table is opened.
     other = {"changes": "state", "state": "changes"}
     for uri, label in list(found.items()):
         directory, _, name = uri.partition("/")
@@ -127,7 +128,7 @@ def _declared(topology: Topology) -> dict[str, str]:
 
 
 def _recorded_sources(topology: Topology, books: Books) -> set[str]:
-    """The sources that the spout documents know; raises `DataDirectoryError` if those are of another kind of spout."""
+    """The sources in the recorded spout documents; raises `DataDirectoryError` if another kind of spout wrote them."""
     found = {txid: _sources(meta.document) for txid, meta in books.metas().items()}
     composite = isinstance(topology.spout.object, CompositeSpout)
     for txid, sources in found.items():
@@ -144,14 +145,14 @@ def _recorded_sources(topology: Topology, books: Books) -> set[str]:
 
 
 def _sources(document: Any) -> Mapping[str, Any]:
-    """Source → its document, where `document` is that of a composite spout."""
+    """Source → its document, if `document` is that of a composite spout; else empty."""
     if isinstance(document, Mapping) and document.keys() == {"sources"} and isinstance(document["sources"], Mapping):
         return document["sources"]
     return {}
 
 
 def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str]) -> list[str]:
-    """What of `left` an operator means by `name`: a table by its name or directory, a source by its name."""
+    """Find in `left` what the operator means by `name`: a table by its name or directory, a source by its name."""
     known = [label for label, one in left.items() if name in (label, one, one.partition("/")[2])]
     if len(known) == 1:
         return known
@@ -160,7 +161,7 @@ def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str])
         raise InputError(msg)
     gone = books.dropped()
     if any(name in (uri, uri.partition("/")[2]) for uri in gone.tables) or name in gone.sources:
-        return []  # started again with the same command
+        return []  # dropped by an earlier start with the same command
     if any(name in (uri, uri.partition("/")[2]) for uri in _declared(topology)) or name in sources_of(
         topology.spout.object
     ):
@@ -184,7 +185,7 @@ def _left_out(topology: Topology, missing: Sequence[str], left: Mapping[str, str
 
 
 def _check_in_flight(topology: Topology, books: Books, sources: Iterable[str]) -> None:
-    """Transactions that a transactional spout has planned have to be emitted again, with all their sources."""
+    """Check that transactions in flight of a transactional spout, which must be replayed, have their sources."""
     if is_opaque(topology.spout.object):
         return
     currtx = max([books.currtx(), *(intent.last + 1 for intent in books.live_intents())])

@@ -1,6 +1,6 @@
-"""What a new coordinator does before it loads any code of the topology: check, take over, roll forward (P0).
+"""Table side of a take-over (P0), without the topology's code: check tables, raise their epochs, roll groups forward.
 
-How far a decided group has come: which of its tables hold it, and which can be reached at all.
+Also tells how far a decided group has come: which of its tables hold it, and which can be reached at all.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def check_tables(  # noqa: D417 - the rest is in the text
 ) -> None:
     """Check, without writing, that ledger and tables belong together.
 
-    Called in P0 before the epoch is raised; afterwards it is `check_raised`. Every table must be at the txid the ledger
-    recorded, or be where a live intent explains it to be.
+    Called in P0 (take over) before the epoch is raised; `check_raised` follows afterwards. Every table must be at the
+    txid that the ledger recorded, or at the last txid of a live intent.
 
     Args:
         recorded: table (``changes/…``, ``sinks/…``) → last txid that the ledger knows to be published.
         live: the decided intents that may not be published yet, in txid order.
 
     Raises:
-        TableCorrupt: a table is missing, damaged, or at a txid that nothing explains.
-        TableRefused: a table has a Delta feature that txstorm does not obey.
+        TableCorrupt: a table is missing, damaged, or at an unexpected txid.
+        TableRefused: a table has a Delta feature that txstorm does not support.
         DataDirectoryError: a table is foreign or of another incarnation.
     """
     owner, place = TopologyIdentity(topology, incarnation, timeline), placed(where)
@@ -53,7 +53,7 @@ def check_tables(  # noqa: D417 - the rest is in the text
 def raise_epochs(
     where: Path | TableDirectory, recorded: Mapping[str, int], owner: TopologyIdentity, epoch: int
 ) -> list[TransactionalTable]:
-    """Take over all tables behind the `recorded` names; returns them, as they are with `epoch`.
+    """Raise the epoch of all tables behind the `recorded` names to `epoch`; return the tables.
 
     `recorded`: table → the last txid that the ledger knows to be complete there.
 
@@ -71,16 +71,16 @@ def raise_epochs(
 
 
 def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner: TopologyIdentity, epoch: int) -> None:
-    """Have the tables behind the `dropped` names say until which txid they are right, unless they do already.
+    """Mark the tables behind the `dropped` names with the last txid they are valid for, unless they are marked already.
 
-    The ledger says so first, and nothing is committed in between: a coordinator that dies there leaves it to the next.
-    A table whose directory was removed meanwhile is not missed.
+    The ledger records it first, and nothing is committed in between: if the coordinator dies there, the next one marks
+    them. A table whose directory was removed meanwhile is skipped.
 
     Args:
         where: the data directory.
-        dropped: table (``changes/…``, ``sinks/…``) → the last txid it is right for.
-        owner: whose they are.
-        epoch: of the coordinator that leads.
+        dropped: table (``changes/…``, ``sinks/…``) → the last txid it is valid for.
+        owner: the topology that the tables belong to.
+        epoch: the epoch of this coordinator.
 
     Raises:
         FencedError: a newer coordinator has taken over.
@@ -95,12 +95,12 @@ def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner
 
 
 def check_raised(tables: Iterable[TransactionalTable], recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
-    """Check again what `check_tables` checks of the txids, now that nobody else can publish to `tables`.
+    """Repeat the txid check of `check_tables`, now that no other coordinator can publish to `tables`.
 
-    They are what `raise_epochs` returned: who led before cannot have come in after that, so they are not read again.
+    `tables` come from `raise_epochs`, which fenced the previous coordinator, so they are not read again.
 
     Raises:
-        TableCorrupt: a table is at a txid that nothing explains.
+        TableCorrupt: a table is at an unexpected txid.
     """
     for table in tables:
         _check_txid(table, recorded, live)
@@ -109,9 +109,9 @@ def check_raised(tables: Iterable[TransactionalTable], recorded: Mapping[str, in
 def roll_forward(where: Path | TableDirectory, intent: Intent, epoch: int) -> dict[str, int]:
     """Publish a decided group from its intent alone: no user code, no source; returns table → version.
 
-    Maps and outlets are left out: their systems are known when the topology's code is loaded.
+    Maps and outlets are left out: their systems are only known when the topology's code is loaded.
 
-    Called in P0 by the coordinator of `epoch` for every live intent in txid order; doing it again changes nothing.
+    Called in P0 (take over) by the coordinator of `epoch` for every live intent in txid order; idempotent.
 
     Raises:
         TableCorrupt: a table or a staged file is missing or damaged.
@@ -137,7 +137,7 @@ def _publish(
 def _check_txid(checked: TransactionalTable, recorded: Mapping[str, int], live: Sequence[Intent]) -> None:
     uri = checked.ref.uri
     if uri not in recorded:
-        return  # the table of a state as of a txid: it follows the one of its changes
+        return  # the base table of a state, which follows its change table
     allowed, found = {recorded[uri]}, checked.last_txid()
     for intent in live:
         for table in intent.tables:
@@ -151,7 +151,7 @@ def _check_txid(checked: TransactionalTable, recorded: Mapping[str, int], live: 
         raise TableCorrupt(msg)
 
 
-ELSEWHERE = "it is in a store of the user's own, which the topology's code alone knows how to reach"
+ELSEWHERE = "it is in an external store, which only the topology's code can reach"
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Publication:
 
     Attributes:
         uri: the table.
-        published: whether it holds the group; None when that cannot be told.
-        cause: why it cannot be told, or why nothing can be there.
+        published: whether it holds the group; None if that is unknown.
+        cause: why it is unknown, or why the table cannot hold the group.
     """
 
     uri: str
@@ -176,7 +176,7 @@ def publications(data_dir: Path, intent: Intent) -> list[Publication]:
 
 
 def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: TopologyIdentity, epoch: int) -> dict[str, str]:
-    """Take over all tables that can be reached; returns table → cause for the others.
+    """Raise the epoch of all tables that can be reached; return table → cause for the others.
 
     Raises:
         FencedError: a newer coordinator leads a table.

@@ -1,4 +1,4 @@
-"""The part of P0 that needs no code of the topology: check, raise the epochs, check again, roll forward."""
+"""Take-over (P0) without the topology's code: check, raise the epochs, check again, roll forward."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from txstorm.storage.tables.intent import Intent
 
 log = logging.getLogger("txstorm.open")
 Decided = tuple[Intent, Mapping[str, int]]
-"""A decided group, and the versions that its tables have it in."""
+"""A decided group, and the version of each table that holds it."""
 
 
 def check(where: Path | TableDirectory, books: Books, identity: Identity) -> None:
-    """Check, without writing, that everything is there and belongs together; called before `take_over`.
+    """Check, without writing, that ledger, tables and staged files exist and belong together; call before `take_over`.
 
     Raises:
-        LedgerCorrupt, TableCorrupt, DataDirectoryError: what is not.
+        LedgerCorrupt, TableCorrupt, DataDirectoryError: one is missing, damaged or foreign.
     """
     standing = books.check()
     while True:
@@ -43,7 +43,7 @@ def check(where: Path | TableDirectory, books: Books, identity: Identity) -> Non
             )
             break
         except TableCorrupt:
-            # Nothing fences yet who led before: what it commits meanwhile is in the tables and not in what was read.
+            # The previous coordinator is not fenced yet: its tables may be ahead of the ledger values read before.
             before, standing = standing, books.standing()
             if standing == before:
                 raise
@@ -52,19 +52,19 @@ def check(where: Path | TableDirectory, books: Books, identity: Identity) -> Non
 
 
 def take_over(where: Path | TableDirectory, books: Books, identity: Identity) -> list[Decided]:
-    """Raise the epoch of the ledger and of every table, and publish what is decided.
+    """Raise the epoch of the ledger and of every table, and publish the decided groups.
 
-    Returns the groups that are published to all their tables, and wait for maps or outlets.
+    Returns the groups that are published to all their tables but still wait for maps or outlets.
 
     Raises:
-        FencedError: a newer coordinator has taken over, or a rewind come after `identity` was read.
-        TableCorrupt, BlockedError: a table is not as it has to be, or cannot be written.
+        FencedError: a newer coordinator has taken over, or a rewind was decided after `identity` was read.
+        TableCorrupt, BlockedError: a table is damaged or at an unexpected txid, or cannot be written.
     """
     epoch = books.raise_epoch()
     faults.point("p0.epoch")
     _check_not_rewound(books, identity)
     owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
-    standing = books.standing()  # ours alone from here on: whoever led before is fenced
+    standing = books.standing()  # only this coordinator writes from here on: the previous one is fenced
     tables = raise_epochs(where, standing.tables, owner, epoch)
     check_raised(tables, standing.tables, standing.live)
     mark_dropped(where, books.dropped().tables, owner, epoch)
@@ -73,9 +73,9 @@ def take_over(where: Path | TableDirectory, books: Books, identity: Identity) ->
 
 
 def _check_not_rewound(books: Books, identity: Identity) -> None:
-    """Nothing fences a rewind until the epoch is raised: who read the ledger and slept would go on before it.
+    """Raise `FencedError` if a rewind was decided after `identity` was read and before the epoch was raised.
 
-    One that is carried out has left another timeline; one that is only decided is carried out by the next start.
+    A completed rewind shows by its timeline in the ledger; the next start completes one that is only decided.
     """
     found, rewind = books.identity(), books.rewind()
     timeline = rewind.timeline if rewind is not None else found.timeline if found is not None else identity.timeline
@@ -88,7 +88,7 @@ def _check_not_rewound(books: Books, identity: Identity) -> None:
 
 
 def check_kept(where: Path | TableDirectory, intents: Sequence[Intent]) -> None:
-    """The files of the last intents must be as they were decided: what a power cut took shows here (R14)."""
+    """Check that the staged files of the last intents are intact: a power cut may have lost some (R14, durability)."""
     for intent in intents:
         for table in intent.tables:
             for staged in table.files:
@@ -96,10 +96,10 @@ def check_kept(where: Path | TableDirectory, intents: Sequence[Intent]) -> None:
 
 
 def roll_tables_forward(where: Path | TableDirectory, books: Books, live: Sequence[Intent]) -> list[Decided]:
-    """Publish the decided groups that are `live`: no spout, no bolt, no second look at the source (R1).
+    """Publish the decided groups `live` from their staged rows, without running spouts or bolts (R1, recovery).
 
     Groups are completed up to the first one with maps or outlets. It and later ones are returned, with the versions of
-    their tables: those come when the topology's stores are known.
+    their tables; they are completed when the topology's external stores are known.
     """
     waiting: list[Decided] = []
     for intent in live:
@@ -114,7 +114,7 @@ def roll_tables_forward(where: Path | TableDirectory, books: Books, live: Sequen
 
 
 def complete(books: Books, intent: Intent, versions: Mapping[str, int]) -> None:
-    """P8 of a group that was rolled forward."""
+    """Complete (P8) a group that was rolled forward: record its txid and history in the ledger."""
     known = books.tables()
     tables = {**known, **dict.fromkeys((table.uri for table in intent.tables if table.uri in known), intent.last)}
     old = [Delete(meta_path(txid)) for txid in books.metas() if txid < intent.last]
