@@ -69,8 +69,8 @@ class CompositePlanner(SpoutPlanner):
             if name not in self._planners:
                 msg = (
                     f"spout {self._component!r}: a transaction that is not committed yet was planned with source "
-                    f"{name!r}, which is gone (there are {', '.join(self._planners)}); put it back, and take it out "
-                    "when nothing is in flight"
+                    f"{name!r}, which no longer exists (there are {', '.join(self._planners)}); "
+                    "put it back, and take it out when nothing is in flight"
                 )
                 raise SpoutError(msg)
 
@@ -103,7 +103,7 @@ class CompositePlanner(SpoutPlanner):
         }
 
     def notices(self) -> list[str]:
-        """Those of all sources."""
+        """Take the new notices of all sources."""
         return [notice for one in self._planners.values() for notice in one.notices()]
 
     def committed(self, document: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a batch stands for whose emitter emits nothing: its metadata, and where the next batch begins.
+"""Spout documents of batches without tuples: the metadata to record, and the start of the next batch.
 
 The forms of documents are those of `txstorm.spouts.executors`.
 """

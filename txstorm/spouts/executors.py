@@ -374,7 +374,7 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
         watched = WatchedCollector(collector)
         meta = emit(watched, partition, copied(last))
         if meta is None and watched.emitted:
-            msg = f"{_what(context, partition)}: tuples were emitted but no metadata returned, so nobody could tell "
+            msg = f"{_what(context, partition)}: tuples were emitted but no metadata returned, so it is unknown "
             raise MetadataError(msg + "where the next batch begins; return the metadata of what was emitted")
         parts[str(partition)] = {"kept": last} if meta is None else {"batch": storable(meta, _what(context, partition))}
     return parts

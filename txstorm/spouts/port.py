@@ -1,4 +1,4 @@
-"""What the runtime needs of a spout, whatever its kind: a planner in the driver, tasks in the workers."""
+"""Spout port, the runtime's interface to spouts of every kind: a planner in the driver, tasks in the workers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class SpoutPlanner:
         raise NotImplementedError
 
     def payload(self, document: Any) -> Any:
-        """What is shipped with the batch (`TaskContext.payload`) and never stored."""
+        """Data shipped with the batch (`TaskContext.payload`) and never stored."""
         return None
 
     def latest(self) -> Any:
-        """A mark of what the source holds now; None when it cannot tell."""
+        """A mark of what the source holds now; None if that is unknown."""
         return None
 
     def reached(self, document: Any, mark: Any) -> bool:
@@ -52,15 +52,15 @@ class SpoutPlanner:
         return document
 
     def skip(self, previous: Any) -> Any:
-        """The document of a txid in which this spout gives nothing, after one with the document `previous`."""
+        """Return the document of a txid in which this spout emits nothing, after the txid with document `previous`."""
         raise NotImplementedError
 
     def carried(self, document: Any) -> Parts:
-        """Where each partition stands after the txid of `document`; empty for driver-planned spouts."""
+        """Return the state of each partition after the txid of `document`; empty for driver-planned spouts."""
         return {}
 
     def notices(self) -> list[str]:
-        """What is worth saying of the documents finished since the last call; each thing is said once a run."""
+        """Return notices about the documents finished since the last call; each notice is given once a run."""
         return []
 
     def committed(self, document: Any) -> None:
@@ -85,7 +85,7 @@ class SpoutTask:
         return ""
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
-        """Emit this task's share of the batch of `attempt`, and tell what was read.
+        """Emit this task's share of the batch of `attempt`; return what was read.
 
         Called in txid order within a pack; `TaskContext.payload` holds the payload of this txid.
 
@@ -106,7 +106,7 @@ class SpoutTask:
         raise NotImplementedError
 
     def cleanup_before(self, txid: int) -> None:
-        """Transactions before `txid` are committed."""
+        """Release what is kept for transactions before `txid`: they are committed."""
 
     def close(self) -> None:
         """Called once, when the task ends."""
@@ -117,7 +117,7 @@ class SpoutCommitter(Protocol):
     """The commit phase of a committer spout, in the driver; made by `spout_committer`, once per run."""
 
     def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
-        """Call `commit` of every task's emitter, in the order of tasks; `parts` is the union of what they reported.
+        """Call `commit` of every task's emitter, in task order; `parts` is the union of the results of `SpoutTask.run`.
 
         Raises:
             SpoutCommitError: an emitter raised.

@@ -1,6 +1,6 @@
-"""What user code of a spout returns and raises: checked where it enters, with the name of the call.
+"""Checks of what a spout's user code returns and raises; errors carry the name of the call.
 
-What a spout has to say of its source: logged at once, and kept until somebody takes it for the progress.
+Also a spout's notices about its source: logged at once, and kept until the progress takes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txstorm.errors import MetadataError, TopologyFailed, TxstormError
 
 @contextmanager
 def calling(spout: str, call: str) -> Iterator[None]:
-    """What user code raises in the driver ends the topology, with the name of the call that raised."""
+    """Turn exceptions of user code in the driver into errors that end the topology and name the call."""
     try:
         yield
     except TxstormError:
@@ -107,6 +107,6 @@ class Notices:
         self._kept.append(notice)
 
     def take(self) -> list[str]:
-        """Those that are new since the last call."""
+        """Take the notices that are new since the last call."""
         kept, self._kept = self._kept, []
         return kept

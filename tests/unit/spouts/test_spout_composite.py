@@ -133,7 +133,7 @@ def test_the_position_of_a_source_that_left_is_carried_on() -> None:
     back = Asked(20)
     planning(left=Asked(3), right=back).plan(3, second)
     assert back.asked == [(3, 10)]
-    with pytest.raises(SpoutError, match="planned with source 'right', which is gone"):
+    with pytest.raises(SpoutError, match="planned with source 'right', which no longer exists"):
         planning(left=Asked()).payload(first)
 
 

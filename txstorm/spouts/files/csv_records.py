@@ -138,7 +138,7 @@ class CsvFormat(SkippingBlanks):
 
 
 def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
-    """Where the header of `path` ends, and its names; no names when the file is empty."""
+    """Read the header of `path`; return the offset at its end and the column names (none if the file is empty)."""
     plain = CsvFormat((), header=False)
     block = plain.block(path, 0)
     if not len(block.ends):

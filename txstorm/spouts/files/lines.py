@@ -36,7 +36,7 @@ def read_range(path: str, start: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class LineFormat:
-    """What the three formats share: finding records, reading a range again, UTF-8.
+    """Base of the three text formats: record boundaries, rereading a range, decoding UTF-8.
 
     Attributes:
         fields: names of the fields.
@@ -76,11 +76,11 @@ class LineFormat:
         )
 
     def start(self, path: str) -> int:
-        """Where the first record of `path` begins: after a byte order mark."""
+        """Return the offset of the first record of `path`: 0, or the end of a byte order mark."""
         return len(_BOM) if read_range(path, 0, len(_BOM)) == _BOM else 0
 
     def resume(self, path: str, offset: int) -> int:
-        """Where the next record begins after one without a line end: `offset`, or after the line end that came.
+        """Return the start of the record after one read without a line end: `offset`, or past a line end added since.
 
         Raises:
             SpoutError: the file grew inside that line.
@@ -101,7 +101,7 @@ class LineFormat:
         return size
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
-        """Where the records end that end in `data`, which begins with a record; `final`: the file ends with it."""
+        """Return the end offsets of the records in `data`, which starts at a record; `final`: `data` ends the file."""
         return np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
 
     def is_record(self, tail: bytes) -> bool:
@@ -169,11 +169,11 @@ class LineFormat:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one record is.
+    """Location of one record.
 
     Attributes:
         start: the offset of its first byte.
-        stop: behind its last one.
+        stop: the offset after its last byte.
         line: its number in the file; None beyond `COUNTED`.
     """
 

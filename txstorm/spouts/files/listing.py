@@ -1,4 +1,4 @@
-"""Which files a file spout reads, in the order of their names, and what must not happen to them."""
+"""File listing of a file spout: the files to read, in name order, and checks that files already read are unchanged."""
 
 from __future__ import annotations
 
@@ -175,7 +175,8 @@ class Listing:
             what = _difference(read, before)
         else:
             newest = sorted(before, key=os.path.getmtime, reverse=True)[:3]
-            what = f"expected the {position.behind} file(s) that were read, got {len(before)}, of other names or sizes"
+            files = "1 file that was" if position.behind == 1 else f"{position.behind} files that were"
+            what = f"expected the {files} read, got {len(before)}, of other names or sizes"
             what += f"; changed last: {', '.join(newest)}" if newest else ""
         return SpoutError(
             f"file spout: files before {position.file}, which is being read, are not those that were read: {what}; "

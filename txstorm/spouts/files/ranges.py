@@ -1,4 +1,4 @@
-"""What the file spout writes down about a batch: which ranges of which files, and where the next batch begins.
+"""Metadata of a file spout's batch: the ranges of files it reads, and the position where the next batch begins.
 
 Ranges count bytes in text formats and rows in Parquet; both ends are record boundaries, the first included, the
 second not.
@@ -61,7 +61,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Position:
-    """Where the next batch begins.
+    """Position in the files at which the next batch begins.
 
     Attributes:
         file: the file read last; None at the very beginning.
@@ -165,12 +165,12 @@ class Piece:
 
     @property
     def start(self) -> int:
-        """Where it begins in the file."""
+        """The offset in the file at which the segment begins."""
         return int(self.block.ends[self.first - 1]) if self.first else self.block.start
 
     @property
     def stop(self) -> int:
-        """Where it ends in the file."""
+        """The offset in the file at which the segment ends."""
         return int(self.block.ends[self.last - 1])
 
     @property

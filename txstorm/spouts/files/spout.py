@@ -53,7 +53,7 @@ class Format(Protocol):
         """The records from `offset` on (0: the first), as far as one read goes; none at the end of the file."""
 
     def resume(self, path: str, offset: int) -> int:
-        """Where the record after one that had no line end begins; `offset` while there is nothing more."""
+        """Return the start of the record after one read without a line end; `offset` while the file has not grown."""
 
     def extent(self, path: str, size: int) -> int:
         """The offset at the end of the file, which has `size` bytes."""
@@ -64,7 +64,7 @@ class Format(Protocol):
 
 @dataclass(frozen=True)
 class _Options:
-    """What the user asked for, before a file was looked at."""
+    """Options of the file spout as the user gave them, before any file is opened."""
 
     format: str
     fields: tuple[str, ...] | None

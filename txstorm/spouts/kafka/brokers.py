@@ -1,8 +1,7 @@
-"""What the brokers hold now, as far as a coordinator knows: topics, their partitions, and where these end.
+"""Coordinator's view of the Kafka brokers: topics, their partitions, and the end offsets of these.
 
-Questions to brokers that may take long, asked on a thread of their own: the driver has other things to do.
-
-Offsets asked of the leaders of partitions, without waiting long for one that does not answer.
+Requests that may take long run on a separate thread, so that they do not block the driver. Offsets are requested from
+the leaders of the partitions, with a short timeout for each leader.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Partition, Topic, Un
 from txstorm.spouts.kafka.options import KafkaSource
 
 PENDING: Final = object()
-"""There is no answer yet."""
+"""Returned instead of a result that is not available yet."""
 
 GOODBYE = 1.0
-"""Seconds that `Aside.close` waits for an answer that nobody wants any more."""
+"""Seconds that `Aside.close` waits for an answer that is no longer needed."""
 
 
 class Aside:
-    """Works on one question at a time; used from one thread, which `work` shares nothing with while it waits.
+    """Background thread for one request at a time; call from one thread, which shares no state with `work` meanwhile.
 
     Args:
-        patience: seconds that one who asks is kept waiting, at most.
+        patience: seconds that `ask` blocks at most.
     """
 
     def __init__(self, patience: float) -> None:
@@ -36,13 +35,13 @@ class Aside:
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way, or has an answer that nobody has taken."""
+        """Whether work is in flight, or has finished with a result that no call of `ask` has returned yet."""
         return self._open is not None
 
     def ask(self, question: Any, work: Callable[[], Any]) -> Any:
-        """What `work` gives or raises; `PENDING` when that takes longer: then ask again.
+        """Run `work`; return or raise its result, or return `PENDING` if that takes longer: then ask again.
 
-        The answer to another question, which nobody asks any more, is waited for and thrown away.
+        While an earlier, different question is unanswered, `work` does not start; that answer is discarded.
         """
         if self._open is not None and self._open[0] != question and self._open[1].done():
             self._open = None
@@ -56,11 +55,11 @@ class Aside:
         return answer.result()
 
     def wait(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives or raises, however long that takes."""
+        """Run `work` and block until it ends; return or raise its result."""
         return self._thread.submit(work).result()
 
     def close(self, last: Callable[[], None]) -> None:
-        """Have `last` done after all else, and end the thread; waits for both, but not long."""
+        """Run `last` after all other work and end the thread; blocks for at most `GOODBYE` seconds."""
         done = self._thread.submit(last)
         self._thread.shutdown(wait=False)
         wait([done], timeout=GOODBYE)
@@ -70,7 +69,7 @@ Answers = Mapping[Partition, "Future[int | None]"]
 
 
 class Asked(Protocol):
-    """What is needed of `txstorm.clients.kafka.cluster.Cluster`."""
+    """The methods of `txstorm.clients.kafka.cluster.Cluster` that this package calls."""
 
     def ask(self, wanted: Mapping[Partition, int], seconds: float) -> Answers:
         """See there."""
@@ -86,7 +85,7 @@ class Asked(Protocol):
 
 
 class Offsets:
-    """Asks for offsets, one request to each leader.
+    """Offset requests to the brokers, one to each leader.
 
     A leader that has not answered in time is not waited for again, only watched by a request in the background,
     until it has answered that.
@@ -162,11 +161,11 @@ AWAY = 1.0
 
 
 class WouldAskError(Exception):
-    """Only the brokers can tell, and they must not be asked here."""
+    """The answer needs a request to the brokers, and the view must not make one now (`KafkaView.mute`)."""
 
 
 class KafkaView:
-    """Asks when it has to, and waits some seconds where nobody answers.
+    """Cached view of topics and end offsets; asks the brokers if needed, with a timeout of seconds if none answers.
 
     Args:
         source: which topics.
@@ -178,7 +177,7 @@ class KafkaView:
         ends: partition → its end, as of the last `ask_ends`; without those that could not be asked.
         away: partitions that could not be asked then.
         trouble: why the last look failed; empty when it did not.
-        mute: ask nobody: raise `WouldAskError` instead.
+        mute: make no requests: raise `WouldAskError` instead.
     """
 
     def __init__(self, source: KafkaSource, cluster: Asked, monotonic: Callable[[], float]) -> None:
@@ -199,7 +198,7 @@ class KafkaView:
         return [(name, number) for name, topic in sorted(self.topics.items()) for number in sorted(topic.leaders)]
 
     def look(self, *, now: bool) -> bool:
-        """See which topics and partitions there are, if it is time to, or `now`; False when nobody can say."""
+        """List topics and partitions again if that is due, or `now`; return False if no broker answers."""
         if not (now or self._due()):
             return True
         self.check_mute()
@@ -236,7 +235,7 @@ class KafkaView:
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Where the user wants `partitions` to begin; without those that cannot be asked."""
+        """Return the start offsets of `partitions` that the user chose, without partitions that cannot be asked."""
         start = self._source.start
         if isinstance(start, Mapping):
             chosen = {one: start[one[0]][one[1]] for one in partitions if one[1] in start.get(one[0], {})}

@@ -63,7 +63,7 @@ class KafkaCoordinator(SpoutCoordinator):
         self._lag: _LagTools | None = None if source.group is None else _LagTools(source, monotonic)
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        """The next ranges; `NOT_READY` when there is nothing to read, nobody to ask, or no answer yet."""
+        """Plan the next ranges; `NOT_READY` if there is nothing to read, no broker answers, or an answer is pending."""
         # First in this run, or planned again after a failure: what was known may have been the fault.
         again = self._last == 0 or txid <= self._last
         batch = self._planned(txid, prev_metadata, again=again)
@@ -79,7 +79,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return batch.to_json()
 
     def _planned(self, txid: int, before: Any, *, again: bool) -> Any:
-        """The next `Batch`; None where nobody can say what there is, `PENDING` where nobody has said it yet."""
+        """The next `Batch`; None if it is empty or no broker answers, `PENDING` while a request is in flight."""
         if not again and not self._aside.busy:
             try:
                 return self._plan_mute(before)
@@ -88,7 +88,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._aside.ask((txid, before), lambda: self._plan(before, again=again))
 
     def _plan_mute(self, before: Any) -> Batch | None:
-        """Plan with what is known: a backlog needs nobody, and another thread would cost more than the planning."""
+        """Plan with what is known: a backlog needs no request, and another thread would cost more than the planning."""
         self._view.mute = True
         try:
             return self._plan(before, again=False)
@@ -96,7 +96,7 @@ class KafkaCoordinator(SpoutCoordinator):
             self._view.mute = False
 
     def _plan(self, before: Any, *, again: bool) -> Batch | None:
-        """What the brokers have for a batch after the one with metadata `before`; None when they cannot be asked."""
+        """Plan the batch after the one with metadata `before`; None when the brokers cannot be asked."""
         if again:
             self._close_reader()  # it may be what was wrong: see `Readers.lend`
         if not self._view.look(now=again):
@@ -263,7 +263,7 @@ class KafkaCoordinator(SpoutCoordinator):
         )
 
     def _stands(self, positions: Positions, id: str, partition: Partition) -> int:
-        """Where `partition` of the topic with `id` stands, also when it is in no transaction: nothing was in it."""
+        """The next offset of `partition` of the topic with `id`, also if no transaction has it because it was empty."""
         if positions.ids.get(partition[0]) == id and partition in positions.next:
             return positions.next[partition]
         return self._found.get((id, partition), 0)

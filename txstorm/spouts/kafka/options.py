@@ -1,4 +1,4 @@
-"""What the user of a Kafka spout asked for, checked: the same for the driver and the workers."""
+"""Validated options of a Kafka spout, the same for the driver and the workers."""
 
 from __future__ import annotations
 

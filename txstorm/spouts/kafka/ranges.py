@@ -1,4 +1,4 @@
-"""What a transaction reads of Kafka: pure functions from positions and ends to ranges, and the metadata of a txid.
+"""Offset ranges that a transaction reads from Kafka, as pure functions of positions and ends; metadata of a txid.
 
 The metadata, version 1::
 
@@ -43,7 +43,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Positions:
-    """Where every partition stands.
+    """Next offset of every partition.
 
     Attributes:
         ids: topic → id of the topic that the offsets belong to.
@@ -55,7 +55,7 @@ class Positions:
 
     @classmethod
     def after(cls, metadata: Any) -> Positions:
-        """Those after the txid with `metadata`; none before the first."""
+        """Return the positions after the txid with `metadata` (None: before the first txid, no positions)."""
         if metadata is None:
             return cls()
         topics = checked(metadata)["topics"]
@@ -71,7 +71,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one transaction reads, and what is worth recording with it.
+    """Ranges that one transaction reads, and the events to record with them.
 
     Attributes:
         positions: where every partition stands before it.
@@ -124,7 +124,7 @@ def ids_of(metadata: Any) -> dict[str, str]:
 
 
 def ranges_of(metadata: Any, task: int = 0, tasks: int = 1) -> dict[Partition, Range]:
-    """What task `task` of `tasks` reads in the txid with `metadata`.
+    """Return the ranges that task `task` of `tasks` reads in the txid with `metadata`.
 
     A partition stays with its task while no others are added, so that its consumer can read on.
     """
@@ -163,7 +163,7 @@ def plan_ranges(
 
 
 def shares(waiting: Mapping[Partition, int], budget: int) -> dict[Partition, int]:
-    """How many offsets each partition gives: all the same, but none more than it has, and what is over to the others.
+    """Divide `budget` offsets evenly among partitions; what one does not have goes to the others.
 
     Where the budget is smaller than the number of partitions, those with most to give come first.
     """

@@ -1,4 +1,4 @@
-"""How large the records of a topic are: a sample now and then tells how many offsets fit into a batch."""
+"""Record sizes of topics, estimated from occasional samples, to find how many offsets fit into a batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SAMPLE = 100
 AGE = 10.0
 UNKNOWN = 1024.0
 LARGEST = 1 << 20
-"""What a record may have by the brokers' default: so few offsets that even such records fit need no sample."""
+"""Largest record by the brokers' default, in bytes: a batch that fits even such records needs no sample."""
 
 Sample = Callable[[Partition, Range], float | None]
 """The mean size of a record in this range, in bytes; None when there is none."""
 
 
 class Sampled(Protocol):
-    """What is needed of `txstorm.clients.kafka.reader.RangeReader`."""
+    """The methods of `txstorm.clients.kafka.reader.RangeReader` that sampling calls."""
 
     def read(
         self, ranges: Mapping[Partition, Range], ids: Mapping[str, str], patience: float

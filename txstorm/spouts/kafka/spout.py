@@ -106,7 +106,7 @@ class TransactionalKafkaSpout(TransactionalSpout):
         """Ask the brokers for the topics, before anything is written.
 
         Raises:
-            SpoutError: nobody answers, the credentials or the certificate are refused, or a topic is not there.
+            SpoutError: no broker answers, the credentials or the certificate are refused, or a topic does not exist.
         """
         source = self._source
         for one in (source.key, source.value):
@@ -200,7 +200,7 @@ class _KafkaEmitter(Emitter):
         for partition, extent in mine.items():
             found = there.get(partition[0])
             if found is None or found.id != ids[partition[0]]:
-                state = "is gone" if found is None else f"was made anew: its id is {found.id}"
+                state = "no longer exists" if found is None else f"was made anew: its id is {found.id}"
                 cause = f"the topic {state}, expected the one with id {ids[partition[0]]}"
                 raise self._gone(where, partition, extent, cause)
 
