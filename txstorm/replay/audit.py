@@ -23,7 +23,7 @@ def audit(
 ) -> Result:
     """Run `span` again on `engine`, each txid against the committed state before it.
 
-    Works beside a live run. A txid that differs, or whose source is gone, does not end the audit, and later txids are
+    Works beside a live run. A txid that differs, or whose source is missing, does not end the audit; later txids are
     compared as if it had not differed.
 
     Args:

@@ -117,7 +117,7 @@ class _Writer:
                 self._done(one.ready, sum(one.counts.values()))
             if outcome.failed is not None:
                 attempt, row = outcome.failed
-                assert row is not None  # nobody takes a group away here
+                assert row is not None  # no group is abandoned here
                 if row.kind != "failed" or tries >= TRIES:
                     raise batch_failure(attempt, row, tries)
         self._session.after_commit()

@@ -126,7 +126,7 @@ class ReplayVerdict:
         return self.failure is None and self.digest == self.committed_digest and all(one.equal for one in self.tables)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` prints of it."""
+        """The verdict as ``--json`` prints it."""
         failure = self.failure
         return {
             "txid": self.txid,
@@ -154,7 +154,7 @@ class Rows:
 
 
 def compared(table: str, rows: Rows) -> TableVerdict:
-    """What differs between the committed and the replayed rows of `table`."""
+    """Compare the committed with the replayed rows of `table`."""
     before, after = _size(rows.committed), _size(rows.replayed)
     if _same(rows.committed, rows.replayed):
         return TableVerdict(table, before, after)

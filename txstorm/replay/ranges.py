@@ -34,7 +34,7 @@ class Span:
 
 @dataclass
 class Result:
-    """How a range went; what the last line of a batch replay says.
+    """Result of a range, as in the last line of a batch replay.
 
     Attributes:
         tuples: emitted by spout and bolts.
@@ -152,7 +152,7 @@ Again = list[tuple[list[int], int]]
 
 
 def _outcomes(job: _Job) -> tuple[list[Done], Again]:
-    """What a job gave, and which txids are to be processed again, in packs with the number of their try."""
+    """Outcomes of a job, and the txids to be processed again, in packs with their attempt numbers."""
     try:
         processed = job.future.result()
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""What a data directory remembers of its committed transactions: enough to run each of them again."""
+"""Recordings of committed transactions in a data directory, from which each can be replayed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Recording:
         self._at = {txid: row for row, txid in enumerate(self._rows["txid"].to_pylist())}
 
     def of(self, txid: int) -> Recorded:
-        """What is kept of `txid`; raises `InputError` when it is not committed, or no longer kept."""
+        """The recording of `txid`; raises `InputError` if it is not committed, or no longer kept."""
         self.check(txid)
         row = self._rows.slice(self._at[txid], 1)
         return Recorded(
@@ -134,7 +134,7 @@ def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
 
 
 def _kept_elsewhere(topology: Topology) -> str:
-    """What a replay could neither read as it was nor leave as it is."""
+    """External stores that a replay can neither read as of a txid nor leave unchanged."""
     maps = [
         f"map {one.name!r} of {owner} is in a store of its own"
         for owner, found in topology.maps.items()
@@ -173,11 +173,11 @@ class Source:
             for one in recorded
         )
         before = self.recording.document_before(recorded[0].txid)
-        # `committed` stays 0: no emitter is told to clean up what a live run may still need.
+        # `committed` stays 0: no emitter may clean up what a live run may still need.
         return Pack(inputs, {} if before is None else self.planner.carried(before))
 
     def document(self, recorded: Recorded, parts: dict[str, Any]) -> Any:
-        """What the replay read, to be compared with what was recorded."""
+        """The document of what the replay read, to be compared with the recorded one."""
         return self.planner.finish(recorded.document, parts) if self.planner.task_planned else recorded.document
 
 
@@ -186,7 +186,7 @@ def opened_source(topology: Topology, program: Program, recording: Recording) ->
     """The source of a topology that is not run; its coordinator is closed in the end.
 
     Raises:
-        SpoutError: the source is gone.
+        SpoutError: the source is missing.
         TopologyFailed: the spout raised something else.
     """
     spout = topology.spout

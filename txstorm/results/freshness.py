@@ -1,4 +1,4 @@
-"""What a reader looks at before it believes the tables: that none is lost, somebody else's, or from an older copy."""
+"""Consistency checks before every read: no table is missing, foreign, or older than the ledger."""
 
 from __future__ import annotations
 

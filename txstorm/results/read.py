@@ -28,7 +28,7 @@ from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.upkeep.read_guard import reads
 
 Stamps = Callable[[int], int | None]
-"""The stamp of a committed txid, UTC microseconds; None where nobody knows it."""
+"""The stamp of a committed txid, UTC microseconds; None if it is unknown."""
 _STATE, _TXID = b"txstorm.state", b"txstorm.txid"
 
 
@@ -41,7 +41,7 @@ class StateParts:
         as_of: the txid that `base` is as of.
         changes: ``changes/<name>``, of which the rows after `as_of` and up to `txid` count; None where there is none.
         keys, values: names of the columns.
-        ttl: how long its keys live that nobody writes.
+        ttl: time to live of keys that are not written again.
     """
 
     base: DeltaHandle
@@ -75,8 +75,8 @@ def read_state(
 ) -> pa.Table:
     """The key and value columns of a state, one row per key, sorted by key with None first.
 
-    The same state gives the same rows in the same order. The table's metadata names state and txid. Of a state whose
-    keys have a time to live those are left out that are gone at the stamp of the transaction.
+    The same state gives the same rows in the same order. The table's metadata names state and txid. Keys that have
+    expired at the stamp of the transaction are left out.
 
     Args:
         data_dir: the data directory.
@@ -85,7 +85,7 @@ def read_state(
         committed: the topology's last committed txid, where it is known: the last ones may have changed nothing here.
         stamps: asked for the stamp of the transaction, where it matters; where it is not known, the newest one of a
             row counts.
-        whole: with the stamps of the rows, and those of keys that are gone.
+        whole: include the stamps of rows, and rows of expired keys.
 
     Raises:
         StateError: no such state; or a txid that is not committed yet, is older than the state, or no longer kept.
@@ -119,9 +119,9 @@ def _rows(parts: StateParts) -> pa.Table:
 def state_parts(
     data_dir: Path, name: str, txid: int | None = None, committed: int = 0, *, stays: bool = False
 ) -> StateParts:
-    """What the state `name` is made of, as of `txid`; as `read_state`.
+    """The parts from which the state `name` as of `txid` is read; see `read_state`.
 
-    `stays`: from a version that stays, for whoever goes on reading it later.
+    `stays`: use a version that is retained, for readers that use the parts later.
     """
     # The state table first: what is published meanwhile is in the changes then, never the other way round.
     kept = _open(data_dir, STATE, name)
@@ -263,7 +263,7 @@ def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
     if name not in known:
         what = "sink" if kind == SINK else "state"
         if (data_dir / DIRECTORIES[MAP] / name).is_dir():
-            msg = f"{data_dir}: {name!r} is a map in a store of the user's own; read it there"
+            msg = f"{data_dir}: {name!r} is a map in an external store; read it there"
             raise StateError(msg)
         msg = f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}"
         raise StateError(msg)

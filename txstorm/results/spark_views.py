@@ -43,7 +43,7 @@ class View:
 
     @property
     def statement(self) -> str:
-        """What makes it, for as long as the session lasts."""
+        """SQL statement that creates the view, for the life of the session."""
         return f"CREATE OR REPLACE TEMP VIEW {quoted(self.name)} AS {self.query}"
 
 
@@ -57,8 +57,8 @@ def views(
     With `txid` all of them stay at that transaction; without one they follow what is published. A state is read
     from a version of its table that stays, with the changes since over it: right for as long as that version is in
     the log (twelve hours at least, with the `log_retention` of a day) and the topology is not rewound to before it.
-    Where keys have a time to live, what is gone is told by the stamp of the last transaction when the view is made,
-    or a newer one of a row; see `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no
+    Keys expire by the stamp of the last transaction when the view is created, or a newer stamp of a row; see
+    `read_state` for `stamps`. A table that was dropped, or begins after `txid`, has no
     view, which the log says.
 
     Raises:
@@ -149,8 +149,8 @@ def register_views(spark: Any, data_dir: str | Path, txid: int | None = None, na
     """Make the views in the session `spark`, which must have been started with Delta; returns their names.
 
     ``state_<name>``, ``changes_<name>``, ``sink_<name>`` and ``dead_letters``, each with `name_prefix` before it. With
-    `txid` they stay at that transaction, one consistent cut; without one they follow what is published. Made again,
-    they replace the earlier ones.
+    `txid` they stay at that transaction, one consistent cut; without one they follow what is published. A new call
+    replaces the earlier views.
 
     Raises:
         InputError: Spark refuses a view; a session without Delta does.

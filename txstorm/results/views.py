@@ -39,9 +39,9 @@ Answer = TypeVar("Answer")
 
 
 class TableView:
-    """What states and sinks have in common: their rows in the forms people ask for.
+    """Base of the views of states and sinks: their rows in several forms.
 
-    Every call reads the directory as it is then.
+    Every call reads the current content of the directory.
     """
 
     def __init__(self, data_dir: str | Path, name: str) -> None:
@@ -227,7 +227,7 @@ def _check_newest(directory: Path, standing: _Standing | None, newest: tuple[int
 
 
 class _Standing(NamedTuple):
-    """What the ledger says of the tables; `newest` is the timeline and txid that none may be ahead of."""
+    """Position of the tables according to the ledger; `newest`: timeline and txid that none may be ahead of."""
 
     committed: int
     owner: TopologyIdentity | None
@@ -251,17 +251,17 @@ def _names(state: str) -> tuple[str, str]:
 
 
 def stamps_in(data_dir: str | Path) -> Stamps:
-    """What knows the stamps of the transactions in `data_dir`."""
+    """Make a function that looks up the stamps of the transactions in `data_dir`."""
     return lambda txid: _stamp(Path(data_dir), txid)
 
 
 def identity_of(data_dir: str | Path) -> Identity | None:
-    """Whose data directory this is; None when its ledger does not say."""
+    """The identity of a data directory; None if its ledger has none."""
     return _ask(Path(data_dir), Books.identity, None)
 
 
 def origin_recorded(data_dir: str | Path) -> CodeOrigin | None:
-    """Where the code of the topology is, as its last run knew it; None when it did not say."""
+    """The origin of the topology's code as its last run recorded it; None if it did not."""
     found = _ask(Path(data_dir), Books.origin, None)
     return None if found is None else CodeOrigin.from_json(found)
 

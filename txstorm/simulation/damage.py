@@ -27,7 +27,7 @@ def damage(world: World) -> None:
     if names.TABLES not in at or DECIDED in at or not stored.versions:
         return
     if stored.uri not in world.code or stored.uri.replace("state/", "changes/") not in _recorded(world):
-        return  # nobody looks at a dropped table, or asks for one that is only made
+        return  # a dropped table is not checked, nor one that has only been created
     before = copy(stored)
     stored.versions, stored.rows = list(stored.versions), dict(stored.rows)
     first = world.below(len(DAMAGES))
@@ -77,7 +77,7 @@ def _foreign(world: World, stored: Stored) -> str | None:
 
 
 def _stranger(world: World, stored: Stored) -> str | None:
-    """A table that nobody of txstorm has made."""
+    """Replace a table by one that txstorm has not created."""
     stored.properties = {}
     return "is none of txstorm"
 
@@ -131,7 +131,7 @@ def _written(world: World, stored: Stored) -> str | None:
         return None
     last = stored.versions[-1]
     stored.versions[-1] = last._replace(info={**last.info, FOREIGN: "DELETE"})
-    return "was changed by somebody else"
+    return "was changed by another writer"
 
 
 def _unstaged(world: World, stored: Stored) -> str | None:

@@ -20,12 +20,12 @@ SHARPEST = (CRASH, CRASH_AFTER, PAUSE, LOST)
 """What strikes: the process dies before or after the command, sleeps while a second one leads, or gets no answer."""
 
 ENDS, ANSWERS = 2, 1
-"""At most so many crashes and pauses in one world, and so many lost answers."""
+"""Limits of one world: crashes and pauses, and lost answers."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Which small worlds.
+    """Scope of an exhaustive search: its small worlds.
 
     Attributes:
         tables: 1 to 3; the second one is a state.
@@ -52,7 +52,7 @@ class Struck:
 
 @dataclass
 class Search:
-    """What a search has come to.
+    """Result of a search.
 
     Attributes:
         worlds: how many were run; `steps`: of all of them together.
@@ -68,7 +68,7 @@ class Search:
     found: list[Found] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """What ``txstorm simulate --exhaustive --json`` prints at its end."""
+        """The result as ``txstorm simulate --exhaustive --json`` prints it."""
         commands = dict.fromkeys(sorted(command for command, _ in self.met))
         return {
             "worlds": self.worlds,

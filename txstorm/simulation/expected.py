@@ -1,4 +1,4 @@
-"""What the tables of a simulated world hold, and have to hold."""
+"""Expected content of the tables of a simulated world, and checks against it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_files(stored: Stored, saved: Sequence[int]) -> None:
         seen = version.files
         if not seen.keys() <= stored.rows.keys():
             gone = [path for path in version.files if path not in stored.rows]
-            raise Violation(6, f"{gone} of version {number} of {stored.uri} is gone")
+            raise Violation(6, f"{gone} of version {number} of {stored.uri} is missing")
 
 
 def check_ranges(stored: Stored) -> None:
@@ -106,7 +106,7 @@ def rows_of(stored: Stored) -> list[Row]:
 
 
 def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
-    """Where each partition ends; every offset from `start` on before it is there once, in order."""
+    """The end of each partition; raises unless every offset from `start` on occurs once, in order."""
     ends = list(start)
     for txid, partition, begin, end in rows:
         if begin != ends[partition]:
@@ -121,7 +121,7 @@ def skips(table: int, partition: int, partitions: int) -> bool:
 
 
 def rows_from(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
-    """What the committers of one table write for a group."""
+    """The rows that the committers of one table write for a group."""
     rows = [
         (one.txid, part, start, end)
         for one in records

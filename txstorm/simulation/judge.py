@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from txstorm.simulation.world import World
 
 THEIRS = f"{STAGED}/theirs.parquet"
-"""A file that somebody else has put beside the staged ones."""
+"""A foreign file beside the staged ones."""
 
 TAKEN_BACK = (names.META, names.INTENTS, names.HISTORY)
 EPOCH_APP = TopologyIdentity("", INCARNATION).epoch_app
@@ -87,7 +87,7 @@ class Judge:
                 raise Violation(6, f"a rewind to txid {currtx - 1} is over, {left} stay in the ledger")
 
     def _recorded(self, tables: Mapping[str, int]) -> None:
-        """Where tables stand is recorded: of those that were known all are."""
+        """Check that the positions of all known tables are recorded."""
         entry = self._world.entries.at.get(names.TABLES)
         before = set() if entry is None else self._value(entry.value).keys()
         for uri in before - tables.keys():
@@ -101,7 +101,7 @@ class Judge:
             raise Violation(2, f"{tables} is recorded, tables are at {stand}")
 
     def _check_read(self, intent: Mapping[str, Any], changed: Mapping[str, Entry | None]) -> None:
-        """What was read of a batch is known for good when it is decided, so that a replay can be held to it."""
+        """Check that the extents of a batch are recorded when it is decided, so that replays can be compared."""
         for one in intent["txids"]:
             path = names.meta_path(one["txid"])
             entry = changed.get(path) or self._world.entries.at.get(path)
@@ -195,7 +195,7 @@ class Judge:
             raise Violation(6, f"a rewind to txid {txid} is over, the history does not end with it")
 
     def _all_published(self, below: int, what: str, txid: int) -> None:
-        """What intents say of txids under `below` is in all their tables."""
+        """Check that the tables hold what intents say of txids below `below`."""
         for last in [one for one in self._unseen if one < below]:
             for table in self._unseen.pop(last)["tables"]:
                 stored = self._world.tables[table["uri"]]
@@ -219,7 +219,7 @@ class Judge:
             raise Violation(6, f"metadata of txid {txid} is removed, currtx is {currtx}")
 
     def before_table(self, process: Process, stored: Stored, commit: Commit) -> None:
-        """`process` is about to commit to a table, and nobody else has."""
+        """Check a commit that `process` is about to make to a table."""
         apps, info = stored.versions[-1].apps, commit.info
         epoch = commit.transactions.get(self._epoch_app, info["epoch"])  # Spark keeps none
         before = apps.get(self._epoch_app, 0)
@@ -284,7 +284,7 @@ class Judge:
             raise Violation(6, f"txid {last} is completed, intents {kept} are kept, {intents} should be")
 
     def gone(self, above: str, removed: Iterable[int]) -> None:
-        """What somebody says to have removed is gone."""
+        """Check that paths reported as removed no longer exist."""
         left = [one for one in removed if f"{above}/{one}" in self._world.entries.at]
         if left:
             raise Violation(6, f"{above} of {left} stays in the ledger")
@@ -313,7 +313,7 @@ class Judge:
     # -- when the world has healed -------------------------------------------------------------------------------
 
     def swept(self) -> None:
-        """What nothing needs is gone, and what is not txstorm's is not."""
+        """Check that files that nothing needs are removed, and foreign ones are not."""
         for stored in [self._world.tables[uri] for uri in self._world.code]:
             kept = {path for version in stored.versions for path in version.files}
             kept |= {one["staged"]["path"] for intent in self._intents.values() for one in intent["tables"]}
@@ -357,7 +357,7 @@ class Judge:
         return (since, until) if since is not None else (self._at(stored), self._at(stored))
 
     def _ends(self, txid: int, partitions: int) -> list[int]:
-        """How far the partitions were read with `txid`, of the newest timeline that has it."""
+        """End of each partition after `txid`, of the newest timeline that has it."""
         found = (self._extents.get((timeline, txid)) for timeline in range(self.timeline, -1, -1))
         extents = next((one for one in found if one is not None), [[0, 0]] * partitions)
         return [end for _, end in extents]
@@ -382,7 +382,7 @@ class Judge:
         return content.txid_app(stored.ref, self.timeline)
 
     def read(self, txid: int) -> Any:
-        """What is kept of what was read for an undecided txid; None when nothing is."""
+        """The recorded digests of an undecided txid; None if there are none."""
         entry = self._world.entries.at.get(names.meta_path(txid))
         return None if entry is None else self._value(entry.value)["digests"]
 

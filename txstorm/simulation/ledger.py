@@ -39,7 +39,7 @@ class Values:
 
 
 class Entries:
-    """What survives: entries by their path, and by the path above them and their name; and who has the lease."""
+    """Durable content of the ledger: entries by path, and by parent and name; and the lease holder."""
 
     def __init__(self) -> None:
         self.at: dict[str, Entry] = {}
@@ -132,7 +132,7 @@ class SimLedger:
             raise FencedError("the lease is lost")
 
     def wait_free(self, seconds: float) -> bool:
-        """Whether nobody has the lease."""
+        """Whether the lease is free."""
         return self._entries.holder is None
 
     def release(self) -> None:
@@ -141,7 +141,7 @@ class SimLedger:
             self._entries.holder = None
 
     def holder(self) -> str | None:
-        """Who has the lease."""
+        """The holder of the lease."""
         return None if self._entries.holder is None else "a process"
 
     def close(self) -> None:

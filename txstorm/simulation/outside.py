@@ -1,6 +1,6 @@
 """A simulated source, and what the shipped planning asks of a spout.
 
-A database of the user's own that committers change in `finish_batch`, long before anything is decided.
+A database of the user that committers change in `finish_batch`, long before anything is decided.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SimPlanner(SpoutPlanner):
         self.told: Any = None
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
-        """What comes next; an opaque replay may get more or less than before."""
+        """Plan the next batch; an opaque replay may get more or less than before."""
         self._coordinator.replay = replay
         made = self._shipped.plan(txid, None if previous is None else {"meta": previous}, replay=replay)
         return made if made is NOT_READY else made["meta"]

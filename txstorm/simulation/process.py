@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
-    """What brings a state up to date; None when nothing has changed."""
+    """Make the compaction of a state; None if nothing has changed."""
     changes = TableRef(CHANGES, ref.name)
     kept, later = process.place.table(process.owner, ref), process.place.table(process.owner, changes)
     base, as_of = kept.last_txid(), min(process.last[changes.uri], later.last_txid())
@@ -62,7 +62,7 @@ def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles]
 
 
 def gathering(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
-    """What puts the files of a table together; None when there are fewer than two."""
+    """Make the small-file compaction of a table; None if it has fewer than two files."""
     table = process.place.table(process.owner, ref)
     files = [(min(table.stored.rows[one.path]), one.path) for one in table.log.files()]
     paths = [path for _, path in sorted(files)]
@@ -89,7 +89,7 @@ def exchanged(process: Process, table: SimTable, files: RewriteFiles) -> bool:
 
 
 def thin(process: Process) -> None:
-    """Remove the files of superseded versions, at once: here nobody has just opened one."""
+    """Remove the files of superseded versions, at once: no reader has just opened one here."""
     for uri, versions in process.versions.items():
         rows, judge = process.world.tables[uri].rows, process.world.judge
         while versions.is_due(SUPERSEDED_MILLIS):
@@ -173,7 +173,7 @@ class Process:
         return identity
 
     def _left_behind(self) -> Roster:
-        """What its code lacks and it was told to drop; raises `StateError` where it was not."""
+        """The recorded tables that its code lacks and it may drop; raises `StateError` if it may not."""
         uris = {uri: uri for uri in self.code if not uri.startswith("state/")}
         left = left_behind(self.books, uris)
         if not left <= self.drop:
@@ -267,7 +267,7 @@ class Process:
             self._wrong(command, f"has attempts {attempts} of them")
 
     def _wrong(self, command: cmd.Command, though: str) -> NoReturn:
-        raise Violation(9, f"{self} is told {command}, though it {though}")
+        raise Violation(9, f"{self} gets {command}, though it {though}")
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         if len(self.jobs) + len(self.ready) >= self.world.schedule.depth:
@@ -344,7 +344,7 @@ class Process:
             raise Violation(4, f"what {self} has read for txid {attempt.txid} is not kept")
 
     def resume(self, txid: int) -> None:
-        """What has failed may be tried again."""
+        """Resume a failed txid."""
         self.held.discard(txid)
         self.feed(ev.Resume(txid))
 
@@ -355,9 +355,7 @@ class Process:
         before, late = self.state, events[kind if place < len(self.dead) else 0]
         self.feed(late)
         if self.state != before:
-            raise Violation(
-                9, f"{self} is told {late}, which comes late or again, and goes from {before} to {self.state}"
-            )
+            raise Violation(9, f"{self} gets {late}, which comes late or again, and goes from {before} to {self.state}")
 
     # -- P5 to P8 ------------------------------------------------------------------------------------------------
 

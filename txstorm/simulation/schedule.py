@@ -1,4 +1,4 @@
-"""What one simulated world is made from: its knobs and its faults, drawn from a seed and a number."""
+"""Schedule of one simulated world: its settings and its faults, drawn from a seed and a number."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Schedule:
         trouble: how often, in percent, a turn is trouble.
         flaky: how often, in percent, something a process does fails or is answered late.
         notices: whether who has lost the lease learns it at once.
-        external: whether committers change a database of the user's own; then one coordinator leads at a time.
+        external: whether committers change a user's database; then one coordinator leads at a time.
         spark: whether the last table is written by Spark.
         strikes: in the order of their steps.
     """
@@ -100,7 +100,7 @@ def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
     second = first + int(then * 2 * SOON) if then < 0.5 else int((then * 2 - 1) * STRIKE_STEPS)
     strikes = [(1 + step, STRIKES[int(draw() * len(STRIKES))]) for step in (first, second)][:many]
     external = draw() < EXTERNAL
-    if external:  # what a paused coordinator still does to a database of the user's own is the user's to refuse
+    if external:  # only the user's database can refuse what a paused coordinator still writes
         strikes = [(step, kind) for step, kind in strikes if kind not in (PAUSE, PAUSE_AFTER)]
     return Schedule(
         seed=seed,

@@ -17,7 +17,7 @@ from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
 from txstorm.simulation.world import World
 
 STORIES = 3
-"""Violations that are told; the others are counted."""
+"""Violations that are reported; others are only counted."""
 
 SHRINKS = 2000
 """Schedules that are tried to make a failing one smaller."""
@@ -33,7 +33,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What many schedules came to.
+    """Result of many schedules.
 
     Attributes:
         schedules, seed: what was asked for.
@@ -51,7 +51,7 @@ class Report:
     found: Sequence[Found] = field(default=())
 
     def to_json(self) -> dict[str, object]:
-        """What ``txstorm simulate --json`` prints at its end; whole numbers, and rates by seconds of the processors."""
+        """The result as ``txstorm simulate --json`` prints it; rates are per second of processor time."""
         return {
             "schedules": self.schedules,
             "seed": self.seed,
@@ -108,7 +108,7 @@ def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What shipped code logs of a world that is not there is of no interest."""
+    """Silence the log of the shipped code, which is about a simulated world."""
     log = logging.getLogger("txstorm")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,7 +1,4 @@
-"""What goes wrong, or is asked for, between the steps of a simulated world.
-
-What an operator does to a topology of a simulated world: savepoints and rewinds.
-"""
+"""Faults and requests between the steps of a simulated world, and an operator's savepoints and rewinds."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ def _version(table: SimTable, txid: int) -> int:
 def take_back(process: Process, share: float, *, asleep: bool) -> bool:
     """Take back what was committed after a txid, as `txstorm rewind`; False when nothing was.
 
-    `asleep`: somebody wakes up meanwhile.
+    `asleep`: a paused process wakes up meanwhile.
     """
     identity = process.lead()
     last = process.books.currtx() - 1
@@ -86,7 +83,7 @@ def _row(process: Process, timeline: int, txid: int) -> dict[str, Any]:
     own = {"timeline": timeline + 1, "first": txid, "last": txid, "versions": {}}
     known = [*process.world.history, *(row for rows in process.books.history().values() for row in rows)]
     rows = [row for row in known if row["txid"] == txid]
-    if not rows:  # as `history_row`: who was superseded may find that somebody else took it back
+    if not rows:  # as `history_row`: a stale coordinator may find that another one rewound it
         raise DataDirectoryError(f"the history does not know txid {txid}")
     return {**rows[-1], **own}
 
@@ -136,7 +133,7 @@ def rival(world: World) -> None:
 
 
 def lose_lease(world: World) -> None:
-    """The leader loses its lease, and nobody has it."""
+    """The leader loses its lease, which is free then."""
     if world.leader() is not None and not world.schedule.external:
         world.count(kinds.LEASE, "the lease is lost")
         world.entries.holder = None
@@ -192,7 +189,7 @@ def deploy(world: World) -> None:
 
 
 def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> None:
-    """Who began with other code is dead, and has not recorded what is new: the former `code` leads for a while."""
+    """A coordinator with new code died before recording its tables: the former `code` leads for a while."""
     at = world.entries.at
     tables, dropped = (world.values.decode(at[one].value, "") if one in at else {} for one in (TABLES, DROPPED))
     if set(tables) <= set(code) and not dropped.get("tables", {}).keys() - drop:
@@ -241,7 +238,7 @@ def rewind(world: World) -> None:
     Often it has just written files that have no place yet, and wakes up in the middle of the rewind.
     """
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
-        return  # what is in a database of the user's own cannot be taken back; or there is nothing yet
+        return  # a user's database cannot be rewound; or there is nothing yet
     process = world.leader()
     asleep = process is not None and not process.busy and world.below(3) == 0
     if asleep and process is not None:
@@ -260,9 +257,9 @@ def rewind(world: World) -> None:
 
 
 def back_and_forth(world: World) -> None:
-    """What comes is committed and the state brought up to date, then the operator rewinds; and all of that again.
+    """Commit, compact the state and rewind, twice.
 
-    So a rewind meets versions of the state that an earlier one has taken back, and others that come back.
+    So a rewind meets versions of the state that an earlier rewind has removed, and others that reappear.
     """
     if world.schedule.tables == 1 or world.schedule.external:
         return  # there is no state
@@ -315,7 +312,7 @@ def stop(world: World) -> None:
 
 
 def deactivate(world: World) -> None:
-    """Who leads is to begin no new transaction, or may do so again."""
+    """Deactivate or activate the topology."""
     process = world.leader()
     if process is not None:
         world.count(kinds.INACTIVE, f"{process} is {'de' if process.starts else ''}activated")

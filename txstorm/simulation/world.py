@@ -38,14 +38,14 @@ class World:
 
     Args:
         traced: whether what happens is to be told.
-        draw: gives what comes after the numbers that `schedule` was made of, if somebody has it at hand.
+        draw: random numbers after those from which `schedule` was drawn, if available.
         counts: where faults are counted; those of other worlds may be there too.
 
     Attributes:
         steps: events of a machine and calls of a ledger, table or history, so far; at each of them a fault may strike.
         counts: how often each kind of fault did.
-        trace: what happened, in words; None when nobody asks.
-        code: the tables that the topology's code has now; `drop`: those that starts are told to leave behind.
+        trace: events in words; None if not requested.
+        code: the tables that the topology's code has now; `drop`: those that starts may drop.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class World:
     def arm(self, within: int, kind: str | None = None) -> None:
         """Something more strikes, at one of the next steps: `kind`, or what is drawn."""
         if self.schedule.external or self._healing or not self.schedule.trouble:
-            return  # with a database of the user's own it might be a pause
+            return  # with a user's database it might be a pause
         strikes = kind or kinds.STRIKES[self.below(len(kinds.STRIKES))]
         strike = Strike(self.steps + 1 + self.below(within), strikes)
         self._strikes = sorted([*self._strikes, strike], key=lambda one: (-one.step, one.kind))
@@ -246,13 +246,13 @@ class World:
             process.busy = False
 
     def leads(self, process: Process) -> bool:
-        """Whether `process` has the lease, and nobody who has lost it has raised the epoch after it."""
+        """Whether `process` has the lease, and no process that lost it has raised the epoch since."""
         epoch = self.entries.at.get(EPOCH)
         newest = process.books.epoch == 0 or epoch is None or self.values.decode(epoch.value, "") == process.books.epoch
         return self.entries.holder is process.ledger and newest
 
     def leader(self) -> Process | None:
-        """Who has the lease, if anybody."""
+        """The process that holds the lease, if any."""
         return next((one for one in self.processes if self.entries.holder is one.ledger), None)
 
     def ended(self, process: Process, how: str) -> None:
@@ -274,7 +274,7 @@ class World:
         for process in [one for one in self.processes if one is not leader]:
             self.act(process, other_turn)  # who was paused tries once more
             if process in self.processes:
-                self.ended(process, "is gone")
+                self.ended(process, "has ended")
         process = next(filter(self.leads, self.processes), None) or self.start()
         self.act(process, lambda one: one.activate(active=True))
         for _ in range(20 + 4 * sum(self.available)):

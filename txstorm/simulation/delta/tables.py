@@ -38,7 +38,7 @@ NOTHING = Version({}, {}, {})
 
 
 class Stored:
-    """What survives of a table: the versions, and the rows in the files that are there."""
+    """Durable content of a table: its versions, and the rows of its files."""
 
     def __init__(self, ref: TableRef, number: int) -> None:
         self.ref = ref
@@ -82,7 +82,7 @@ class Stored:
             raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
 
     def foreign(self) -> None:
-        """A commit of somebody else, which changes no row."""
+        """Commit like a foreign writer, without changing a row."""
         self.versions.append(self.versions[-1]._replace(info={}))
 
 
@@ -251,7 +251,7 @@ class SimTable(TransactionalTable):
 def check_staged(stored: Stored, staged: Staged) -> None:
     """Raise `TableCorrupt` unless the staged file is there."""
     if staged.path not in stored.rows:
-        raise TableCorrupt(f"table {stored.uri}: the staged file {staged.path} is gone")
+        raise TableCorrupt(f"table {stored.uri}: the staged file {staged.path} is missing")
 
 
 class SimPlace:
