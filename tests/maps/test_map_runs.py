@@ -102,7 +102,7 @@ def test_parallel_tasks_and_two_maps_continue_over_starts(make_backend, tmp_path
     for until in (1, 2, 4):
         ends(topology(Source(ROWS), *maps, parallelism=3), tmp_path / "data", until_txid=until)
     assert values(one) == values(two) == AS_PLANNED
-    with pytest.raises(StateError, match="'one' is a map in a store of the user's own; read it there"):
+    with pytest.raises(StateError, match="'one' is a map in an external store; read it there"):
         read_state(tmp_path / "data", "one")
     assert one.mark().txid == two.mark().txid == 4
     ledger = open_ledger(tmp_path / "data", create=False, read_only=True)
