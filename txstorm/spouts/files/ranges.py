@@ -165,12 +165,12 @@ class Piece:
 
     @property
     def start(self) -> int:
-        """The offset in the file at which the segment begins."""
+        """The offset in the file at which the records begin."""
         return int(self.block.ends[self.first - 1]) if self.first else self.block.start
 
     @property
     def stop(self) -> int:
-        """The offset in the file at which the segment ends."""
+        """The offset in the file at which the records end."""
         return int(self.block.ends[self.last - 1])
 
     @property

@@ -79,7 +79,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return batch.to_json()
 
     def _planned(self, txid: int, before: Any, *, again: bool) -> Any:
-        """The next `Batch`; None if it is empty or no broker answers, `PENDING` while a request is in flight."""
+        """The next `Batch`; None if the brokers cannot be asked, `PENDING` while a request is in flight."""
         if not again and not self._aside.busy:
             try:
                 return self._plan_mute(before)
