@@ -14,7 +14,7 @@ from txstorm.sinks.kafka import KafkaSink
 from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.registry import ExternalStores
 from txstorm.storage.tables.identity import TopologyIdentity
-from txstorm.storage.tables.intent import Intent, TxidRecord, encode
+from txstorm.storage.tables.intent import OUTLET, Intent, TxidRecord, encode
 
 OWNER = TopologyIdentity("fencing", "incarnation")
 TXIDS = (1, 2, 3)
@@ -43,7 +43,7 @@ def main(place: Path, brokers: str, topic: str) -> None:
     outside = store(place, brokers, topic)
     outside.lead(1, 0, {}, [])
     groups = outside.groups()
-    tables = CommitTables({}, outside.outlets(groups), list(outside.members(groups).values()))
+    tables = CommitTables({}, outside.of_kind(OUTLET, groups), list(outside.members(groups).values()))
     intents = [decided(tables, txid) for txid in TXIDS]
     for intent in intents:
         (place / f"intent-{intent.last}").write_bytes(encode(intent))

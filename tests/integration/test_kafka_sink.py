@@ -125,7 +125,7 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
     first, second = (job.store(tmp_path, kafka_broker.bootstrap, topic) for _ in range(2))
     first.lead(1, 0, {}, [])
     groups = first.groups()
-    tables = job.CommitTables({}, first.outlets(groups), list(first.members(groups).values()))
+    tables = job.CommitTables({}, first.of_kind(job.OUTLET, groups), list(first.members(groups).values()))
     intent = job.decided(tables, 1)
     waiting, taken = threading.Event(), threading.Event()
     point = faults.point
@@ -168,7 +168,7 @@ def test_a_transaction_of_somebody_else_that_stays_open_before_the_mark_is_told(
     other.begin_transaction()
     other.produce(marks, b"never committed", key=b"other")
     other.flush(30)
-    built = topology(kafka_broker.bootstrap, topic, progress_topic=marks, timeout=2.0)
+    built = topology(kafka_broker.bootstrap, topic, progress_topic=marks, timeout=5.0)
     try:
         with pytest.raises(BlockedError, match=rf"nothing came of {marks}/0 from offset 0 of 0\.\.0\. .*find-hanging"):
             ends(built, tmp_path / "data")

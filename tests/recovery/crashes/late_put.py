@@ -16,7 +16,7 @@ from txstorm.errors import TxstormError
 from txstorm.state.commit_group import CommitGroup, CommitTables
 from txstorm.state.external.registry import ExternalStores
 from txstorm.storage.tables.identity import TopologyIdentity
-from txstorm.storage.tables.intent import Intent, TxidRecord, encode
+from txstorm.storage.tables.intent import MAP, Intent, TxidRecord, encode
 
 OWNER = TopologyIdentity("late", "incarnation")
 VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}
@@ -44,7 +44,7 @@ place = Path(sys.argv[1])
 maps = ExternalStores(place, OWNER, {"count": [MapState("late", Sleepy(sys.argv[2], "late"))]})
 maps.lead(1, 0, {}, [])
 groups = maps.groups()
-tables = CommitTables(maps.maps(groups), {}, list(maps.members(groups).values()))
+tables = CommitTables(maps.of_kind(MAP, groups), {}, list(maps.members(groups).values()))
 intents = [decided(tables, txid) for txid in VALUES]
 for intent in intents:
     (place / f"intent-{intent.last}").write_bytes(encode(intent))

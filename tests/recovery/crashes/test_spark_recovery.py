@@ -123,7 +123,7 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
     os.kill(java, signal.SIGKILL)
     status, output = finish(child)
     assert status == 1, output
-    assert "txstorm.errors.SessionLost: the Spark session is gone" in output
+    assert "txstorm.errors.SessionLost: the Spark session has ended" in output
     go_on(place / "data", diary)
 
 

@@ -84,5 +84,5 @@ def _zombie(rng: random.Random, step: str, source: str, ledger: str) -> Zombie:
     without = ("ledger.meta",) * (ledger == "delta") + ("kafka.",) * (source not in TOPICS)
     points = {point: per for point, per in STEPS[step].items() if not point.startswith(without)}
     point = rng.choice(list(points))
-    most = max(1, points[point] * (TXIDS if depth == 1 else GROUPS))
+    most = max(1, points[point] * (TXIDS if depth == 1 else GROUPS) - (point == "ledger.meta"))  # none before the first
     return Zombie(source, depth, ledger, point, rng.randint(1, most))
