@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,9 @@ def words(first: int, last: int) -> dict[str, int]:
     return {f"w{i}": i for i in range(first, last)}
 
 
-if __name__ == "__main__":  # counts words until it is killed
-    store = open_store(Path(sys.argv[1]), create=True, bounds=Bounds(2_000, 4, 3, 1e9, 0.0))
+def main(data_dir: str) -> None:
+    """The scenario "index": counts words until it is killed."""
+    store = open_store(Path(data_dir), create=True, bounds=Bounds(2_000, 4, 3, 1e9, 0.0))
     for txid in range(1, 1_000):
         commit(store, txid, {f"w{(txid * 7 + i) % 50}": 1 for i in range(5)})
         print(txid, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -158,5 +157,6 @@ def _commit_plan(store: StateStore, ledger: JsonLedger, txids: list[int], epoch:
     store.compact()
 
 
-if __name__ == "__main__":
-    run(Path(sys.argv[1]))
+def main(data_dir: str) -> None:
+    """The scenario "tables"."""
+    run(Path(data_dir))

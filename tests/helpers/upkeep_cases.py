@@ -1,8 +1,7 @@
-"""Upkeep with small bounds, so that little makes much of it; as a script, commits with upkeep after each, until killed."""
+"""Upkeep with small bounds, so that little makes much of it; its scenario commits, with upkeep after each txid."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,9 @@ def expected(last: int) -> dict[str, int]:
     return words
 
 
-def main(data_dir: Path) -> None:
+def main(place: str) -> None:
+    """The scenario "upkeep"."""
+    data_dir = Path(place)
     small(setattr)
     ledger = JsonLedger(data_dir / "ledger.json")
     ledger.write(epoch=ledger.now["epoch"] + 1)
@@ -73,7 +74,3 @@ def main(data_dir: Path) -> None:
         commit(store, txid, counts(txid), epoch=epoch)
         keep_up(store)
     store.close()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import kafka_fencing_job as job
 import pytest
 from confluent_kafka import Producer
+from programs import Program
+from recovery_cases import start
+from scenarios import fencing
 from servers.kafka import is_transaction_end
 from servers.kafka_reading import committed_records
 from servers.process import free_ports
@@ -27,8 +27,9 @@ from txstorm.errors import AwayError, BlockedError, FencedError, InputError
 from txstorm.runtime.commit.publisher import Publisher
 from txstorm.sinks.kafka import COLUMNS, KafkaSink
 from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.state.commit_group import CommitTables
 from txstorm.storage.rows.schema import sink_schema
-from txstorm.storage.tables.intent import Intent, decode
+from txstorm.storage.tables.intent import OUTLET, Intent, decode
 
 pytestmark = pytest.mark.integration
 
@@ -79,16 +80,10 @@ def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def first(kafka_broker, tmp_path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def first(kafka_broker, tmp_path) -> Iterator[tuple[Program, str]]:
     """A coordinator in another process that has written txid 1, and its topic."""
     topic = kafka_broker.make_topic(partitions=2)
-    child = subprocess.Popen(
-        [sys.executable, HERE / "kafka_fencing_job.py", tmp_path, kafka_broker.bootstrap, topic],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    child = start("kafka-outlet", tmp_path, kafka_broker.bootstrap, topic)
     try:
         wait_for(tmp_path / "ready-2", child)
         yield child, topic
@@ -105,7 +100,7 @@ def test_a_coordinator_that_was_stopped_writes_nothing_when_it_wakes_up(kafka_br
     child, topic = first
     child.send_signal(signal.SIGSTOP)
     (tmp_path / "go-2").touch()
-    second = job.store(tmp_path, kafka_broker.bootstrap, topic)
+    second = fencing.store(tmp_path, kafka_broker.bootstrap, topic)
     second.lead(2, 1, {"outlets/out": 1}, [intent_of(tmp_path, 2)])
     second.roll_forward(intent_of(tmp_path, 2), 2)
     child.send_signal(signal.SIGCONT)
@@ -116,17 +111,17 @@ def test_a_coordinator_that_was_stopped_writes_nothing_when_it_wakes_up(kafka_br
     second.close()
     records = committed_records(kafka_broker.bootstrap, topic)
     assert sorted((record.txid, record.index) for record in records) == [
-        (txid, index) for txid in job.TXIDS for index in range(job.ROWS)
+        (txid, index) for txid in fencing.TXIDS for index in range(fencing.ROWS)
     ]
 
 
 def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broker, tmp_path):
     topic = kafka_broker.make_topic()
-    first, second = (job.store(tmp_path, kafka_broker.bootstrap, topic) for _ in range(2))
+    first, second = (fencing.store(tmp_path, kafka_broker.bootstrap, topic) for _ in range(2))
     first.lead(1, 0, {}, [])
     groups = first.groups()
-    tables = job.CommitTables({}, first.of_kind(job.OUTLET, groups), list(first.members(groups).values()))
-    intent = job.decided(tables, 1)
+    tables = CommitTables({}, first.of_kind(OUTLET, groups), list(first.members(groups).values()))
+    intent = fencing.decided(tables, 1)
     waiting, taken = threading.Event(), threading.Event()
     point = faults.point
 
@@ -156,7 +151,7 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
         thread.join(60)
     assert len(raised) == 1
     second.close()
-    assert [record.index for record in committed_records(kafka_broker.bootstrap, topic)] == list(range(job.ROWS))
+    assert [record.index for record in committed_records(kafka_broker.bootstrap, topic)] == list(range(fencing.ROWS))
 
 
 def test_a_transaction_of_somebody_else_that_stays_open_before_the_mark_is_told(kafka_broker, tmp_path):

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from life_job import expected, life
 from programs import Program, loaded
 from recovery_cases import check, environment, eventually
+from scenarios.endless import expected, life
 from table_ranges import table_ranges
 from watched import Diary
 
@@ -19,7 +19,7 @@ from txstorm.results.read import read_state
 
 
 def topology(diary: str, seconds: float = 0.01) -> Any:
-    """The topology of `life_job`, for ``txstorm run "drivers:topology('…')"``."""
+    """The topology `life`, for ``txstorm run "drivers:topology('…')"``."""
     return life(Diary(Path(diary)), seconds)
 
 

@@ -1,9 +1,9 @@
-"""Runs of the jobs that crash tests kill, forked from one process that has them all loaded.
+"""Runs of scenarios that crash tests kill, forked from one process that has them all loaded.
 
 Loading takes a second, a fork nothing. It reads requests from standard input, one line of JSON each, and answers each
 with a line ``[pid, status]``: an exit status, negative for a signal; ``-SIGSTOP`` while it lives and stands still.
 
-- ``{"job", "argv", "fault", "log", "kill_after", "trace"}`` starts a job and waits until it ends, or its process is
+- ``{"scenario", "argv", "fault", "log", "kill_after", "trace"}`` starts a scenario and waits until it ends, or its process is
   frozen, or with `trace` (a file) until the armed point is passed, where one thread hangs and the others do not.
 - ``{"wake": pid}`` and ``{"kill": pid}`` let one that stands still go on, or kill it, and wait for its end.
 """
@@ -16,22 +16,22 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import crash_job
-import grid_job
+import scenarios
 
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults
 
-JOBS: dict[str, Callable[[list[str]], dict[str, Any]]] = {"crash": crash_job.main, "grid": grid_job.main}
+LOADED = ("words", "grid")
 FROZEN = -signal.SIGSTOP
 
 
 def serve() -> None:
     """Answer requests until there are no more; runs that a failed test has left standing end then."""
+    for name in LOADED:
+        scenarios.scenario(name)
     standing: set[int] = set()
     for line in sys.stdin:
         pid, status = _answer(json.loads(line))
@@ -82,7 +82,7 @@ def _forked(request: dict[str, Any]) -> int:
         try:
             faults.arm(request["fault"])
             faults._trace = request["trace"]
-            print(json.dumps(JOBS[request["job"]](request["argv"])), flush=True)
+            scenarios.run(request["scenario"], *request["argv"])
         except BaseException:  # noqa: BLE001 - the parent reads it
             traceback.print_exc(file=file)
             return 1

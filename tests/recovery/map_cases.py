@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crash_job import TXIDS, lines
+from scenarios.words import TXIDS, lines
 
 from txstorm.clients.sql import SqlAlchemyBackend
 

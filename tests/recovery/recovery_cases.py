@@ -31,20 +31,19 @@ from txstorm.storage.upkeep.sweep import kept_by
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-JOB = HERE / "crash_job.py"
 
 
 def environment(**more: str) -> dict[str, str]:
     """For children: they find txstorm, and the modules beside the tests."""
-    rooms = sorted(str(one) for one in HERE.iterdir() if one.is_dir())
+    rooms = sorted(str(path) for path in HERE.iterdir() if path.is_dir() and not (path / "__init__.py").exists())
     tests = [str(HERE), *rooms, str(HERE.parent), str(HERE.parent / "helpers")]
     path = [str(ROOT), *tests, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}
 
 
-def start(script: Path, *argv: Any, fault: str = "", **more: str) -> Program:
-    """A child process that runs `script`, its standard error with its standard output."""
-    return loaded().start(script, *argv, env=environment(TXSTORM_FAULT=fault, **more), merged=True)
+def start(scenario: str, *argv: Any, fault: str = "", **more: str) -> Program:
+    """A child process that runs one of `scenarios`, its standard error with its standard output."""
+    return loaded().start("-m", "scenarios", scenario, *argv, env=environment(TXSTORM_FAULT=fault, **more), merged=True)
 
 
 def finish(child: Program, timeout: float = 120) -> tuple[int, str]:
@@ -74,7 +73,7 @@ class Standing:
 
 
 class Forks:
-    """One process with everything loaded, forked for every run of a job (`forking`)."""
+    """One process with the scenarios "words" and "grid" loaded, forked for every run (`forking`)."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -87,19 +86,19 @@ class Forks:
         )
 
     def run(
-        self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None, job: str = "crash"
+        self, argv: Sequence[Any], fault: str = "", kill_after: float | None = None, scenario: str = "words"
     ) -> tuple[int, str]:
         """Exit status, negative for a signal, and output of one run."""
         log = Path(str(argv[0]) + ".log")
         log.write_text("")  # a child may be killed before it opens it
-        _, status = self._start(argv, fault, log, job, kill_after=kill_after)
+        _, status = self._start(argv, fault, log, scenario, kill_after=kill_after)
         return status, log.read_text()
 
-    def stand_still(self, argv: Sequence[Any], fault: str, job: str) -> Standing:
+    def stand_still(self, argv: Sequence[Any], fault: str, scenario: str) -> Standing:
         """Start a run that stands still at a point: its process is frozen there, or one of its threads hangs."""
         log, trace = Path(str(argv[0]) + ".standing.log"), Path(str(argv[0]) + ".trace")
         log.write_text("")
-        pid, status = self._start(argv, fault, log, job, trace=str(trace) if ":hang:" in fault else None)
+        pid, status = self._start(argv, fault, log, scenario, trace=str(trace) if ":hang:" in fault else None)
         assert status == FROZEN, f"{fault} was not reached: {log.read_text()}"
         return Standing(pid, log, self._ask)
 
@@ -108,11 +107,11 @@ class Forks:
         argv: Sequence[Any],
         fault: str,
         log: Path,
-        job: str,
+        scenario: str,
         kill_after: float | None = None,
         trace: str | None = None,
     ) -> tuple[int, int]:
-        request = {"job": job, "argv": [str(one) for one in argv], "fault": fault, "log": str(log)}
+        request = {"scenario": scenario, "argv": [str(one) for one in argv], "fault": fault, "log": str(log)}
         return self._ask({**request, "kill_after": kill_after, "trace": trace})
 
     def _ask(self, request: Mapping[str, Any]) -> tuple[int, int]:

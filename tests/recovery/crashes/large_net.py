@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from life_job import Total
+from scenarios.endless import Total
 from watched import Diary, Trouble
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder

@@ -20,7 +20,6 @@ import pytest
 from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, QUICK, Cell, expected, word
 from grid_verifier import check_extents, verify
 from recovery_cases import (
-    HERE,
     KILLED,
     Forks,
     Standing,
@@ -63,7 +62,7 @@ def on_sqlite(forks: Forks, data_dir: Path, cell: Cell) -> None:
     leave_files(forks, before, cell)
     if cell.fault == "hang":
         standing = forks.stand_still(before, cell.armed("hang"), "grid")
-        status, output = forks.run(after, job="grid")
+        status, output = forks.run(after, scenario="grid")
         assert (status, "HeldError" in output) == (1, True), output
         assert standing.kill() == KILLED
     else:
@@ -99,7 +98,7 @@ def test_grid_on_zookeeper(forks: Forks, place: Path, zookeeper_server: ZooKeepe
 def leave_files(forks: Forks, argv: list[Any], cell: Cell) -> None:
     """For a sweep to have something to remove: a run that ended before its first decision."""
     if cell.point == "amid-sweep":
-        status, output = forks.run(argv, "p6.before:raise:1", job="grid")
+        status, output = forks.run(argv, "p6.before:raise:1", scenario="grid")
         assert status == 1, output
         assert "injected at p6.before" in output
 
@@ -108,7 +107,7 @@ def struck(forks: Forks, argv: list[Any], cell: Cell) -> None:
     """A run that is killed at the point, or ends with the exception."""
     kill = cell.fault == "kill"
     armed = cell.armed("kill" if kill else "raise")
-    status, output = forks.run(argv, armed, job="grid")
+    status, output = forks.run(argv, armed, scenario="grid")
     assert status == (KILLED if kill else 1), f"{armed} was not reached: {output}"
     assert kill or f"injected at {armed.partition(':')[0]}" in output
 
@@ -129,7 +128,7 @@ def decided(data_dir: Path, cell: Cell) -> int:
 
 
 def ends_well(forks: Forks, argv: list[Any]) -> None:
-    status, output = forks.run(argv, job="grid")
+    status, output = forks.run(argv, scenario="grid")
     assert status == 0, output
 
 
@@ -159,8 +158,6 @@ def changes_nothing(hung: Standing, data_dir: Path, cell: Cell) -> None:
 
 # --- Spark and Kafka --------------------------------------------------------------------------------------------------
 
-JOB = HERE / "grid_job.py"
-
 
 @pytest.mark.long
 @pytest.mark.spark
@@ -170,7 +167,7 @@ def test_grid_with_spark_and_kafka(place: Path, kafka_broker: Kafka, cell: Cell)
     topic, target = kafka_broker.make_topic(partitions=2), kafka_broker.make_topic(partitions=3)
     produce(kafka_broker, topic, range(BEFORE.size))
     options = [cell.depth, "--kafka", kafka_broker.bootstrap, topic, target]
-    first, again = ([JOB, data_dir, cell.source, when, *options] for when in ("before", "after"))
+    first, again = (["grid", data_dir, cell.source, when, *options] for when in ("before", "after"))
     if cell.point == "amid-sweep":
         status, output = finish(start(*first, "--engine", "local", fault="p6.before:raise:1"), PATIENCE)
         assert status == 1, output

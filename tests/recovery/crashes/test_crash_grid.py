@@ -13,8 +13,8 @@ from itertools import cycle, islice
 
 import pytest
 from crash_cells import POINTS
-from crash_job import SPOUTS, TXIDS
-from recovery_cases import JOB, KILLED, Content, Forks, check, content, finish, start
+from recovery_cases import KILLED, Content, Forks, check, content, finish, start
+from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import faults
 
@@ -155,7 +155,7 @@ def test_killed_while_a_log_is_shortened(forks, undisturbed, place, point):
 
 def test_every_point_is_passed_in_its_order_by_an_undisturbed_run(place):
     trace = place / "trace"
-    argv = [JOB, place / "data", "--txids", LONG, "--set", "max_group_txids=1"]
+    argv = ["words", place / "data", "--txids", LONG, "--set", "max_group_txids=1"]
     for _ in range(2):  # the second start has nothing to do but to lead
         status, output = finish(start(*argv, TXSTORM_FAULT_TRACE=str(trace)))
         assert status == 0, output
@@ -207,7 +207,7 @@ def test_an_error_at_a_point_surfaces_and_the_next_start_goes_on(forks, undistur
 @pytest.mark.parametrize("point", ["p0.raised", "p5.staged.after"])
 def test_a_run_that_hangs_is_killed_from_outside(forks, undisturbed, place, point):
     argv = [place / "data", "--spout", "file"]
-    assert forks.stand_still(argv, f"{point}:hang:1", "crash").kill() == KILLED
+    assert forks.stand_still(argv, f"{point}:hang:1", "words").kill() == KILLED
 
     ends_well(forks, argv)
 

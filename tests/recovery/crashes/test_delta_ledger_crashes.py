@@ -7,8 +7,8 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from crash_job import SPOUTS, TXIDS
 from recovery_cases import KILLED, Forks, check, content, open_books
+from scenarios.words import SPOUTS, TXIDS
 
 from txstorm.errors import DataDirectoryError, HeldError, InputError
 from txstorm.ledger.delta.ledger import DeltaLedger

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def undamaged(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data_dir = tmp_path_factory.mktemp("undamaged") / "data"
-    status, output = forks.run([data_dir, "same", "before", 1], job="grid")
+    status, output = forks.run([data_dir, "same", "before", 1], scenario="grid")
     assert status == 0, output
     return data_dir
 

@@ -7,10 +7,10 @@ from itertools import cycle, groupby
 from pathlib import Path
 
 import pytest
-from crash_job import SPOUTS, TXIDS, lines
 from grid_verifier import verify
 from programs import Program, loaded
 from recovery_cases import KILLED, check, environment, eventually, is_frozen
+from scenarios.words import SPOUTS, TXIDS, lines
 from servers.kafka_reading import committed_records
 from servers.running import Kafka
 
@@ -92,7 +92,7 @@ class Sending:
 
     def start(self, *options: str, fault: str = "") -> Program:
         arguments = ["transactional", "before", 1, str(self.place), self._brokers, "", self.target]
-        target = f"zombie_job:zombie({', '.join(map(repr, arguments))})"
+        target = f"scenarios.grid:from_source({', '.join(map(repr, arguments))})"
         command = ["run", target, "--engine", "local", "--data-dir", str(self.place / "data"), "--json"]
         return loaded().start("-m", "txstorm", *command, *options, env=environment(TXSTORM_FAULT=fault))
 

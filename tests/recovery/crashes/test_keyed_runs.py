@@ -1,10 +1,8 @@
 """Runs with collections and times to live: every txid as the model has it, killed, replayed with other content, moved."""
 
-from pathlib import Path
-
 import pytest
-from keyed_job import KINDS, batches, expected, made, topology
 from recovery_cases import KILLED, check, finish, start
+from scenarios.shelf import KINDS, batches, expected, made, topology
 from watched import Shelf
 
 import txstorm
@@ -18,7 +16,6 @@ from txstorm.replay.recording import Recording
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 from txstorm.testing import TopologyTestDriver
 
-JOB = Path(__file__).parent / "keyed_job.py"
 TXIDS = 12
 
 
@@ -40,7 +37,7 @@ def shelf(place):
 def test_killed_and_replayed_with_other_numbers(place, shelf, fault, kind):
     numbers = list(range(1, 2 * TXIDS + 1))
     shelf.write([*numbers[:6], 66, 67, *numbers[8:]])
-    argv = [JOB, place / "data", shelf.path, kind, TXIDS]
+    argv = ["keyed", place / "data", shelf.path, kind, TXIDS]
     status, output = finish(start(*argv, fault=fault))
     assert status == KILLED, output
     decided = fault.startswith(("p6.after", "p7"))

@@ -11,9 +11,9 @@ from itertools import cycle
 
 import large_net
 import pytest
-from crash_job import SPOUTS, TXIDS
 from large_net import Keep, Key, Merged, SparkWritten, Telling, over, tables, topology
 from recovery_cases import KILLED, check, check_tiling, content, eventually, lose, one_published
+from scenarios.words import SPOUTS, TXIDS
 from table_ranges import table_ranges
 from watched import Diary, Shelf, ShelfSpout
 

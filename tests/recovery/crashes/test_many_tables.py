@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from crash_job import TXIDS, lines
 from recovery_cases import KILLED, check, content, open_books
+from scenarios.words import TXIDS, lines
 from table_ranges import table_ranges
 
 from txstorm import snapshot

@@ -6,9 +6,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from crash_job import SPOUTS, TXIDS
 from map_cases import counted, of_spout
 from recovery_cases import KILLED, Content, check, content, eventually, finish, open_books, start
+from scenarios.words import SPOUTS, TXIDS
 
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
@@ -101,7 +101,7 @@ def test_no_intent_and_no_staged_file_holds_the_url(forks, place):
 def test_the_late_put_of_a_coordinator_that_was_taken_over_sets_nothing_back(request, place, store):
     """Another process sleeps in a put while this one takes over, puts the same rows, and goes on."""
     url = request.getfixturevalue("postgres").url if store == "postgres" else f"sqlite:///{place / 'own.db'}"
-    child = start(Path(__file__).parent / "late_put.py", place, url)
+    child = start("late-put", place, url)
     try:
         eventually(lambda: (place / "asleep").exists() or child.poll() is not None)
         assert (place / "asleep").exists(), finish(child)

@@ -3,9 +3,9 @@
 from itertools import cycle
 
 import pytest
-from crash_job import SPOUTS, TXIDS, spout, topology
 from deltalake import DeltaTable
 from recovery_cases import KILLED, check, content
+from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
 from txstorm import run

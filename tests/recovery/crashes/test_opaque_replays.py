@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from recovery_cases import KILLED, check, eventually, finish, open_books, start, sums
-from shelf_job import KINDS
+from scenarios.shelf import KINDS
 from watched import Diary, Shelf, watched_topology
 
 from txstorm import FailedException, run
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.storage.tables.intent import STAGED
 
-JOB = Path(__file__).parent / "shelf_job.py"
 both_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -47,7 +46,7 @@ def staged(data_dir: Path) -> set[str]:
 @pytest.mark.parametrize("fault", ["p6.before:kill:2", "p5.staged.after:kill:4", "p5.staged.after:kill:5"])
 def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, fault):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = [JOB, place / "data", shelf.path, diary.path, kind, 3]
+    argv = ["shelf", place / "data", shelf.path, diary.path, kind, 3]
     status, output = finish(start(*argv, fault=fault))
     assert status == KILLED, output
     assert [numbers for txid, numbers in diary.of("commit") if txid == 2] == [[2, 666]]
@@ -72,7 +71,7 @@ def test_a_key_that_the_replay_loses_leaves_no_trace(place, shelf, diary, kind, 
 @pytest.mark.integration
 def test_what_was_decided_is_published_as_it_was_even_if_the_source_has_changed(place, shelf, diary, kind):
     shelf.write([1, 2, 2, 666, 4, 5])
-    argv = [JOB, place / "data", shelf.path, diary.path, kind, 3]
+    argv = ["shelf", place / "data", shelf.path, diary.path, kind, 3]
     status, output = finish(start(*argv, fault="p6.after:kill:2"))
     assert status == KILLED, output
 
@@ -109,7 +108,7 @@ def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine
 @pytest.mark.integration
 def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_decided_txid(place, shelf, diary, kind):
     shelf.write(list(range(12)), take=3)
-    argv = [JOB, place / "data", shelf.path, diary.path, kind, 5]
+    argv = ["shelf", place / "data", shelf.path, diary.path, kind, 5]
     status, output = finish(start(*argv, fault="p5.before:kill:2"))
     assert status == KILLED, output
     with open_books(place / "data") as books:

@@ -28,7 +28,7 @@ class Cluster:
     def __init__(self, place: Path, spark: dict[str, str], txids: int, troubles: Iterable[str] = ()) -> None:
         self.data_dir, self.diary, self.txids = place / "data", place / "diary", txids
         self.log = place / "log"
-        arguments = [Path(__file__).parent / "cluster_job.py", self.data_dir, self.diary, str(txids), *troubles]
+        arguments = ["-m", "scenarios", "cluster", self.data_dir, self.diary, str(txids), *troubles]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments],

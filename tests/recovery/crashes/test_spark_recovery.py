@@ -6,10 +6,7 @@ import os
 import signal
 
 import pytest
-from crash_job import TXIDS
 from recovery_cases import (
-    HERE,
-    JOB,
     KILLED,
     check,
     check_tiling,
@@ -22,6 +19,7 @@ from recovery_cases import (
     start,
     sums,
 )
+from scenarios.words import TXIDS
 from watched import Diary, Endless, watched_topology
 
 from txstorm import run
@@ -58,11 +56,11 @@ def undisturbed(forks, tmp_path_factory):
 )
 def test_killed_on_spark_and_started_again(forks, undisturbed, place, fault, spout, again):
     argv = [place / "data", "--spout", spout]
-    status, output = finish(start(JOB, *argv, "--engine", "spark", fault=fault))
+    status, output = finish(start("words", *argv, "--engine", "spark", fault=fault))
     assert status == KILLED, output
 
     if again == "spark":
-        status, output = finish(start(JOB, *argv, "--engine", "spark"))
+        status, output = finish(start("words", *argv, "--engine", "spark"))
     else:
         status, output = forks.run(argv)
     assert status == 0, output
@@ -77,7 +75,7 @@ def test_a_worker_that_dies_at_every_point_of_a_task_ends_the_topology_and_the_n
 ):
     """The points of tasks are passed in the workers there: each new one dies too, which no replay can mend."""
     argv = [place / "data", "--spout", "file"]
-    status, output = finish(start(JOB, *argv, "--engine", "spark", fault="p3.after:kill:1"))
+    status, output = finish(start("words", *argv, "--engine", "spark", fault="p3.after:kill:1"))
     assert status == 1
     assert "txid 1" in output
     assert "worker" in output
@@ -100,7 +98,7 @@ def go_on(data_dir, diary):
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
     diary = Diary(place / "diary")
-    child = start(HERE / "endless_job.py", place / "data", diary.path, "spark")
+    child = start("endless", place / "data", diary.path, "spark")
     eventually(lambda: len(diary.of("commit")) > 5 or child.poll() is not None)
     assert child.poll() is None, child.printed
     below = descendants(child.pid)
@@ -117,7 +115,7 @@ def test_the_jvm_and_its_workers_end_with_their_driver(place, how):
 
 def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
     diary = Diary(place / "diary")
-    child = start(HERE / "endless_job.py", place / "data", diary.path, "spark")
+    child = start("endless", place / "data", diary.path, "spark")
     eventually(lambda: len(diary.of("commit")) > 5 or child.poll() is not None)
     (java,) = [pid for pid, line in descendants(child.pid).items() if "/java " in line]
     os.kill(java, signal.SIGKILL)
@@ -131,7 +129,7 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(place):
 def test_what_workers_of_a_killed_driver_still_write_is_swept(forks, place):
     """Input of committers that was too large to travel lies in files; nothing refers to those of a dead attempt."""
     argv = [place / "data", "--set", "spill_bytes=0"]
-    status, output = finish(start(JOB, *argv, "--engine", "spark", fault="p5.before:kill:2"))
+    status, output = finish(start("words", *argv, "--engine", "spark", fault="p5.before:kill:2"))
     assert status == KILLED, output
     assert list((place / "data" / "spill").iterdir())
     (place / "data" / "spill" / "late.arrow").write_bytes(b"half a file")

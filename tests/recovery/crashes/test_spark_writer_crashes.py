@@ -2,18 +2,16 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from recovery_cases import KILLED, check_tiling, finish, start
-from spark_writer_job import main
+from scenarios.spark_writer import count
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.operations.rewind import rewind
 from txstorm.results.read import read_sink, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
-JOB = Path(__file__).parent / "spark_writer_job.py"
 
 
 def by_spark(data_dir, uri):
@@ -34,11 +32,11 @@ def check_content(data_dir, parts):
 @pytest.mark.long
 def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark, place):
     parts, jars = ["a-b", "a-c", "d-a"], spark.conf.get("spark.jars")
-    child = start(JOB, place / "data", "spark", jars, *parts, fault="p7.1.written:kill:2")
+    child = start("spark-writer", place / "data", "spark", jars, *parts, fault="p7.1.written:kill:2")
     status, output = finish(child, 280)
     assert status == KILLED, output
     assert by_spark(place / "data", "changes/counts") == [1, 2]
-    main(place / "data", "deltalake", parts)
+    count(place / "data", "deltalake", parts)
     check_tiling(place / "data", len(parts))
     check_content(place / "data", parts)
     assert by_spark(place / "data", "changes/counts") == [1, 2]
@@ -46,12 +44,12 @@ def test_killed_before_spark_answers_and_gone_on_with_by_the_other_writer(spark,
 
 def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
     """Txid 2 is staged, undecided, and comes again with other rows: those count, and those only."""
-    child = start(JOB, place / "data", "deltalake", "", "a-b", "a-c", "d-a", fault="p6.before:kill:2")
+    child = start("spark-writer", place / "data", "deltalake", "", "a-b", "a-c", "d-a", fault="p6.before:kill:2")
     status, output = finish(child, 200)
     assert status == KILLED, output
     assert list((place / "data/changes/counts/_txstorm/staged").glob("*-2-*.parquet"))
     parts = ["a-b", "x-y-a", "d-a"]
-    main(place / "data", "spark", parts)
+    count(place / "data", "spark", parts)
     check_tiling(place / "data", len(parts))
     check_content(place / "data", parts)
     assert by_spark(place / "data", "changes/counts") == by_spark(place / "data", "sinks/all") == [2, 3]
@@ -60,9 +58,9 @@ def test_an_opaque_replay_with_other_content_after_a_crash(spark, place):
 
 @pytest.mark.long
 def test_a_rewind_of_what_spark_has_written(spark, place):
-    main(place / "data", "spark", ["a-b", "a-c"])
+    count(place / "data", "spark", ["a-b", "a-c"])
     rewind(place / "data", 1)
     parts = ["a-b", "d"]
-    main(place / "data", "spark", parts)
+    count(place / "data", "spark", parts)
     check_content(place / "data", parts)
     assert by_spark(place / "data", "changes/counts") == [1, 2, 2]

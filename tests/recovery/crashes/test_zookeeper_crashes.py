@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_job import SPOUTS, TXIDS
 from kazoo.client import KazooClient
 from recovery_cases import KILLED, Content, Forks, check, content
+from scenarios.words import SPOUTS, TXIDS
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from servers.zookeeper import is_write

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from broken_disk_job import FROM, NUMBERS, topology
 from recovery_cases import check, committed_versions, content, finish, start
+from scenarios.disk import FROM, NUMBERS, topology
 
 from txstorm import run
 
@@ -16,7 +15,7 @@ POINTS = ["p1.before", "p5.before", "p6.before", "p7.2.before", "p8.before"]
 
 
 def go_on(home) -> None:
-    run(topology(home), engine="local", data_dir=home / "data", available_now=True).awaitTermination()
+    run(topology(home, NUMBERS), engine="local", data_dir=home / "data", available_now=True).awaitTermination()
 
 
 @pytest.mark.integration
@@ -24,7 +23,7 @@ def test_syncs_that_fail_end_the_run_and_nothing_is_lost(place):
     (place / "well").mkdir()
     go_on(place / "well")
     expected, txids = content(place / "well" / "data"), len(NUMBERS) // 2
-    status, output = finish(start(Path(__file__).parent / "broken_disk_job.py", place, *POINTS))
+    status, output = finish(start("broken-disk", place, *POINTS))
     assert status == 0, output
     told = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert sorted(one["point"] for one in told) == sorted(POINTS), output

@@ -16,12 +16,12 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 import pytest
-from failing_disk_job import NUMBERS
 from recovery_cases import check, content, environment
+from scenarios.disk import FEW
 
 from txstorm.errors import TxstormError
 
-TXIDS = len(NUMBERS) // 2
+TXIDS = len(FEW) // 2
 SEED = int(os.environ.get("TXSTORM_SEED") or random.SystemRandom().randrange(1 << 32))
 
 
@@ -40,7 +40,7 @@ def library(tmp_path_factory):
 def swept(home: Path, library: Path, ledger: str, calls: list[str]) -> list[dict]:
     """What became of a run in which each of `calls` failed."""
     # An interpreter of its own: only a process that begins with it has the library.
-    command = [sys.executable, Path(__file__).parent / "failing_disk_job.py", home, ledger, *calls]
+    command = [sys.executable, "-m", "scenarios", "failing-disk", home, ledger, *calls]
     done = subprocess.run(
         command, env=environment(LD_PRELOAD=str(library)), stdout=PIPE, stderr=STDOUT, text=True, check=False
     )

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from dropped_job import WORDS, Keep, topology
 from recovery_cases import finish, start
+from scenarios.dropped import WORDS, Keep, topology
 
 from txstorm import CompositeSpout, TransactionalTopologyBuilder, run
 from txstorm.books.books import Books
@@ -195,9 +195,7 @@ def test_dead_letters_stay_recorded_when_nothing_is_left_out_any_more(tmp_path):
 def test_a_table_that_a_killed_start_has_made_begins_after_what_was_committed_without_it(tmp_path):
     """Deployed, killed in P0, rolled back for some transactions, deployed again."""
     go(tmp_path, topology(Keep("counts")), 3)
-    status, output = finish(
-        start(Path(__file__).parent / "dropped_job.py", tmp_path, "--late", fault="p0.1.created:kill:1")
-    )
+    status, output = finish(start("dropped", tmp_path, "--late", fault="p0.1.created:kill:1"))
     assert status == -signal.SIGKILL, output
     go(tmp_path, topology(Keep("counts")), 6)  # no table of its own is recorded, so nothing is missed
     go(tmp_path, topology(Keep("counts"), Keep(sink="late")), 8)
@@ -215,7 +213,7 @@ def recover_says(data):
 
 def replayed(data, *tables, **request):
     """The exit code of an audit or backfill with the code that has these tables."""
-    code = f"dropped_job:built({', '.join(map(repr, tables))})"
+    code = f"scenarios.dropped:built({', '.join(map(repr, tables))})"
     return replay_batch(BatchRequest(str(data), engine="local", topology=code, **request))
 
 
@@ -282,9 +280,7 @@ DROPPING = [
 @pytest.mark.parametrize("point", DROPPING)
 def test_killed_while_it_drops_and_started_again(tmp_path, point):
     go(tmp_path, topology(Keep("counts"), Keep("old", "out")), 4)
-    status, output = finish(
-        start(Path(__file__).parent / "dropped_job.py", tmp_path, "--drop", fault=f"{point}:kill:1")
-    )
+    status, output = finish(start("dropped", tmp_path, "--drop", fault=f"{point}:kill:1"))
     assert status == -signal.SIGKILL, output
     told = books_of(tmp_path).dropped().tables
     assert told == ({} if point in DROPPING[:3] else {"changes/old": 4, "sinks/out": 4})

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from life_job import expected, life
 from programs import Program, loaded
-from recovery_cases import HERE, check, environment, eventually, finish, open_books, start
+from recovery_cases import check, environment, eventually, finish, open_books, start
+from scenarios.endless import expected, life
 from watched import Diary
 
 from txstorm import run
@@ -32,7 +32,6 @@ from txstorm.operations.status import list_topologies, read_inspection, read_sta
 from txstorm.results.read import read_state
 from txstorm.runtime.handle import RunHandle
 
-JOB = HERE / "life_job.py"
 SHORT = Waiting(patience=0.5)
 
 
@@ -64,7 +63,7 @@ def go(data_dir: Path, diary: Diary) -> Iterator[Any]:
 @pytest.fixture
 def child(data_dir: Path, diary: Diary) -> Iterator[Program]:
     """The topology in a process of its own, when it has committed something."""
-    process = start(JOB, data_dir, diary.path)
+    process = start("life", data_dir, diary.path)
     eventually(lambda: data_dir.exists() and committed(data_dir) > 2)
     yield process
     process.kill()
@@ -246,7 +245,7 @@ def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_di
 
 @pytest.mark.integration
 def test_killed_without_waiting_the_next_start_processes_the_rest(data_dir, diary, go):
-    child = start(JOB, data_dir, diary.path, 3600)
+    child = start("life", data_dir, diary.path, 3600)
     eventually(lambda: data_dir.exists() and (data_dir / "ledger.db").exists() and _planned(data_dir))
     told = kill(data_dir, 0)
     assert (told["ended"], told["committed_txid"]) == (True, 0)
@@ -265,7 +264,7 @@ def _planned(data_dir: Path) -> bool:
 
 @pytest.mark.integration
 def test_what_takes_longer_than_the_wait_is_dropped(data_dir, diary):
-    child = start(JOB, data_dir, diary.path, 3600)
+    child = start("life", data_dir, diary.path, 3600)
     eventually(lambda: (data_dir / "ledger.db").exists() and _planned(data_dir))
     told = kill(data_dir, 0.4)
     assert told["in_flight"] == 4

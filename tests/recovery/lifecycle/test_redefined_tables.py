@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 
 import deltalake
 import pytest
 from recovery_cases import finish, start
-from redefined_job import Keep, tables, topology
+from scenarios.redefined import Keep, tables, topology
 
 from txstorm import KeyedState, TransactionalTopologyBuilder, run
 from txstorm.errors import FencedError, StateError, TxstormError
@@ -22,7 +21,6 @@ from txstorm.storage.rows.schema import sink_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 
-JOB = Path(__file__).resolve().parent / "redefined_job.py"
 LAYOUTS = ["", "merge-"]
 
 
@@ -76,7 +74,7 @@ def test_there_and_back_again_and_then_fixed(tmp_path, layout):
 
 def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
     """The table of the state lags behind: it holds nothing yet, that of the changes does."""
-    status, output = finish(start(JOB, tmp_path, "old", 2, fault="p8.after:kill:1"))
+    status, output = finish(start("redefined", tmp_path, "old", 2, fault="p8.after:kill:1"))
     assert status == -signal.SIGKILL, output
     assert deltalake.DeltaTable(str(tmp_path / "state/kept")).to_pyarrow_table().num_rows == 0
     with pytest.raises(StateError, match="'n' is declared as string"):
@@ -86,7 +84,7 @@ def test_one_of_a_pair_that_holds_rows_fixes_both(tmp_path):
 def test_a_decided_group_is_a_commit(tmp_path):
     """Nothing is published, the intent is live: it is rolled forward, and its columns stay."""
     begun(tmp_path)
-    status, output = finish(start(JOB, tmp_path, "old", 1, fault="p6.after:kill:1"))
+    status, output = finish(start("redefined", tmp_path, "old", 1, fault="p6.after:kill:1"))
     assert status == -signal.SIGKILL, output
     with pytest.raises(StateError, match="'n' is declared as string"):
         go(tmp_path, topology("typed"), 4)
@@ -130,7 +128,7 @@ def test_after_a_rewind_to_the_beginning_nothing_is_committed(tmp_path):
 @pytest.mark.parametrize("then", ["old", "new"])
 def test_killed_at_every_step_and_started_with_either_code(tmp_path, layout, point, then):
     begun(tmp_path, layout)
-    status, output = finish(start(JOB, tmp_path, f"{layout}new", 2, fault=f"{point}:kill:1"))
+    status, output = finish(start("redefined", tmp_path, f"{layout}new", 2, fault=f"{point}:kill:1"))
     assert status == -signal.SIGKILL, output
     go(tmp_path, topology(f"{layout}{then}"))
     if then == "new":

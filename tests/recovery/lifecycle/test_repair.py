@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from life_job import expected, life
 from recovery_cases import check, eventually
+from scenarios.endless import expected, life
 from watched import Diary
 
 from txstorm import faults, run

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pytest
-from crash_job import TXIDS, lines, spout, topology
 from recovery_cases import KILLED, content, eventually, open_books
+from scenarios.words import TXIDS, lines, spout, topology
 
 import txstorm
 from txstorm import run

@@ -6,8 +6,8 @@ import shutil
 from itertools import cycle
 
 import pytest
-from crash_job import SPOUTS, TXIDS
 from recovery_cases import KILLED, content, open_books
+from scenarios.words import SPOUTS, TXIDS
 from watched import Diary, Shelf, ShelfSpout, watched_topology
 
 import txstorm

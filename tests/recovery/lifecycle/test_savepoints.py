@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from crash_job import SPOUTS, TXIDS, spout, topology
 from recovery_cases import content, open_books
+from scenarios.words import SPOUTS, TXIDS, spout, topology
 
 import txstorm
 from txstorm import run

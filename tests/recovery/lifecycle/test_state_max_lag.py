@@ -5,8 +5,8 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from lag_job import as_of, seen, topology
 from recovery_cases import KILLED, eventually, start
+from scenarios.endless import as_of, kinds, seen
 
 import txstorm
 from txstorm import run
@@ -14,13 +14,12 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.results.read import read_state
 from txstorm.storage.tables import as_of as versions
 
-JOB = Path(__file__).parent / "lag_job.py"
 SOON = {"state_max_lag": 0.2}
 
 
 @contextmanager
 def running(data_dir, **settings):
-    handle = run(topology(**settings), engine="local", data_dir=data_dir)
+    handle = run(kinds(**settings), engine="local", data_dir=data_dir)
     try:
         yield handle
     finally:
@@ -72,7 +71,7 @@ def exact(spark, data_dir):
 
 def test_a_killed_run_leaves_it_and_the_next_one_brings_it_up_to_date(place):
     data_dir = place / "data"
-    child = start(JOB, data_dir, "state_max_lag=0.2")
+    child = start("lag", data_dir, "state_max_lag=0.2")
     try:
         eventually(lambda: (data_dir / "state/counts/_delta_log").exists() and seen(data_dir) > 5)
     finally:
@@ -90,7 +89,7 @@ def as_of_state(data_dir):
 
 
 def test_what_is_available_now_leaves_it_exact(place):
-    handle = run(topology(), engine="local", data_dir=place / "data", until_txid=30)
+    handle = run(kinds(), engine="local", data_dir=place / "data", until_txid=30)
     assert handle.awaitTermination(60)
     assert seen(place / "data") == 30
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from programs import Program, loaded
-from recovery_cases import HERE, check_tiling, environment, eventually, finish, open_books, start
+from recovery_cases import check_tiling, environment, eventually, finish, open_books, start
 from watched import Diary, Endless, watched_topology
 
 from txstorm import run
@@ -17,8 +17,6 @@ from txstorm.results.read import read_sink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.table import open_table
-
-JOB = HERE / "endless_job.py"
 
 
 @pytest.fixture
@@ -188,7 +186,7 @@ def test_who_waits_for_all_is_told_when_the_run_is_stopped(place, diary):
 
 def running(place: Path, *options: object, more: int = 6) -> Program:
     """A driver script in a process of its own that has committed a few transactions."""
-    child = start(JOB, place / "data", place / "diary", *(options or ("local",)))
+    child = start("endless", place / "data", place / "diary", *(options or ("local",)))
     eventually(lambda: len(Diary(place / "diary").of("commit")) > more or child.poll() is not None)
     assert child.poll() is None, child.printed
     return child
@@ -226,7 +224,7 @@ def test_ctrl_c_that_another_thread_gets_ends_a_driver_script_too(place, diary):
 
 @pytest.mark.integration
 def test_ctrl_c_ends_a_driver_script_whose_bolt_hangs(place, diary):
-    child = start(JOB, place / "data", diary.path, "local", 3)
+    child = start("endless", place / "data", diary.path, "local", 3)
     eventually(lambda: diary.of("process")[2:])
     child.send_signal(signal.SIGINT)
     status, output = finish(child)

@@ -9,9 +9,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from crash_job import SPOUTS, TXIDS, lines
 from map_cases import counted, of_spout
 from recovery_cases import KILLED, Forks, check, content, lose, one_published, open_books
+from scenarios.words import SPOUTS, TXIDS, lines
 from servers.kafka_reading import committed_records
 
 from txstorm.errors import DataDirectoryError, InputError, TableCorrupt

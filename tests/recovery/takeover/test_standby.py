@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from drivers import Drive, assert_as_undisturbed, published
-from life_job import life
 from recovery_cases import eventually, open_books
+from scenarios.endless import life
 from watched import Diary
 
 from txstorm import run

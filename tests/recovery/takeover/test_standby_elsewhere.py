@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from drivers import Drive, assert_as_undisturbed, committed, published
-from frozen_sweep import LONG, lead
 from kazoo.client import KazooClient
-from life_job import life
 from recovery_cases import eventually, finish, is_frozen, open_books, start
+from scenarios.endless import life
+from scenarios.fencing import LONG, lead
 from servers.proxy import LossyProxy
 from servers.running import ZooKeeper
 from watched import Diary
@@ -92,7 +92,7 @@ def test_a_driver_that_was_frozen_never_commits_again_and_says_so(driving, place
 
 def test_one_that_is_frozen_while_it_sweeps_takes_nothing_away_from_the_next(place, zookeeper_server):
     ledger = f"zookeeper:{zookeeper_server.new_chroot()}"
-    child = start(Path(__file__).parent / "frozen_sweep.py", place / "data", ledger)
+    child = start("ledger-sweep", place / "data", ledger)
     try:
         eventually(lambda: child.poll() is not None or is_frozen(child.pid))
         assert child.poll() is None, child.printed

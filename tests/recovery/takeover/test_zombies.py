@@ -32,9 +32,9 @@ from recovery_cases import (
     logs,
     open_books,
 )
+from scenarios.grid import TASKS, TOPICS, write_lines
 from servers.kafka_reading import committed_records
 from servers.running import Kafka
-from zombie_job import TASKS, TOPICS, write_lines
 from zombies import BLOCK, OUTSIDE, TXIDS, Zombie, drawn
 
 from txstorm.ledger.open import open_ledger
@@ -65,7 +65,7 @@ class World:
 
     def start(self, one: Zombie, when: str, *more: str, **environ: str) -> Program:
         arguments = [one.source, when, one.depth, str(self.place), *self.topics]
-        target = f"zombie_job:zombie({', '.join(map(repr, arguments))})"
+        target = f"scenarios.grid:from_source({', '.join(map(repr, arguments))})"
         # Nothing asks Storm's spouts how much there is.
         until = ["--until-txid", str(TXIDS)] if one.source in TASKS else ["--available-now"]
         command = ["run", target, "--engine", "local", "--data-dir", str(self.data_dir), "--json", *until]

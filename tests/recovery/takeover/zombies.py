@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zombie_job import SOURCES, TOPICS
+from scenarios.grid import SOURCES, TOPICS
 
 TXIDS, GROUPS = 6, 2
 """Transactions of a run one at a time; and what there is at least of packs and groups, four at a time."""
@@ -45,7 +45,7 @@ class Zombie:
     """A coordinator that is frozen.
 
     Attributes:
-        source: one of `zombie_job.SOURCES`.
+        source: one of `scenarios.grid.SOURCES`.
         depth: how many transactions it has under way at once.
         ledger: ``zookeeper`` or ``delta``.
         point: where it stands still; `OUTSIDE`: a signal from outside stops it, after `nth` passages of any points.

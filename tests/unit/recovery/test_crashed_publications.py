@@ -1,12 +1,7 @@
 """SIGKILL at every point of staging, publishing and compacting; then a new coordinator: as if nothing had happened."""
 
-import os
-import signal
-from pathlib import Path
-
 import pytest
-import store_cases
-from programs import loaded
+from recovery_cases import KILLED, finish, start
 from store_cases import OUT, JsonLedger, run, staged_files
 from table_ranges import table_ranges
 
@@ -20,8 +15,6 @@ POINTS = [
     "p7.3.written:kill:3",
     *(f"compact.{when}:kill:{nth}" for when in ("before", "staged", "after") for nth in (1, 4)),
 ]
-HELPERS = Path(store_cases.__file__).parent
-ROOT = HELPERS.parents[1]
 
 
 def tables(data_dir):
@@ -39,9 +32,8 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", POINTS)
 def test_killed_and_started_again(tmp_path, undisturbed, fault):
-    environment = {**os.environ, "TXSTORM_FAULT": fault, "PYTHONPATH": f"{ROOT}{os.pathsep}{HELPERS}"}
-    killed = loaded().run(HELPERS / "store_cases.py", tmp_path, env=environment)
-    assert killed.returncode == -signal.SIGKILL
+    status, output = finish(start("tables", tmp_path, fault=fault))
+    assert status == KILLED, output
 
     store = run(tmp_path)
 
@@ -62,8 +54,7 @@ def test_killed_and_started_again(tmp_path, undisturbed, fault):
 @pytest.mark.integration
 def test_a_file_that_was_staged_but_never_decided_is_swept_and_leaves_no_trace(tmp_path, undisturbed):
     fault = "p7.2.before:hang:1,p7.3.before:hang:1,p7.1.before:kill:1"  # tables are published at the same time
-    environment = {**os.environ, "TXSTORM_FAULT": fault, "PYTHONPATH": f"{ROOT}{os.pathsep}{HELPERS}"}
-    loaded().run(HELPERS / "store_cases.py", tmp_path, env=environment)
+    finish(start("tables", tmp_path, fault=fault))
     decided = staged_files(tmp_path)
     assert len(decided) == 3
     ledger = JsonLedger(tmp_path / "ledger.json")

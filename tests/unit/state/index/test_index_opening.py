@@ -1,14 +1,10 @@
 """The index beside its tables: what is on disk is believed when it may be, and only what is missing is read."""
 
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
-import index_cases
 import pytest
 from index_cases import TINY, stores, words
+from recovery_cases import KILLED, eventually, finish, start
 from store_cases import commit, open_store
 
 from txstorm.clients.delta.handle import DeltaHandle
@@ -177,12 +173,11 @@ def test_one_that_somebody_still_has_open_is_left_to_him(tmp_path):
 
 def test_killed_in_the_middle_of_writing(tmp_path):
     """Killed at any moment, what is on disk is as of some txid, and the rest is read from the changes."""
-    program = [sys.executable, index_cases.__file__, str(tmp_path / "data")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        for line in process.stdout:
-            if int(line) == 25:
-                process.send_signal(signal.SIGKILL)
+    child = start("index", tmp_path / "data")
+    eventually(lambda: child.printed.count("\n") >= 25 or child.poll() is not None)
+    child.kill()
+    status, output = finish(child)
+    assert status == KILLED, output
     store = open_store(tmp_path / "data", epoch=2, bounds=TINY)
     store.load()
     index = store._indexes["counts"]

@@ -1,17 +1,13 @@
 """Compaction: the state table becomes what a plain reader should see, once, by the leader, or not at all."""
 
-import os
 import random
 import resource
 import shutil
-import signal
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import upkeep_cases
-from programs import loaded
+from recovery_cases import KILLED, finish, start
 from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_store, record
 from upkeep_cases import LAST, counts, expected, keep_up, small
 
@@ -262,12 +258,10 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, many):
 
 @pytest.mark.parametrize("fault", ["compact.staged:kill:3", "compact.after:kill:5", "gather.staged:kill:2"])
 def test_killed_in_the_middle_of_upkeep_and_started_again(tmp_path, fault):
-    program = [upkeep_cases.__file__, tmp_path]
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "TXSTORM_FAULT": fault}
-    assert loaded().run(*program, env=environment).returncode == -signal.SIGKILL
-    environment.pop("TXSTORM_FAULT")
-    assert loaded().run(*program, env=environment).returncode == 0
+    status, output = finish(start("upkeep", tmp_path, fault=fault))
+    assert status == KILLED, output
+    status, output = finish(start("upkeep", tmp_path))
+    assert status == 0, output
     assert words_of(tmp_path) == expected(LAST)
     assert sorted({txid for *_, txid in plain_changes(tmp_path)}) == list(range(1, LAST + 1))
     open_store(tmp_path, epoch=9).sweep([])

@@ -1,8 +1,7 @@
-"""A topology whose tables come and go. As a script: data directory, then --drop (two tables less) or --late (one more)."""
+"""A topology whose tables come and go: ``dropped DATA_DIR --drop|--late``."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from txstorm import BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
@@ -51,10 +50,11 @@ def built(*tables):
     return topology(*(Keep(sink=one[6:]) if one.startswith("sinks/") else Keep(one) for one in tables))
 
 
-if __name__ == "__main__":
-    data, less = Path(sys.argv[1]), sys.argv[2] == "--drop"
-    built = topology(Keep("counts")) if less else topology(Keep("counts"), Keep(sink="late"))
-    handle = run(built, engine="local", data_dir=data, until_txid=5, drop=["old", "out"] if less else [])
+def main(data_dir: str, change: str) -> None:
+    """Run to txid 5 with ``--drop`` (two tables fewer) or ``--late`` (one table more)."""
+    fewer = change == "--drop"
+    changed = topology(Keep("counts")) if fewer else topology(Keep("counts"), Keep(sink="late"))
+    handle = run(changed, engine="local", data_dir=Path(data_dir), until_txid=5, drop=["old", "out"] if fewer else [])
     handle.awaitTermination()
     if handle.exception():
         raise handle.exception()

@@ -1,19 +1,16 @@
-"""The topology that crash tests kill, as a script; `forking` runs it many times from one process that has it loaded.
+"""Words counted from lines: the topology that crash tests kill, with one, three or ten tables, maps or a topic.
 
-``crash_job.py DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of the input and prints a JSON line.
+``words DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of its input.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from to_the_end import to_the_end
 
 from txstorm import (
     BasicBolt,
@@ -22,6 +19,7 @@ from txstorm import (
     KeyedState,
     MapState,
     TransactionalTopologyBuilder,
+    run,
 )
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.operations.rewind import rewind
@@ -165,7 +163,16 @@ def topology(
     return builder.build_topology()
 
 
-def main(argv: list[str]) -> dict[str, Any]:
+def run_to_end(topology: Any, data_dir: Path, settings: Mapping[str, Any], engine: str) -> dict[str, int]:
+    """Run `topology` to the end of what its source holds now; returns its progress."""
+    handle = run(topology, engine=engine, data_dir=data_dir, settings=settings, available_now=True)
+    handle.awaitTermination()
+    now = handle.progress
+    return {"committed": now.committed, "txids": now.txids, "replays": now.replays}
+
+
+def main(*argv: str) -> dict[str, Any]:
+    """One run, or with ``--rewind`` one rewind."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--spout", choices=SPOUTS, default="memory")
@@ -185,8 +192,4 @@ def main(argv: list[str]) -> dict[str, Any]:
     settings |= dict(one.split("=", 1) for one in options.set)
     source = spout(options.spout, options.txids, options.data_dir)
     built = topology(source, options.tables, options.maps, options.poison, options.kafka, options.layout)
-    return to_the_end(built, options.data_dir, settings, options.engine)
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:])))
+    return run_to_end(built, options.data_dir, settings, options.engine)

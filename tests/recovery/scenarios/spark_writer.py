@@ -1,12 +1,11 @@
 """Words counted from an opaque spout into tables of a chosen writer, run to the end of the input.
 
-``spark_writer_job.py DATA_DIR WRITER JARS PART…``: every PART is one batch of a partition, as words with hyphens between
-them. Batches that are not committed are emitted anew as they are given now.
+``spark-writer DATA_DIR WRITER JARS PART…``: every PART is one batch of a partition, as words with hyphens between
+them. Batches that are not committed are emitted again, as they are given now.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,17 @@ def topology(writer: str, parts: list[str]) -> Any:
     return builder.build_topology()
 
 
-def main(data_dir: Path, writer: str, parts: list[str]) -> None:
+def main(data_dir: str, writer: str, jars: str, *parts: str) -> None:
+    """One run; with `jars` in a session that has Delta."""
+    if jars:
+        delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        extra = {"spark.jars": jars, "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
+        make_session("job", extra={**extra, "spark.sql.catalog.spark_catalog": delta})
+    count(Path(data_dir), writer, list(parts))
+
+
+def count(data_dir: Path, writer: str, parts: list[str]) -> None:
+    """Run the topology to the end of `parts`."""
     settings = {"max_spout_pending": 1, "max_group_txids": 1}
     handle = run(topology(writer, parts), engine="local", data_dir=data_dir, settings=settings, available_now=True)
     handle.awaitTermination()
-
-
-if __name__ == "__main__":
-    if sys.argv[3]:
-        delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        extra = {"spark.jars": sys.argv[3], "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
-        make_session("job", extra={**extra, "spark.sql.catalog.spark_catalog": delta})
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[4:])

@@ -1,18 +1,19 @@
-"""A topology with collections and times to live over a shelf, and what it must make of any numbers.
+"""Topologies over a shelf, a source in a file that tests rewrite between two starts.
 
-``keyed_job.py DATA_DIR SHELF KIND UNTIL`` runs it, to be killed by tests.
+- ``shelf DATA_DIR SHELF DIARY KIND UNTIL`` runs the watched topology;
+- ``keyed DATA_DIR SHELF KIND UNTIL`` runs one with collections and times to live; `expected` is what it must make of any
+  numbers.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from watched import PartitionedShelfSpout, Shelf, ShelfSpout
+from watched import Diary, PartitionedShelfSpout, Shelf, ShelfSpout, watched_topology
 
 from txstorm import BasicBolt, BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, run
 from txstorm.api.state import SinkTable
@@ -122,10 +123,15 @@ def batches(data_dir: Path, last: int) -> list[tuple[int, int, list[int]]]:
     return [(txid, stamps[txid], sorted(numbers[txid])) for txid in range(1, last + 1)]
 
 
-def main(data_dir: str, shelf: str, kind: str, until: str) -> None:
+def watch(data_dir: str, shelf: str, diary: str, kind: str, until: str) -> None:
+    """Run the watched topology up to a txid."""
+    topology = watched_topology(
+        KINDS[kind](Shelf(Path(shelf))), Diary(Path(diary)), max_group_txids=1, max_spout_pending=4, max_pack_txids=2
+    )
+    run(topology, engine="local", data_dir=data_dir, until_txid=int(until)).awaitTermination()
+
+
+def keep_keyed(data_dir: str, shelf: str, kind: str, until: str) -> None:
+    """Run the topology of this module up to a txid."""
     made = topology(KINDS[kind](Shelf(Path(shelf))), max_group_txids=1)
     run(made, engine="local", data_dir=data_dir, until_txid=int(until)).awaitTermination()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,14 +1,20 @@
-"""``life_job.py DATA_DIR DIARY [SECONDS]``: counts numbers on threads until somebody ends it; says who killed it."""
+"""Topologies over sources without end, which run until they are stopped or killed.
+
+- ``life DATA_DIR DIARY [SECONDS]`` counts numbers on threads, and prints who killed it;
+- ``endless DATA_DIR DIARY ENGINE [HANGING_TXID]`` is a driver script that does nothing about its end;
+- ``lag DATA_DIR [SETTING=VALUE…]`` counts the even and the odd numbers.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from watched import Diary
+import deltalake
+from watched import Diary, Endless, watched_topology
 
 from txstorm import (
     BatchBolt,
@@ -138,11 +144,74 @@ def expected(txids: int) -> tuple[dict[int, int], int]:
     return {digit: last.count(digit) for digit in sorted(set(last))}, sum(numbers)
 
 
-def main(data_dir: str, diary: str, seconds: str = "0.01") -> None:
+def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
+    """Run until it is stopped."""
     handle = run(life(Diary(Path(diary)), float(seconds)), engine="local", data_dir=data_dir)
     handle.awaitTermination()
     print(f"committed {handle.committed}, killed by {handle.killed}")
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+# --- a driver script that does nothing about its end ------------------------------------------------------------------
+
+
+class Pace:
+    """Commits take a while, and one batch never ends."""
+
+    def __init__(self, hanging: int) -> None:
+        self.hanging = hanging
+
+    def __call__(self, txid, nth):
+        time.sleep(3600 if txid == self.hanging else 0.01)
+
+
+def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
+    """Run the watched topology over an endless source."""
+    topology = watched_topology(Endless(), Diary(Path(diary)), process=Pace(int(hanging)), max_pack_txids=2)
+    handle = run(topology, engine=engine, data_dir=data_dir)
+    handle.awaitTermination()
+
+
+# --- two keys that change in every transaction ------------------------------------------------------------------------
+
+
+class Kinds(BatchBolt, Committer):
+    """Two keys, each of which counts one up in every transaction."""
+
+    state = KeyedState("counts", key={"kind": int}, value={"n": int})
+
+    def prepare(self, context, collector, attempt):
+        self.counts, self.kinds = context.state("counts"), Counter()
+
+    def execute(self, tuple):
+        self.kinds[tuple["n"] % 2] += 1
+
+    def finish_batch(self):
+        self.counts.update_many(self.kinds, lambda old, n: (old or 0) + n)
+
+
+def kinds(**settings: Any) -> Any:
+    """The even and the odd numbers of an endless source, counted."""
+    builder = TransactionalTopologyBuilder("lag", "numbers", Endless())
+    builder.set_committer_bolt("counts", Kinds()).global_grouping("numbers")
+    return builder.build_topology().with_settings({"max_group_txids": 2, "max_spout_pending": 8, **settings})
+
+
+def seen(data_dir: Path) -> int:
+    """The transaction that a reader of the plain table sees: every version is the state after one."""
+    return as_of(deltalake.DeltaTable(data_dir / "state/counts").to_pyarrow_table().to_pylist())
+
+
+def as_of(rows: list[dict[str, Any]]) -> int:
+    """The transaction after which the state has these rows; 0 without any."""
+    if not rows:
+        return 0
+    assert sorted(row["kind"] for row in rows) == [0, 1]
+    ((n, txid),) = {(row["n"], row["_txid"]) for row in rows}
+    assert n == txid
+    return int(txid)
+
+
+def count_kinds(data_dir: str, *settings: str) -> None:
+    """Run `kinds`."""
+    topology = kinds(**dict(setting.split("=") for setting in settings))
+    run(topology, engine="local", data_dir=data_dir).awaitTermination()

@@ -1,8 +1,7 @@
-"""Topologies of one committer whose columns change. Arguments as a script: data directory, name of the code, last txid."""
+"""Topologies of one committer whose columns change. ``redefined DATA_DIR NAME UNTIL``."""
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -50,8 +49,9 @@ def topology(name, words=("a", "b", "c", "d")):
     return builder.build_topology()
 
 
-if __name__ == "__main__":
-    handle = run(topology(sys.argv[2]), engine="local", data_dir=Path(sys.argv[1]), until_txid=int(sys.argv[3]))
+def main(data_dir: str, name: str, until: str) -> None:
+    """Run the code of this name up to a txid."""
+    handle = run(topology(name), engine="local", data_dir=Path(data_dir), until_txid=int(until))
     handle.awaitTermination()
     if handle.exception():
         raise handle.exception()

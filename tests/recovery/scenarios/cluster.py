@@ -1,4 +1,4 @@
-"""The topology for a Spark cluster of real processes: ``cluster_job.py DATA_DIR DIARY TXIDS [TROUBLE...]``.
+"""The topology for a Spark cluster of real processes: ``cluster DATA_DIR DIARY TXIDS [TROUBLE…]``.
 
 A trouble is ``NAME:TXID``: at that transaction, the first task that comes along has it, once.
 """
@@ -6,11 +6,9 @@ A trouble is ``NAME:TXID``: at that transaction, the first task that comes along
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -97,14 +95,10 @@ def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
     return builder.set_settings(settings).build_topology()
 
 
-def main(data_dir: str, diary: str, txids: str, *troubles: str) -> None:
+def main(data_dir: str, diary: str, txids: str, *troubles: str) -> dict[str, int]:
     """Run to the end."""
-    told = {int(txid): name for name, _, txid in (one.partition(":") for one in troubles)}
-    made = topology(Path(diary), int(txids), told)
+    planned = {int(txid): name for name, _, txid in (trouble.partition(":") for trouble in troubles)}
+    made = topology(Path(diary), int(txids), planned)
     handle = run(made, engine="spark", data_dir=data_dir, available_now=True)
     handle.awaitTermination()
-    print(json.dumps({"committed": handle.committed, "replays": handle.progress.replays}), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return {"committed": handle.committed, "replays": handle.progress.replays}

@@ -1,0 +1,58 @@
+"""The program that tests start as a separate process, to be killed, frozen or fenced: ``python -m scenarios NAME ARGUMENT…``.
+
+Each scenario is a function of its arguments, which are text as on a command line; what it returns is printed as a line of
+JSON. A process loads only the module of its own scenario. `recovery_cases.start` starts one, `recovery_cases.Forks`
+forks one from a process that has it loaded.
+
+Topologies for ``txstorm run`` stand beside the scenarios that use them, such as ``scenarios.grid:from_source(…)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+SCENARIOS = {
+    # topologies that run to the end of their input
+    "words": "scenarios.words:main",
+    "grid": "scenarios.grid:main",
+    "shelf": "scenarios.shelf:watch",
+    "keyed": "scenarios.shelf:keep_keyed",
+    "spark-writer": "scenarios.spark_writer:main",
+    "cluster": "scenarios.cluster:main",
+    "redefined": "scenarios.redefined:main",
+    "dropped": "scenarios.dropped:main",
+    # topologies that run until they are stopped
+    "endless": "scenarios.endless:endless",
+    "lag": "scenarios.endless:count_kinds",
+    "life": "scenarios.endless:live",
+    # many runs, on disks that fail
+    "failing-disk": "scenarios.disk:failing",
+    "broken-disk": "scenarios.disk:broken",
+    # parts of a coordinator
+    "kafka-outlet": "scenarios.fencing:send_groups",
+    "ledger-sweep": "scenarios.fencing:sweep_frozen",
+    "late-put": "scenarios.fencing:put_late",
+    "tables": "store_cases:main",
+    "upkeep": "upkeep_cases:main",
+    "index": "index_cases:main",
+}
+"""Name → module and function."""
+
+
+def scenario(name: str) -> Callable[..., Any]:
+    """The function of a scenario; loads its module."""
+    module, _, function = SCENARIOS[name].partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def run(name: str, *arguments: str) -> None:
+    """Run a scenario and print what it returns. One write, as several processes may print to one file."""
+    result = scenario(name)(*arguments)
+    if result is not None:
+        sys.stdout.flush()
+        os.write(1, json.dumps(result).encode() + b"\n")

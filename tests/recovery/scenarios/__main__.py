@@ -1,0 +1,5 @@
+import sys
+
+from scenarios import run
+
+run(*sys.argv[1:])
