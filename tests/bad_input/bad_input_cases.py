@@ -115,8 +115,9 @@ def go(made: Topology, data_dir: Path | str, engine: Any = "local", **options: A
 
 
 def run_words(tmp_path: Path, name: str = "data", **changes: Any) -> Path:
-    """A data directory in which `WORDS` were counted, one txid a word."""
-    assert go(topology(write_words(tmp_path / "words.txt"), **changes), tmp_path / name) == len(WORDS)
+    """A data directory in which `WORDS` were counted, one txid and one commit a word."""
+    counted = topology(write_words(tmp_path / "words.txt"), **changes)
+    assert go(counted, tmp_path / name, settings={"max_group_txids": 1}) == len(WORDS)
     return tmp_path / name
 
 
