@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: the suite with its peers and figures, or what of it is named."""
+"""``python -m benchmarks``: run the suite with its peers and figures, or the parts named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.suite.run import failed, names, run_suite
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; 1 when a figure is missed or a count is wrong."""
+    """Run the benchmarks chosen; return the exit code: 1 if a figure is missed or a count is wrong."""
     asked = _parser().parse_args(arguments)
     wanted = [*asked.names, *(asked.only or [])]
     unknown = set(wanted) - set(names())
@@ -41,16 +41,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("scripts/bench", description="Speed and memory of txstorm, beside its peers.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to measure: {' '.join(names())}")
     parser.add_argument("--quick", action="store_true", help="small sizes and three rounds: under five minutes")
-    parser.add_argument("--rounds", type=int, help="rounds that count (5; with --quick 3)")
+    parser.add_argument("--rounds", type=int, help="number of measured rounds (5; with --quick 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, one JSON record a line")
     parser.add_argument("--out", type=Path, metavar="DIRECTORY", help="write a page with plots, and the records, there")
-    parser.add_argument("--only", action="append", metavar="NAME", help="another way to name something; repeatable")
-    parser.add_argument("--engine", choices=("spark", "local"), default="spark", help="of txstorm; local is for trials")
+    parser.add_argument("--only", action="append", metavar="NAME", help="same as NAME; repeatable")
+    parser.add_argument(
+        "--engine", choices=("spark", "local"), default="spark", help="engine of txstorm; local is for trials"
+    )
     return parser
 
 
 def _terminated(*_: Any) -> NoReturn:
-    """SIGTERM leaves every ``with`` block, as Ctrl-C does, so that all sides are ended."""
+    """Handle SIGTERM: leave every ``with`` block, as Ctrl-C does, so that all sides are ended."""
     sys.exit(128 + signal.SIGTERM)
 
 

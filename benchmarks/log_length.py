@@ -1,9 +1,9 @@
-"""What long logs of tables cost: readers, and a start, a commit, a checkpoint and an archiving pass of txstorm.
+"""Cost of long table logs: for readers, and for a start, a commit, a checkpoint and an archiving pass of txstorm.
 
     python -m benchmarks.log_length [--place DIR] [--entries N ...] [--no-spark]
 
-A log of N entries is written, each as txstorm writes one, with a checkpoint at its end less fifty. Each kind of reader
-is measured in a process of its own. DIR should be on a fast disk, or in memory: N entries take N × 4 KiB.
+Writes a log of N entries, as txstorm does, with a checkpoint fifty entries before its end. Each kind of reader is
+measured in a separate process. DIR should be on a fast disk, or in memory: N entries take N × 4 KiB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMES = 3
 
 
 def write_log(table: Path, entries: int) -> None:
-    """Make a table of `FILES` files of one row each whose log has `entries` entries."""
+    """Create a table of `FILES` files of one row each, with a log of `entries` entries."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -58,7 +58,7 @@ def write_log(table: Path, entries: int) -> None:
 
 
 def median(call: Callable[[], object], times: int = TIMES) -> tuple[float, float]:
-    """Seconds on the clock, and of processor time of this process."""
+    """Return the median wall time and processor time of `call` in this process, in seconds."""
     taken = []
     for _ in range(times):
         started, used = time.perf_counter(), time.process_time()
@@ -68,7 +68,7 @@ def median(call: Callable[[], object], times: int = TIMES) -> tuple[float, float
 
 
 def readers(table: Path) -> dict[str, tuple[float, float]]:
-    """A snapshot and its rows, with deltalake and polars."""
+    """Measure opening and reading the table with deltalake and polars."""
     from deltalake import DeltaTable
 
     found = {
@@ -83,7 +83,7 @@ def readers(table: Path) -> dict[str, tuple[float, float]]:
 
 
 def spark(table: Path) -> dict[str, tuple[float, float]]:
-    """The same with Spark: the first time in a session, and again."""
+    """Measure reading the table with Spark: the first time in a session, and again."""
     from txstorm.clients.spark import make_session
 
     jars = ",".join(map(str, sorted((Path(__file__).parent.parent / ".cache" / "jars").glob("*.jar"))))
@@ -111,7 +111,7 @@ def spark(table: Path) -> dict[str, tuple[float, float]]:
 
 
 def txstorm(table: Path) -> dict[str, tuple[float, float]]:
-    """What a start, a commit, upkeep and a stop do with one table."""
+    """Measure what a start, a commit, upkeep and a stop of txstorm do with one table."""
     from txstorm.clients.delta.archive import archive_entries
     from txstorm.clients.delta.entry import Commit
     from txstorm.clients.delta.handle import DeltaHandle
@@ -152,7 +152,7 @@ def txstorm(table: Path) -> dict[str, tuple[float, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--place", type=Path, help="where the tables are made; default: the directory for temporary files"
+        "--place", type=Path, help="where the tables are created; default: the directory for temporary files"
     )
     parser.add_argument("--entries", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--no-spark", action="store_true")

@@ -1,4 +1,4 @@
-"""The machine under the measurements: how noisy it is, what a process tree burns, how large a process is."""
+"""Measurements of the machine: its noise, the CPU time of a process tree, the memory of a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOISY = 0.10
 
 
 def spin() -> float:
-    """Milliseconds of a fixed piece of pure Python, the best of three: the same on a quiet machine, always."""
+    """Return the milliseconds of a fixed piece of pure Python, the best of three; constant on a quiet machine."""
     return min(_spin_once() for _ in range(3))
 
 
@@ -31,12 +31,12 @@ def _spin_once() -> float:
 
 
 def drift(before: float, after: float) -> float:
-    """How much slower (or faster) the spin became, as a fraction."""
+    """Return how much slower or faster the spin became, as a fraction."""
     return max(before, after) / min(before, after) - 1
 
 
 def noise_line(drifts: Sequence[float]) -> str:
-    """How far a fixed piece of work drifted from before to after each round."""
+    """Summarize how far a fixed piece of work drifted from before to after each round."""
     noisy = sum(one > NOISY for one in drifts)
     if not drifts:
         return "noise: not measured"
@@ -45,14 +45,14 @@ def noise_line(drifts: Sequence[float]) -> str:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds of this process, and of the processes below it (0 where there is no /proc)."""
+    """Return the CPU seconds of this process, and of its descendants (0 without /proc)."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     below = (one.cpu for one in processes.tree(os.getpid()) if one.pid != os.getpid())
     return own.ru_utime + own.ru_stime, sum(below)
 
 
 def rss_mib() -> float:
-    """Resident memory of this process now, in MiB; where there is no /proc, the most it ever was."""
+    """Return the resident memory of this process, in MiB; without /proc its maximum so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -63,7 +63,7 @@ def rss_mib() -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """Several measurements of one thing: the median, and from where to where they went."""
+    """Median and range of repeated measurements."""
 
     median: float
     low: float
@@ -78,6 +78,6 @@ class Spread:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
+    """Return the value below which `share` of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,4 +1,4 @@
-"""A tree of processes from outside: what each kind of process in it burns, and how much memory all of them hold."""
+"""Observation of a process tree from outside: CPU time by kind of process, and total memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Process:
 
     Attributes:
         kind: ``driver`` for the root of the tree, ``jvm``, or ``workers`` for everything else.
-        cpu: seconds, those of children that have ended included.
+        cpu: CPU seconds, including those of children that have ended.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class Process:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory; what several processes share is divided among them."""
+        """Return the bytes of memory; shared memory is divided among the processes that share it."""
         try:
             for line in (PROC / str(self.pid) / "smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
@@ -37,7 +37,7 @@ class Process:
 
 
 def tree(root: int) -> list[Process]:
-    """The process `root` and all below it; empty where there is no /proc."""
+    """Return the process `root` and its descendants; empty without /proc."""
     family: set[int] = {root}
     found: list[Process] = []
     ticks = os.sysconf("SC_CLK_TCK")
@@ -50,7 +50,7 @@ def tree(root: int) -> list[Process]:
 
 
 def cpu_by_kind(root: int) -> Mapping[str, float]:
-    """CPU seconds of the tree below `root`, by kind of process."""
+    """Return the CPU seconds of the tree of `root`, by kind of process."""
     total: Counter[str] = Counter()
     for one in tree(root):
         total[one.kind] += one.cpu  # type: ignore[assignment]
@@ -58,12 +58,12 @@ def cpu_by_kind(root: int) -> Mapping[str, float]:
 
 
 def memory(root: int) -> int:
-    """Bytes of memory that the tree below `root` holds now."""
+    """Return the bytes of memory that the tree of `root` uses now."""
     return sum(one.memory for one in tree(root))
 
 
 def _processes() -> Iterator[tuple[int, int, str, int]]:
-    """Number, parent, name, and ticks spent by a process and by its children that have ended."""
+    """Yield number, parent, name, and ticks, including those of ended children, of every process."""
     for entry in PROC.iterdir() if PROC.is_dir() else ():
         if entry.name.isdigit():
             try:

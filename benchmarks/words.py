@@ -1,4 +1,4 @@
-"""Words that depend on the txid alone, drawn as Zipf's law has it: the one input of every side. Needs no txstorm."""
+"""Words drawn by Zipf's law that depend only on the txid: the input of every side. Needs no txstorm."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ Ranks = npt.NDArray[np.int64]
 
 
 def zipf_ranks(txid: int, share: range, keys: int = VOCABULARY) -> Ranks:
-    """Which words stand at the positions `share` of transaction `txid`, where there are `keys` words."""
+    """Return the ranks, out of `keys` words, of the words at the positions `share` of transaction `txid`."""
     start = (txid * STEP * 131 + share.start) % POOL
     return np.take(pool(keys), np.arange(start, start + len(share)), mode="wrap").astype(np.int64)
 
 
 def message_ranks(partition: int, start: int, stop: int) -> Ranks:
-    """Which words are the keys of the offsets `start` to `stop` of a partition of Kafka."""
+    """Return the ranks of the words that are the keys of offsets `start` to `stop` of a Kafka partition."""
     return np.take(pool(), np.arange(start, stop) + partition * STEP * 131, mode="wrap").astype(np.int64)
 
 
 def spread_ranks(txid: int, share: range, keys: int) -> Ranks:
-    """`share` of the keys that `txid` changes: all different, and spread over all `keys`, a power of ten."""
+    """Return `share` of the keys that `txid` changes: all distinct, spread over all `keys`, a power of ten."""
     return (txid * 1_000_003 + np.arange(share.start, share.stop, dtype=np.int64) * STEP) % keys
 
 
 def words(ranks: Ranks, keys: int = VOCABULARY) -> pa.Array:
-    """The words of these ranks; where there are more than the vocabulary has, they are made of their rank."""
+    """Return the words of these ranks: of the vocabulary, or for more keys than it has, a prefix and the rank."""
     if keys <= VOCABULARY:
         return vocabulary().take(pa.array(ranks))
     return pc.binary_join_element_wise(PREFIX, pa.array(ranks).cast(pa.string()), "")
 
 
 def ranks_of(found: pa.Array, keys: int = VOCABULARY) -> Ranks:
-    """The ranks of words, the other way round; -1 for what is none."""
+    """Return the ranks of words, the inverse of `words`; -1 for unknown words."""
     if keys <= VOCABULARY:
         return pc.fill_null(pc.index_in(found, vocabulary()), -1).to_numpy(zero_copy_only=False).astype(np.int64)
     plain = pc.match_substring_regex(found, f"^{PREFIX}(0|[1-9][0-9]{{0,8}})$")
@@ -54,7 +54,7 @@ def ranks_of(found: pa.Array, keys: int = VOCABULARY) -> Ranks:
 
 @cache
 def vocabulary() -> pa.Array:
-    """The words, by rank: made up, all different, of two to eleven letters."""
+    """Return the words, by rank: generated, all distinct, of two to eleven letters."""
     generator = random.Random(SEED)
     made: dict[str, None] = {}
     while len(made) < VOCABULARY:
@@ -65,7 +65,7 @@ def vocabulary() -> pa.Array:
 
 @cache
 def pool(keys: int = VOCABULARY) -> npt.NDArray[np.int32]:
-    """Ranks of words in the order they come; every process draws the same ones, once."""
+    """Return ranks of words in order of occurrence; every process draws the same ones, once."""
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -EXPONENT
     bounds = np.cumsum(weights / weights.sum())
     drawn = np.random.default_rng(SEED).random(POOL)

@@ -47,11 +47,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def begin(data_dir: Path, *, keep: bool) -> None:
-    """Empty the directory of a finished demo; of one that was killed nothing is touched."""
+    """Empty the directory of a finished demo; leave that of a killed one untouched."""
     if not (data_dir / FINISHED).exists():
         return
     for entry in [] if keep else data_dir.iterdir():
-        # The mark goes last: killed in between, the next run empties the rest.
+        # The mark is removed last: if this is killed in between, the next run deletes the rest.
         if entry.is_dir():
             shutil.rmtree(entry)
         elif entry.name != FINISHED:
@@ -60,7 +60,7 @@ def begin(data_dir: Path, *, keep: bool) -> None:
 
 
 def counts(ending: Ending, *, before: bool = False) -> dict[str, int]:
-    """The count of each word; with `before`, as of the end of the previous run."""
+    """Read the count of each word; with `before`, as of the end of the previous run."""
     txid = ending.document["committed_txid"] - (ending.document["txids"] if before else 0)
     if txid == 0:
         return {}
@@ -69,15 +69,15 @@ def counts(ending: Ending, *, before: bool = False) -> dict[str, int]:
 
 
 def tell(ending: Ending, found: dict[str, int]) -> None:
-    """Print the result, what it took, and how to look at it."""
+    """Print the result, the statistics of the run, and commands to look at the tables."""
     done, total = ending.document, sum(found.values())
     words = total - sum(counts(ending, before=True).values())
-    print(f"King James Bible: {total:,} words, {len(found):,} different ones. The most frequent:\n")
+    print(f"King James Bible: {total:,} words, {len(found):,} distinct ones. The most frequent:\n")
     for word, n in done["top"]:
         print(f"  {word:<8}{n:>8,}")
     print(
         f"\nCommitted txid {done['committed_txid']}. This run: {done['txids']} transactions with {words:,} words in "
-        f"{done['seconds']:.1f} s, {words / done['seconds']:,.0f} words/s over all; replays: {done['replays']}.\n"
+        f"{done['seconds']:.1f} s, {words / done['seconds']:,.0f} words/s on average; replays: {done['replays']}.\n"
         "Run it again to start over. If you kill it before it ends, the next run continues where it stopped.\n"
     )
     program, place = shown(Path(sys.executable).with_name("txstorm")), shown(ending.data_dir)

@@ -1,4 +1,4 @@
-"""Sends made-up tweets to a Kafka topic, up to a count or until interrupted; some transactions are aborted.
+"""Sends generated tweets to a Kafka topic, up to a count or until interrupted; some transactions are aborted.
 
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --rate 500
@@ -40,7 +40,7 @@ LANGUAGES = ("en", "en", "en", "de", "es", "ja", "pt")
 
 
 def tweets(rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Endless tweets; the hashtag of rank n is about 1/n times as frequent as the first."""
+    """Generate tweets without end; the hashtag of rank n is about 1/n times as frequent as the first."""
     weights = [1 / rank for rank in range(1, len(TAGS) + 1)]
     for number in itertools.count(1):
         yield {
@@ -90,7 +90,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def make_topic(options: argparse.Namespace) -> None:
     """Create the topic unless it exists."""
     topic = NewTopic(options.topic, options.partitions, 1)
-    admin = AdminClient(settings(options))  # what is under way ends with it
+    admin = AdminClient(settings(options))  # kept in a variable: pending requests end with the client
     made = admin.create_topics([topic], request_timeout=5)
     try:
         made[options.topic].result()
@@ -100,21 +100,21 @@ def make_topic(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("bootstrap", help="HOST:PORT of a broker")
     made.add_argument("topic")
-    made.add_argument("--partitions", type=int, default=8, help="of the topic, if it is made (8)")
-    made.add_argument("--count", type=int, help="tweets in all; without it, until Ctrl-C")
-    made.add_argument("--rate", type=float, help="tweets per second; without it, as fast as it goes")
-    made.add_argument("--batch", type=int, default=100, help="tweets in one transaction (100)")
-    made.add_argument("--abort", type=float, default=0.0, help="share of the transactions that are aborted (0.0)")
-    made.add_argument("--seed", type=int, default=7, help="of all that is random (7)")
+    made.add_argument("--partitions", type=int, default=8, help="partitions of the topic, if it is created (8)")
+    made.add_argument("--count", type=int, help="total number of tweets; default: until Ctrl-C")
+    made.add_argument("--rate", type=float, help="tweets per second; default: as fast as possible")
+    made.add_argument("--batch", type=int, default=100, help="tweets per transaction (100)")
+    made.add_argument("--abort", type=float, default=0.0, help="fraction of transactions to abort (0.0)")
+    made.add_argument("--seed", type=int, default=7, help="seed of everything random (7)")
     return made
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make the topic and send; returns the exit code."""
+    """Create the topic and send; return the exit code."""
     options = parser().parse_args(argv)
     try:
         make_topic(options)
@@ -124,10 +124,10 @@ def main(argv: Sequence[str]) -> int:
     except KafkaException as error:
         print(f"error: {options.bootstrap}: {error.args[0].str()}; is the broker running?", file=sys.stderr)
         return 1
-    told = [f"{committed:,} tweets sent, and {aborted:,} in transactions that were aborted; hashtags of the former:"]
+    lines = [f"{committed:,} tweets committed, {aborted:,} in aborted transactions; hashtags of the committed ones:"]
     for tag, count in sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))[:5]:
-        told.append(f"{tag:<16}{count:>8,}")
-    print("\n".join(told))  # at once: `head` may not wait for all of it
+        lines.append(f"{tag:<16}{count:>8,}")
+    print("\n".join(lines))  # in one call: `head` may close the pipe early
     return 0
 
 

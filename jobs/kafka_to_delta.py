@@ -1,12 +1,12 @@
-"""Counts the hashtags of tweets that come from Kafka; each tweet counts exactly once.
+"""Counts the hashtags of tweets from Kafka; each tweet counts exactly once.
 
 python -m jobs.kafka_producer 127.0.0.1:9092 tweets --count 10000 --abort 0.3
 txstorm run jobs.kafka_to_delta --available-now
 txstorm run "jobs.kafka_to_delta:topology('tweets', 'broker:9092', max_batch_rows=10000)"
 txstorm state txstorm-data/kafka-to-delta hashtags
 
-Tweets of transactions that were aborted are not read. Tweets are taken apart and counted per batch in parallel, for
-several batches at once; only the sums per hashtag go through the commit, in txid order.
+Tweets of aborted transactions are not read. Tweets are parsed and counted per batch in parallel, for several batches
+at once; only the sums per hashtag go through the commit, in txid order.
 """
 
 import os

@@ -8,8 +8,8 @@ An audit replays each txid from its recorded extents on the state as of the txid
 digests differ from the committed ones. It changes nothing and works beside a live run. A backfill starts at txid 1,
 commits the recorded batches into new tables, and leaves a data directory in which the topology can continue.
 
-The last line of standard output is one JSON object. Exit codes: 0 all is well, 1 something differs or the code
-failed, 2 bad input.
+The last line of standard output is one JSON object. Exit codes: 0 success, 1 something differs or the code failed, 2
+bad input.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--topology",
         metavar="MODULE:ATTRIBUTE",
-        help="the code, as for txstorm run; else the recorded one, once confirmed at a terminal",
+        help="the code, as for txstorm run; default: the recorded code, after a confirmation at a terminal",
     )
     made.add_argument("--dry-run", action="store_true", help="check code, source, tables and range; run nothing")
     made.add_argument("--json", action="store_true", help="no effect: the last line is always JSON")

@@ -1,4 +1,4 @@
-"""Storm's TransactionalGlobalCount: how many tuples there were in all, exactly once.
+"""Storm's TransactionalGlobalCount: the total number of tuples, exactly once.
 
 txstorm run jobs.transactional_global_count --until-txid 5
 txstorm state txstorm-data/global-count count
@@ -16,7 +16,7 @@ PARTITIONS = [words.split() for words in WORDS]
 
 
 class UpdateGlobalCount(BatchBolt, Committer):
-    """Adds up the counts of the tasks in front of it, and adds their sum to the count of all transactions before."""
+    """Adds the counts of the upstream tasks to the total of all earlier transactions."""
 
     fields = ("sum",)
     state = KeyedState("count", key={}, value={"count": int})

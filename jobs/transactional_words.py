@@ -1,4 +1,4 @@
-"""Storm's TransactionalWords: how often each word came, and how many words came 0 to 9 times, 10 to 19 and so on.
+"""Storm's TransactionalWords: the count of each word, and the number of words with counts of 0 to 9, 10 to 19, ….
 
 txstorm run jobs.transactional_words --available-now
 txstorm state txstorm-data/top-n-words buckets
@@ -18,7 +18,7 @@ BUCKET_SIZE = 10
 
 
 class KeyedCountUpdater(BatchBolt, Committer):
-    """Counts words; emits every count that changed, with the one before."""
+    """Counts words; emits every changed count together with the previous one."""
 
     fields = ("word", "count", "prev_count")
     state = KeyedState("counts", key={"word": str}, value={"count": int})
@@ -36,7 +36,7 @@ class KeyedCountUpdater(BatchBolt, Committer):
 
 
 class Bucketize(BasicBolt):
-    """Emits how the change of a count changes the numbers of words in the buckets."""
+    """Emits the changes of the buckets that follow from the change of a count."""
 
     fields = ("bucket", "words")
 

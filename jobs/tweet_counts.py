@@ -3,8 +3,8 @@
 txstorm run jobs.tweet_counts --available-now
 txstorm state txstorm-data/tweet-counts domains
 
-A crash between two databases leaves an address counted and its domain not, or the other way round. Here both states
-follow one txid order: as of every transaction the counts of the addresses of a domain add up to that of the domain.
+With two databases, a crash can leave an address counted and its domain not, or vice versa. Here both states follow one
+txid order: as of every transaction, the counts of a domain's addresses add up to the count of the domain.
 """
 
 import re
@@ -20,7 +20,7 @@ ADDRESS = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
 
 
 class Addresses(BasicBolt):
-    """Emits the addresses in a tweet, without the punctuation behind them, and their domains."""
+    """Emits the addresses in a tweet, without trailing punctuation, and their domains."""
 
     fields = ("url", "domain")
 
@@ -33,7 +33,7 @@ class Addresses(BasicBolt):
 
 
 def topology(path: str | Path = TWEETS, max_batch_rows: int = 10) -> Topology:
-    """The topology over text files of one tweet a line; `path` may be a glob."""
+    """The topology over text files with one tweet per line; `path` may be a glob."""
     builder = TransactionalTopologyBuilder("tweet-counts", "tweets", FileSpout(path, max_batch_rows=max_batch_rows))
     builder.set_bolt("addresses", Addresses(), 2).shuffle_grouping("tweets")
     builder.set_bolt("urls", CountByKey("url", "urls"), 2).fields_grouping("addresses", ["url"])

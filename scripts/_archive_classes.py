@@ -1,6 +1,6 @@
-"""Uses Spark and Delta as tests do, so that a Java that archives its classes at its end has seen them.
+"""Uses Spark and Delta as the tests do, in a Java process that archives its loaded classes when it ends.
 
-``_archive_classes.py JARS``; `scripts/jars` says what it is for.
+``_archive_classes.py JARS``; `scripts/jars` explains the purpose.
 """
 
 import sys
@@ -35,7 +35,7 @@ def main(jars: Path) -> None:
         found = session.read.format("delta").load(table)
         found.createOrReplaceTempView("found")
         session.sql("SELECT id, count(*) AS n FROM found WHERE id > 1 GROUP BY id ORDER BY id").toArrow()
-    java = session.sparkContext._gateway.proc  # noqa: SLF001 - it ends when its input does, and is waited for by nobody
+    java = session.sparkContext._gateway.proc  # noqa: SLF001 - it ends with its input, and Spark does not wait for that
     session.stop()
     java.stdin.close()
     java.wait()

@@ -1,4 +1,4 @@
-"""Proves that the jars in a directory let Spark read a Delta table: ``_check_jars.py DIRECTORY``."""
+"""Checks that Spark can read a Delta table with the jars in a directory: ``_check_jars.py DIRECTORY``."""
 
 import sys
 import tempfile
@@ -24,7 +24,7 @@ def _session(jars: Path) -> SparkSession:
 
 
 def main(jars: Path) -> None:
-    """Write a table with delta-rs and read it back with Spark; raises when that fails."""
+    """Write a table with delta-rs and read it back with Spark; exit with an error if that fails."""
     rows = pyarrow.table({"n": [1, 2, 3]})
     with tempfile.TemporaryDirectory() as table:
         deltalake.write_deltalake(table, rows)

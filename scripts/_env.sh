@@ -1,8 +1,8 @@
-# Sourced by the other scripts. Goes to the project's root, takes --install out of the arguments, and offers
-#   use_venv EXTRA     .venv with `-e .[EXTRA]` as pinned in constraints.txt; made or renewed when something changed,
-#                      but used as it is with TXSTORM_VENV=keep (tests of scripts)
+# Sourced by the other scripts. Changes to the project's root, removes --install from the arguments, and defines
+#   use_venv EXTRA     .venv with `-e .[EXTRA]` as pinned in constraints.txt; created, or updated after a change, but
+#                      used as it is with TXSTORM_VENV=keep (tests of scripts)
 #   need_java          Java 17 or newer
-#   stage NAME CMD...  runs a command, tells how it ended and how long it took, remembers failures
+#   stage NAME CMD...  runs a command, reports its result and duration, remembers failures
 #   simulated COUNT    runs simulated worlds
 #   finish             lists the stages with the time of each; exit code 1 when one failed
 # Set-up messages go to standard error: standard output belongs to the caller (--json).
@@ -23,7 +23,7 @@ die() { say "error: $*"; exit 1; }
 
 # --- system packages --------------------------------------------------------------------------------------------------
 
-# get WHAT APT_PACKAGE BREW_PACKAGE: installs it where that was allowed, else names the command and stops
+# get WHAT APT_PACKAGE BREW_PACKAGE: installs the package if allowed; otherwise prints the command and stops
 get() {
     if ! command -v apt-get >/dev/null; then
         command -v brew >/dev/null && die "$1 is missing. Install it: brew install $3"
@@ -59,7 +59,7 @@ need_java() {
 new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
 can_make_venv="import ensurepip, venv; $new_enough"
 
-# find_python PROGRAM: the first Python that runs it; tested versions come first, a name on PATH may be an empty shim
+# find_python PROGRAM: prints the first Python that runs it; tested versions come first, as python3 may be an empty shim
 find_python() {
     local name
     for name in ${PYTHON:-} python3.11 python3.12 python3 python3.13 python3.14; do
@@ -86,7 +86,7 @@ make_venv() {
     "$python" -m venv --clear .venv >&2
 }
 
-# Changes when an installation would: the place (scripts in .venv/bin name it), the interpreter, what is asked for.
+# Changes whenever an installation would: with the directory (scripts in .venv/bin name it), interpreter and packages.
 fingerprint() {
     {
         echo "$PWD"
@@ -119,7 +119,7 @@ stage() {
     echo "== ${stages[-1]}"
 }
 
-# simulated COUNT [OPTION...]: so many schedules of the simulated worlds, on all processors
+# simulated COUNT [OPTION...]: runs COUNT schedules of the simulated worlds, on all processors
 simulated() {
     local count=$1
     shift

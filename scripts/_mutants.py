@@ -1,4 +1,4 @@
-"""Deliberate defects of the shipped protocol: each is put into a copy of the package, and the simulation looks for it.
+"""Mutants: deliberate defects, each put into a copy of the package, where the simulation has to find it.
 
 For defects of code that the simulation does not run (stores of maps), a named test looks instead.
 
@@ -29,15 +29,15 @@ print(report.schedules, report.found[0].what if report.found else "")
 
 
 class Mutant(NamedTuple):
-    """A defect: an expression of a function, or statements that follow each other, become others.
+    """A defect: an expression of a function, or consecutive statements, replaced by others.
 
-    It is named by what the code means, so that it survives when the code is moved or formatted anew.
+    The place is found by comparing syntax trees, so that it survives when the code is moved or reformatted.
 
     Attributes:
-        function: with its class, if it has one; it may be in any module of the package.
-        old: what is in that function once, compared as a syntax tree.
-        new: what it becomes.
-        test: looks for it; else the simulation does.
+        function: name of the function, with its class, if any; it may be in any module of the package.
+        old: code that occurs once in that function.
+        new: the replacement.
+        test: the test that has to find the defect; if empty, the simulation has to.
     """
 
     name: str
@@ -713,7 +713,7 @@ if BASE in entry.info:
 
 
 def mutated(mutant: Mutant, package: Path) -> tuple[Path, str]:
-    """The module of `package` that `mutant` changes, and its text with the defect; raises `LookupError`."""
+    """Return the module of `package` that `mutant` changes, and its text with the defect, or raise `LookupError`."""
     old, new = _parsed(mutant.old), _parsed(mutant.new)
     found = []
     for module in sorted(package.rglob("*.py")):
@@ -744,13 +744,13 @@ def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]
 
 
 def _places(function: ast.AST, old: list[ast.stmt]) -> list[Callable[[list[ast.stmt]], None]]:
-    """Functions that put other code in a place of `old`, which is statements or, where it is nowhere, an expression."""
-    wanted = [ast.dump(one) for one in old]
+    """Return one function per occurrence of `old` (statements, or an expression) that replaces it by other code."""
+    wanted = [ast.dump(statement) for statement in old]
     places: list[Callable[[list[ast.stmt]], None]] = []
     for node in ast.walk(function):
         for _, body in ast.iter_fields(node):
             if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
-                dumped = [ast.dump(one) for one in body]
+                dumped = [ast.dump(statement) for statement in body]
                 starts = (at for at in range(len(body)) if dumped[at : at + len(old)] == wanted)
                 places += [partial(body.__setitem__, slice(at, at + len(old))) for at in starts]
     if places or len(old) != 1 or not isinstance(old[0], ast.Expr):
@@ -761,8 +761,8 @@ def _places(function: ast.AST, old: list[ast.stmt]) -> list[Callable[[list[ast.s
             if isinstance(value, list):
                 at = [
                     number
-                    for number, one in enumerate(value)
-                    if isinstance(one, ast.expr) and [ast.dump(one)] == wanted
+                    for number, item in enumerate(value)
+                    if isinstance(item, ast.expr) and [ast.dump(item)] == wanted
                 ]
                 places += [partial(_put_expression, value.__setitem__, number) for number in at]
             elif isinstance(value, ast.expr) and [ast.dump(value)] == wanted:
@@ -777,9 +777,9 @@ def _put_expression(put: Callable[[Any, ast.expr], None], where: Any, new: list[
 
 
 def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
-    """How many schedules it took, and what was found; nothing when the mutant survives."""
+    """Run the simulation on a mutant; return the number of schedules and the violation, empty if it survives."""
     with tempfile.TemporaryDirectory(prefix="txstorm-mutant-") as place:
-        shutil.copytree(ROOT / "txstorm", Path(place) / "txstorm")  # compiled files too: most stay as they are
+        shutil.copytree(ROOT / "txstorm", Path(place) / "txstorm")  # with compiled files: most stay valid
         try:
             module, text = mutated(mutant, Path(place) / "txstorm")
         except LookupError as error:
@@ -797,7 +797,7 @@ def killed(mutant: Mutant, schedules: int, seed: int) -> tuple[int, str]:
 
 
 def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
-    """As `killed`, by a test, which counts as one schedule; -P: the package comes from the copy, not from here."""
+    """Run a test on a mutant, as `killed`; it counts as one schedule. -P: import the package from the copy."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", test]
     made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if made.returncode not in (0, 1):
@@ -807,7 +807,7 @@ def _tested(test: str, environment: dict[str, str]) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Try the mutants that are named, or all."""
+    """Try the mutants named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--schedules", type=int, default=10_000)
@@ -818,7 +818,7 @@ def main() -> int:
         parser.error(f"no mutant {unknown[0]!r}; there are {', '.join(known)}")
     mutants = [known[name] for name in chosen.names] or MUTANTS
     width, survivors = max(len(mutant.name) for mutant in mutants), 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each of them waits for a process of its own
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for its own process
         tried = pool.map(partial(killed, schedules=chosen.schedules, seed=chosen.seed), mutants)
         for mutant, (count, what) in zip(mutants, tried, strict=True):
             survivors += not what

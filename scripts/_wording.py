@@ -35,7 +35,7 @@ RELATIVE = re.compile(r"(What|Who|Whose|Where|Which|How|Those|That)\b")
 
 
 def phrases(text: str, first_line: int) -> Iterator[tuple[int, str]]:
-    """The banned phrases of `text`, with the line each begins in."""
+    """Banned phrases in `text`, with the line in which each begins."""
     for pattern, advice in BANNED.items():
         for match in re.finditer(pattern.replace(" ", r"\s+(?:#\s+)?"), text, re.IGNORECASE if " a" in pattern else 0):
             line = first_line + text.count("\n", 0, match.start())
@@ -43,12 +43,12 @@ def phrases(text: str, first_line: int) -> Iterator[tuple[int, str]]:
 
 
 def blanked(match: re.Match[str]) -> str:
-    """Code as characters that belong to no phrase; lines stay."""
+    """Matched code, replaced by characters that belong to no phrase; line breaks are kept."""
     return re.sub(r"[^\n]", "¤", match[0])
 
 
 def in_python(path: Path) -> Iterator[tuple[int, str]]:
-    """What is wrong with docstrings, comments and other strings of the module at `path`."""
+    """Findings in docstrings, comments and other strings of the module at `path`."""
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -72,7 +72,7 @@ def in_python(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def in_markdown(path: Path) -> Iterator[tuple[int, str]]:
-    """What is wrong with the prose of the page at `path`."""
+    """Findings in the prose of the page at `path`."""
     text = path.read_text(encoding="utf-8")
     for other in (r"(?ms)^( *)```.*?^\1```", r"(?m)^>.*$", r"``[^`]*``|`[^`]*`", r"\]\([^)]*\)", r'"[^"\n]*"'):
         text = re.sub(other, blanked, text)
@@ -80,9 +80,9 @@ def in_markdown(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    given = [Path(one).resolve() for one in sys.argv[1:]] or [ROOT / one for one in DEFAULT]
-    files = sorted({file for one in given for file in ([one] if one.is_file() else one.rglob("*"))})
-    found = 0
+    roots = [Path(argument).resolve() for argument in sys.argv[1:]] or [ROOT / name for name in DEFAULT]
+    files = sorted({file for root in roots for file in ([root] if root.is_file() else root.rglob("*"))})
+    findings = 0
     for file in files:
         name = file.relative_to(ROOT).as_posix()
         check = {".py": in_python, ".md": in_markdown}.get(file.suffix)
@@ -90,8 +90,8 @@ def main() -> int:
             continue
         for line, what in sorted(check(file)):
             print(f"{name}:{line}: {what}")
-            found += 1
-    return 1 if found else 0
+            findings += 1
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Values that a session prints: short tables for people, still dicts and records for code."""
+"""Values that print as short tables in a session, and remain dicts for code."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Facts(dict[str, Any]):
 
 
 def facts(title: str, values: Mapping[str, Any]) -> str:
-    """`title`, and below it a line for each of `values` that is not None: its name, and the value."""
-    there = {name: _text(value) for name, value in values.items() if value is not None}
-    width = max(map(len, there), default=0)
-    return "\n".join([title, *(f"  {name:<{width}}  {text}".rstrip() for name, text in there.items())])
+    """Format `title`, and below it one line, name and value, for each of `values` that is not None."""
+    texts = {name: _text(value) for name, value in values.items() if value is not None}
+    width = max(map(len, texts), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {text}".rstrip() for name, text in texts.items())])
 
 
 def time_of(micros: int) -> str:
-    """UTC microseconds since 1970, as a time."""
+    """Format UTC microseconds since 1970 as a time."""
     return f"{_EPOCH + timedelta(microseconds=micros):%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         return (
-            ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+            ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
             if isinstance(value, Mapping)
             else str(value)
         )

@@ -1,4 +1,4 @@
-"""The exception tree of txstorm.
+"""Exceptions of txstorm.
 
 ::
 
@@ -6,7 +6,7 @@
     ├── InputError                  the caller's input is wrong: exit code 2 on the command line
     │   ├── TopologyError           faults of a topology, all of them at once
     │   ├── SettingError            an unknown or impossible setting
-    │   ├── SpoutError              an input that is missing, unreadable or has changed since it was planned
+    │   ├── SpoutError              a source that is missing, unreadable or has changed since it was planned
     │   ├── MetadataError           spout metadata that cannot be stored as JSON
     │   ├── EmitError               an emit of the wrong arity, type or stream
     │   ├── StateError              a state used against its declaration
@@ -20,7 +20,7 @@
     │   └── BusyError               another life-cycle command is under way
     ├── FencedError                 a newer coordinator has taken over: exit code 3
     ├── ConflictError               a compare-and-set lost against another writer
-    ├── OrderError                  a txid came out of its strict order
+    ├── OrderError                  a txid was used out of the strict txid order
     ├── BlockedError                a decided transaction cannot be published
     ├── TopologyFailed              the topology stopped on an error of user code: exit code 1
     │   └── TooManyDeadLetters      more records were left out than `max_dead_letters` allows: exit code 1
@@ -82,7 +82,7 @@ class EmitError(InputError):
     """A tuple was emitted with the wrong arity, to an unknown stream, or with a value that cannot be sent.
 
     Attributes:
-        late: whether it was found after `emit` had returned, so that the traceback does not show the call.
+        late: whether the fault was found after `emit` had returned, so that the traceback does not show the call.
     """
 
     late = False
@@ -108,7 +108,7 @@ class DataDirectoryError(InputError):
 
 
 class LedgerCorrupt(DataDirectoryError):
-    """The content of the ledger is damaged, or not that of a ledger."""
+    """The content of the ledger is damaged, or is not a ledger."""
 
 
 class TableCorrupt(DataDirectoryError):
@@ -136,17 +136,17 @@ class FencedError(TxstormError):
 
 
 class ConflictError(TxstormError):
-    """A compare-and-set found another version than expected; reread and decide again."""
+    """A compare-and-set found another version than expected; read again and retry if still appropriate."""
 
 
 class OrderError(TxstormError):
-    """A txid got a value out of strict txid order: a fault of the caller; nothing was written."""
+    """A txid was used out of the strict txid order: a defect of the caller; nothing was written."""
 
 
 class BlockedError(TxstormError):
-    """A decided transaction cannot be published (table gone, permission refused).
+    """A decided transaction cannot be published (table missing, permission refused).
 
-    Resolve the cause and start the topology again: the decided transaction is rolled forward then.
+    Resolve the cause and start the topology again: it then rolls the decided transaction forward.
     """
 
 
@@ -177,7 +177,7 @@ class EngineError(TxstormError):
 
 
 class SessionLost(TxstormError):
-    """The Spark session has been stopped, or its JVM has died: no job can run until there is another one."""
+    """The Spark session was stopped, or its JVM has died: no job can run until there is a new session."""
 
 
 class MissingDependency(TxstormError):
@@ -191,7 +191,7 @@ class MissingDependency(TxstormError):
 
 
 class FailedException(Exception):
-    """Raised by a bolt or spout: this batch fails at once and is replayed, without limit and without noise."""
+    """Raised by a bolt or spout: the batch fails at once and is replayed, without limit and without an error log."""
 
 
 class ReportedFailedException(FailedException):

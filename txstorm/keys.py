@@ -1,9 +1,9 @@
-"""Keys: canonical bytes, a stable hash, key groups and the task that serves them.
+"""Keys: canonical bytes, a stable hash, key groups, and the assignment of key groups to tasks.
 
 Every value has canonical bytes, a type tag and its content, so that ``1``, ``"1"`` and ``True`` differ. The hash
 of a value is a polynomial over its content bytes (strings, bytes) or its 64 bits (numbers, times), finished with
-splitmix64 (Steele, Lea & Flood, OOPSLA 2014); hashes of several columns are chained. It is defined here and
-nowhere else, works on whole Arrow columns, and never changes: stored key groups depend on it.
+splitmix64 (Steele, Lea & Flood, OOPSLA 2014); hashes of several columns are chained. The hash is defined only here,
+works on whole Arrow columns, and never changes: stored key groups depend on it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def task_of(key_group: int, parallelism: int) -> int:
-    """The task, of `parallelism`, that serves `key_group`."""
+    """Return the number of the task, of `parallelism`, that serves `key_group`."""
     return key_group * parallelism // KEY_GROUPS
 
 
 def tasks_of(key_groups: npt.NDArray[np.int64], parallelism: int) -> npt.NDArray[np.int64]:
-    """`task_of` for many key groups."""
+    """Apply `task_of` to many key groups."""
     return key_groups * parallelism // KEY_GROUPS
 
 
@@ -42,7 +42,7 @@ def tasks_of(key_groups: npt.NDArray[np.int64], parallelism: int) -> npt.NDArray
 
 
 def canonical_value(value: Any) -> tuple[bytes, bytes]:
-    """Type tag and content bytes of one value; raises `StateError` for a type that cannot be a key."""
+    """Return type tag and content bytes of one value; raise `StateError` for a type that cannot be a key."""
     encode = _ENCODERS.get(type(value))
     if encode is None:
         msg = f"{type(value).__name__} {value!r} cannot be part of a key; use str, int, bool, bytes, datetime or date"
@@ -51,7 +51,7 @@ def canonical_value(value: Any) -> tuple[bytes, bytes]:
 
 
 def canonical(values: Sequence[Any]) -> bytes:
-    """Canonical bytes of a key of several columns: each part is tag, length and content."""
+    """Return the canonical bytes of a key of several columns: tag, length and content of each part."""
     parts = (canonical_value(value) for value in values)
     return b"".join(tag + struct.pack("<I", len(content)) + content for tag, content in parts)
 
@@ -95,10 +95,10 @@ _LONGEST = 400
 
 
 def plain_decimal(value: Decimal) -> Decimal:
-    """The one of all decimals equal to `value` that stands for them: ``1.5`` for ``1.50``, ``0`` for ``-0``, exact."""
+    """Return the canonical form of `value` among equal decimals, exactly: ``1.5`` for ``1.50``, ``0`` for ``-0``."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        return value  # no number: equal to itself at most
+        return value  # NaN or infinity: there is no other form
     kept = len(digits)
     while kept and not digits[kept - 1]:
         kept -= 1
@@ -110,7 +110,7 @@ def plain_decimal(value: Decimal) -> Decimal:
 
 
 def decimal_text(value: Decimal) -> str:
-    """One spelling per number: ``1.50`` and ``1.5`` are one key."""
+    """Return the canonical text of a number, so that ``1.50`` and ``1.5`` are the same key."""
     return format(plain_decimal(value), "f")
 
 
@@ -121,7 +121,7 @@ def _mix(value: int) -> int:
 
 
 def hash_value(value: Any) -> int:
-    """The stable 64-bit hash of one value."""
+    """Return the stable 64-bit hash of one value."""
     tag, content = canonical_value(value)
     if tag in _TEXTUAL:
         power, total = 1, 0
@@ -135,7 +135,7 @@ def hash_value(value: Any) -> int:
 
 
 def hash_values(values: Sequence[Any]) -> int:
-    """The stable 64-bit hash of a key of several columns."""
+    """Return the stable 64-bit hash of a key of several columns."""
     result = 0
     for value in values:
         result = _mix((result * 31 + hash_value(value)) & _MASK)
@@ -143,7 +143,7 @@ def hash_values(values: Sequence[Any]) -> int:
 
 
 def key_group(values: Sequence[Any]) -> int:
-    """The key group, 0 … 32767, of a key."""
+    """Return the key group, 0 … 32767, of a key."""
     return (hash_values(values) >> 32) % KEY_GROUPS
 
 
@@ -151,12 +151,12 @@ def key_group(values: Sequence[Any]) -> int:
 
 
 def hash_rows(columns: Sequence[Any], rows: int) -> Hashes:
-    """`hash_values` of every row of Arrow `columns` (all of length `rows`)."""
+    """Return `hash_values` of every row of Arrow `columns` (all of length `rows`)."""
     return chained([hash_column(column) for column in columns], rows)
 
 
 def chained(hashes: Sequence[Hashes], rows: int) -> Hashes:
-    """`hash_values` of every row from the hashes of its values, a column each (all of length `rows`)."""
+    """Combine hashes of single columns (all of length `rows`) into `hash_values` of every row."""
     result = np.zeros(rows, dtype=np.uint64)
     for column in hashes:
         result = _mix_array(result * np.uint64(31) + column)
@@ -164,13 +164,13 @@ def chained(hashes: Sequence[Hashes], rows: int) -> Hashes:
 
 
 def key_groups(columns: Sequence[Any], rows: int | None = None) -> npt.NDArray[np.int64]:
-    """`key_group` of every row of Arrow `columns`."""
+    """Return `key_group` of every row of Arrow `columns`."""
     count = len(columns[0]) if rows is None else rows
     return ((hash_rows(columns, count) >> np.uint64(32)) % np.uint64(KEY_GROUPS)).astype(np.int64)
 
 
 def hash_column(column: Any) -> Hashes:
-    """`hash_value` of every value of an Arrow array or chunked array."""
+    """Return `hash_value` of every value of an Arrow array or chunked array."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(column, pa.ChunkedArray):  # combine_chunks of several chunks may stay chunked
@@ -199,7 +199,7 @@ def _hash_array(column: Any) -> Hashes:
 
 
 def _words(column: Any) -> tuple[bytes, Hashes] | None:
-    """Tag and 64 bits per value of fixed-width columns; None for types that go value by value."""
+    """Return tag and 64 bits per value of a fixed-width column; None for types that are hashed value by value."""
     kind = column.type
     if pa.types.is_integer(kind):
         return b"i", _bits(column.cast(pa.int64()))
@@ -231,7 +231,7 @@ class _Powers:
         tables = self._tables
         if len(tables[0]) < count:
             size = 1 << (count - 1).bit_length()
-            # One assignment: other threads see both tables or neither.
+            # A single assignment: other threads see both new tables or neither.
             tables = self._tables = (_powers(_MULTIPLIER, size), _powers(_INVERSE, size))
         return tables
 
@@ -264,7 +264,7 @@ def _hash_bytes(column: Any, tag: bytes) -> Hashes:
 
 
 def _polynomials(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Hashes:
-    """Sum of (byte + 1) · multiplier^position of every row: one running sum, shifted back by the inverse."""
+    """Return the sum of (byte + 1) · multiplier^position of every row, from one running sum and inverse powers."""
     base = int(offsets[0])
     size = int(offsets[-1]) - base
     if size == 0:

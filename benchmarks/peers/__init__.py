@@ -1,1 +1,1 @@
-"""One side each: `python -m benchmarks.peers.NAME` takes jobs as lines of JSON. Peers import no txstorm."""
+"""Peers: each module is one side, a process that takes jobs as lines of JSON; other peers do not import txstorm."""

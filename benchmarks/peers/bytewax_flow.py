@@ -1,4 +1,4 @@
-"""bytewax: a stateful count in one worker. Runs in an environment of its own."""
+"""bytewax: a stateful count in one worker. Runs in a separate environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.suite.meter import Meter
 from benchmarks.suite.serve import Work, serve
 
 SLICE = 100_000
-"""Words the source hands over at once: the larger, the fewer calls for each key."""
+"""Words that the source emits at once: the more, the fewer calls for each key."""
 
 
 class Source(FixedPartitionedSource[str, int]):
@@ -40,7 +40,7 @@ class Source(FixedPartitionedSource[str, int]):
 
 
 class Partition(StatefulSourcePartition[str, int]):
-    """Where the source is. A transaction is done when the next one is asked for: bytewax has no commits of its own."""
+    """The source's partition. As bytewax has no commits, a transaction ends when the next one is requested."""
 
     def __init__(self, job: Job, meter: Meter, done: int) -> None:
         self._job, self._meter, self._done = job, meter, done
@@ -68,7 +68,7 @@ class Partition(StatefulSourcePartition[str, int]):
 
 
 class Count(StatefulBatchLogic[str, tuple[str, int], int]):
-    """How often a key came; says so at the end."""
+    """Count of one key; emitted at the end."""
 
     def __init__(self, n: int | None) -> None:
         self.n = n or 0
@@ -85,7 +85,7 @@ class Count(StatefulBatchLogic[str, tuple[str, int], int]):
 
 
 class Keep(DynamicSink[Any]):
-    """Keeps what the flow says at its end."""
+    """Sink that keeps the counts that the flow emits at its end."""
 
     def __init__(self, into: list[Any]) -> None:
         self.into = into
@@ -103,7 +103,7 @@ class Kept(StatelessSinkPartition[Any]):
 
 
 def worker(*, recovery: bool) -> Work:
-    """Runs jobs, with or without bytewax's recovery store."""
+    """Return a function that runs jobs, with or without bytewax's recovery store."""
 
     def work(job: Job) -> Outcome:
         meter, found = Meter(job), list[tuple[str, int]]()

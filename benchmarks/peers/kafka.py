@@ -1,7 +1,7 @@
-"""Counts per key of a Kafka topic in a Delta table: txstorm, a loop by hand, and Structured Streaming with MERGE.
+"""Counts per key of a Kafka topic in a Delta table: txstorm, a hand-written loop, and Structured Streaming with MERGE.
 
-All read committed records of eight partitions in batches of about the same size, and count them by their key. Each
-leaves its counts and says up to which offsets they go.
+All read committed records of eight partitions in batches of about the same size and count them by key. Each writes its
+counts for the check, and the offsets up to which it has read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _topology(job: Job) -> Any:
 
 
 def txstorm(engine: str, session: Any) -> Work:
-    """The topology on Spark: exactly once, in txid order."""
+    """Return a function that runs the topology on Spark: exactly once, in txid order."""
     from benchmarks.peers.ours import Watch, measured
     from txstorm.results.views import StateView, read_directory_history
 
@@ -57,7 +57,7 @@ def txstorm(engine: str, session: Any) -> Work:
 
 
 def loop(job: Job) -> Outcome:
-    """By hand: one consumer, a Counter, and an append of the changed counts with the positions in the same commit."""
+    """Run a hand-written loop: one consumer, a Counter, and one append of changed counts and positions per commit."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -86,7 +86,7 @@ def loop(job: Job) -> Outcome:
 
 
 def _consumed(consumer: Any, left: int, ends: dict[int, int]) -> Counter[bytes]:
-    """The keys of the next messages, and in `ends` where they end."""
+    """Consume the next messages; return their keys, and update `ends`."""
     from confluent_kafka import Message
 
     batch: Counter[bytes] = Counter()
@@ -113,7 +113,7 @@ def _append(job: Job, number: int, batch: Counter[bytes], counts: Counter[bytes]
 
 
 def merge(session: Any) -> Work:
-    """Structured Streaming: the Spark Kafka connector, and a MERGE into a Delta table for every batch."""
+    """Return a function for Structured Streaming: the Kafka connector, and a MERGE into a Delta table per batch."""
 
     def work(job: Job) -> Outcome:
         path, meter = str(Path(job.directory) / "merge"), Meter(job)
@@ -135,7 +135,7 @@ def _stream(job: Job, session: Any, path: str, meter: Meter) -> None:
     begun = time.perf_counter()
 
     def upsert(frame: Any, number: int) -> None:
-        # Spark counts from 0: when batch `number` begins, so many are done with all that belongs to them.
+        # Spark counts from 0: when batch `number` begins, `number` batches are complete.
         nonlocal begun
         now = time.perf_counter()
         if number:
@@ -176,7 +176,7 @@ def _records(job: Job, session: Any) -> Any:
 
 
 class _EnoughError(Exception):
-    """Ends the query of `merge`."""
+    """Raised to end the query of `merge`."""
 
 
 def _rows(counts: Mapping[str, int]) -> pa.Table:
@@ -184,9 +184,9 @@ def _rows(counts: Mapping[str, int]) -> pa.Table:
 
 
 def planning(options: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Milliseconds per txid that planning and the ledger take, with ZooKeeper.
+    """Measure the milliseconds per txid of planning and of a ledger in ZooKeeper.
 
-    Those of a group of txids are shared by them; with ``alone`` each is a group of its own.
+    The time of a group is divided among its txids; with ``alone`` each group has one txid.
     """
     from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
     from txstorm.runtime.run import run
@@ -223,7 +223,7 @@ def planning(options: Mapping[str, Any]) -> dict[str, list[float]]:
 
 @contextmanager
 def timed(owner: type, name: str) -> Iterator[list[float]]:
-    """The seconds of every call of a method, appended as they end."""
+    """Yield a list to which the seconds of every call of a method are appended."""
     seconds: list[float] = []
     method = getattr(owner, name)
 

@@ -1,4 +1,4 @@
-"""The honest limit: a loop over deltalake alone. Counts in a dict, changed rows appended with an app transaction."""
+"""Upper bound for a comparison: a loop over deltalake alone, with counts in a dict and appends of changed rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UPKEEP = {
 
 
 class Table:
-    """One table, its counts, and the handle that commits to it."""
+    """One table: its counts, and the handle that commits to it."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._handle = DeltaTable.create(str(path), schema, configuration=UPKEEP)
@@ -45,7 +45,7 @@ class Table:
 
 
 def work(job: Job) -> Outcome:
-    """Count, transaction by transaction."""
+    """Run a job: count, transaction by transaction."""
     schema = pa.schema([("word", pa.string()), ("n", pa.int64()), ("txid", pa.int64())])
     tables = [Table(Path(job.directory) / f"table-{number}", schema) for number in range(job.tables)]
     meter = Meter(job)
@@ -64,7 +64,7 @@ def work(job: Job) -> Outcome:
 
 
 def counted(job: Job, txid: int) -> tuple[list[str], list[int]]:
-    """The words of a transaction and how often each is there; with `columns` counted by Arrow, else one by one."""
+    """Return the words of a transaction and their counts; with `columns` counted by Arrow, else one by one."""
     found = job.words(txid)
     if job.kind == "total":
         return [""], [len(found)]

@@ -24,11 +24,11 @@ from txstorm.runtime.run import make_engine, run
 from txstorm.topology.graph import Topology
 
 _MANY = 1_000_000
-"""Keys of a job from which on somebody else leaves its counts."""
+"""Number of keys from which on a separate process writes a job's counts."""
 
 
 class Watch:
-    """Tells a meter of the groups of a run."""
+    """Listener of a run that reports its groups to a meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -46,16 +46,16 @@ class Watch:
             self._group = []
             if not self._measures and progress.txid >= self.meter.job.start:
                 self._measures = True
-                _forget_highest()  # the load's is not what is measured
+                _forget_highest()  # exclude the load
 
     def about(self) -> dict[str, Any]:
-        """Transactions of a commit on average, and the median milliseconds of its steps."""
+        """Return the mean number of transactions per commit, and the median milliseconds of its steps."""
         steps = {name: round(statistics.median(one.get(name, 0.0) for one in self.steps), 2) for name in self.steps[-1]}
         return {"txids/commit": self.txids / len(self.steps), "steps ms": steps}
 
 
 def measured(job: Job, topology: Topology, engine: str | Engine, session: Any, watch: Watch) -> Path:
-    """Run a topology up to the last transaction of a job; returns where its data is."""
+    """Run a topology up to the last transaction of a job; return its data directory."""
     directory = Path(job.directory) / "data"
     handle = run(
         topology,
@@ -71,7 +71,7 @@ def measured(job: Job, topology: Topology, engine: str | Engine, session: Any, w
 
 
 def worker(engine: str, session: Any = None) -> Work:
-    """Runs jobs on an engine; those without transactions get the packs of the last one that was recorded."""
+    """Return a function that runs jobs on an engine; jobs without transactions repeat the packs recorded last."""
     recorded: list[Pack] = []
 
     def work(job: Job) -> Outcome:
@@ -99,7 +99,7 @@ def worker(engine: str, session: Any = None) -> Work:
 
 
 def _leave_counts_elsewhere(job: Job, directory: Path) -> None:
-    """`leave_counts` in a process of its own: it takes more memory than the run that is measured."""
+    """Call `leave_counts` in a separate process: it needs more memory than the run being measured."""
     code = (
         "import sys; from pathlib import Path; from benchmarks.suite.job import Job; "
         "from benchmarks.suite.topologies import leave_counts; leave_counts(Job.of(sys.argv[1]), Path(sys.argv[2]))"
@@ -113,7 +113,7 @@ def _forget_highest() -> None:
 
 
 def _highest() -> float:
-    """The most resident memory of this process since it was forgotten, in MiB."""
+    """Return the maximum resident memory of this process since `_forget_highest`, in MiB."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""PyFlink: words by key, counted in keyed state with exactly-once checkpoints. Runs in an environment of its own."""
+"""PyFlink: words by key, counted in keyed state with exactly-once checkpoints. Runs in a separate environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASKS = 2
 NEVER = (1 << 63) - 2
 """An event time that only the end of the input reaches."""
 EVERY = 500
-"""Words between two notes of a task's progress."""
+"""Words between two reports of a task's progress."""
 TUNED = {
     "python.fn-execution.bundle.size": "100000",
     "python.fn-execution.bundle.time": "1000",
@@ -36,12 +36,12 @@ TUNED = {
     "state.backend.type": "hashmap",
     "execution.checkpointing.interval": "1 s",
     "rest.port": "0",
-    "restart-strategy.type": "none",  # what fails is to be told, not tried for ever
+    "restart-strategy.type": "none",  # report failures instead of retrying for ever
 }
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key; says so at the end of the input. Notes in a file how many words its task has seen."""
+    """Counts a key and emits the count at the end of the input; writes its task's progress to a file."""
 
     def __init__(self, notes: str) -> None:
         self.notes = notes
@@ -49,7 +49,7 @@ class Count(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.n = runtime_context.get_state(ValueStateDescriptor("n", Types.LONG()))
-        self.note = Path(self.notes) / uuid.uuid4().hex  # thread mode cannot tell the task's number
+        self.note = Path(self.notes) / uuid.uuid4().hex  # the number of the task is unknown in thread mode
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
         n = self.n.value()
@@ -66,7 +66,7 @@ class Count(KeyedProcessFunction):
 
 
 def worker(mode: str) -> Work:
-    """Runs jobs in ``process`` or ``thread`` mode."""
+    """Return a function that runs jobs in ``process`` or ``thread`` mode."""
 
     def work(job: Job) -> Outcome:
         place = Path(job.directory)
@@ -104,7 +104,7 @@ def _counts(mode: str, place: Path) -> list[tuple[str, int]]:
 
 @contextmanager
 def _watched(job: Job, notes: Path, meter: Meter) -> Iterator[None]:
-    """Tells the meter when the words of the warm-up are counted, and when all are, to about a thousand words."""
+    """Report to the meter when the warm-up, and when everything, is counted, with a resolution of 1,000 words."""
     sizes = {txid: job.size(txid) for txid in range(1, job.last + 1)}
     marks = {job.start: sum(sizes[txid] for txid in range(1, job.start + 1)), job.last: sum(sizes.values())}
     over = threading.Event()
@@ -126,6 +126,6 @@ def _watched(job: Job, notes: Path, meter: Meter) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    # The interpreter inside the JVM, in thread mode, does not know this environment by itself.
+    # In thread mode, the interpreter inside the JVM does not find this environment by itself.
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), sysconfig.get_path("purelib")])
     serve(worker(sys.argv[1]))

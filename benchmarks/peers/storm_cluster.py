@@ -13,14 +13,14 @@ from benchmarks.suite.serve import Work, serve
 from benchmarks.words import pool, vocabulary
 
 OPENED = ("java.lang", "java.lang.reflect", "java.net", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch")
-"""Packages of Java 17 that Storm's Clojure and Kryo reach into."""
+"""Packages of Java 17 to open for Storm's Clojure and Kryo."""
 NAMES = ("localhost", "localhost/<unresolved>", socket.gethostname())
-"""Names that must resolve; the second is how the ZooKeeper inside Storm writes its own address on Java 17."""
+"""Host names that must resolve; the second is the form in which Storm's ZooKeeper writes its address on Java 17."""
 PATIENCE = 600
 
 
 def worker(form: str, home: Path) -> Work:
-    """Runs jobs as ``storm`` or ``trident``."""
+    """Return a function that runs jobs as ``storm`` or ``trident``."""
 
     def work(job: Job) -> Outcome:
         place = Path(job.directory)

@@ -20,7 +20,7 @@ from benchmarks.suite.meter import Meter
 from benchmarks.suite.serve import Work, serve
 
 CORES = os.cpu_count() or 1
-# What makes small batches quicker; the first three are Spark's own, the others Delta's.
+# Settings that make small batches faster; the first three are Spark's, the others Delta's.
 TUNED = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -37,7 +37,7 @@ MERGE = """
 
 
 def make_session(*jars: str | Path) -> Any:
-    """A session with Delta on two cores, and with the jars in the directories `jars`."""
+    """Create a session with Delta on two cores, and with the jars in the directories `jars`."""
     from pyspark.sql import SparkSession
 
     settings = {
@@ -60,7 +60,7 @@ def make_session(*jars: str | Path) -> Any:
 
 
 def worker(session: Any, *, merge: bool) -> Work:
-    """Runs jobs on a session, one query each."""
+    """Return a function that runs jobs on a session, one query each."""
 
     def work(job: Job) -> Outcome:
         place = Path(job.directory)
@@ -71,7 +71,7 @@ def worker(session: Any, *, merge: bool) -> Work:
         for txid in range(job.loads + 1, job.last + 1):
             file = place / "input" / f"{txid:08d}.parquet"
             pq.write_table(pa.table({"word": job.words(txid)}), file)
-            os.utime(file, (1_700_000_000 + txid,) * 2)  # the source takes files by their age
+            os.utime(file, (1_700_000_000 + txid,) * 2)  # the source reads files in the order of their age
         meter = Meter(job)
         if job.loads:
             meter.committed(job.loads, 0.0, [])
@@ -84,7 +84,7 @@ def worker(session: Any, *, merge: bool) -> Work:
 
 
 class _Batches:
-    """What `foreachBatch` calls."""
+    """Function for `foreachBatch`."""
 
     def __init__(self, job: Job, meter: Meter, paths: list[str], *, merge: bool) -> None:
         self._job, self._meter, self._paths = job, meter, paths
@@ -122,7 +122,7 @@ class _Batches:
 
 
 def _load(job: Job, path: str) -> None:
-    """The load in one file for each core, as Spark would write it: it is not measured, and MERGE would take minutes."""
+    """Write the load as one file per core, as Spark would: it is not measured, and MERGE would take minutes."""
     schema = pa.schema([("word", pa.string()), ("n", pa.int64())])
     DeltaTable.create(path, schema, configuration={"delta.checkpointInterval": "100"})
     if job.loads and job.kind == "total":

@@ -1,1 +1,1 @@
-"""The suite: the same work for txstorm and for its peers, each a process of its own, and the figures to reach."""
+"""Benchmark suite: the same work for txstorm and its peers, each in a separate process, and the figures to reach."""

@@ -1,4 +1,4 @@
-"""The same Spark stages without transactions: packs that were recorded, processed again; what comes out is dropped."""
+"""The same Spark stages without transactions: recorded packs are processed again, and their output is dropped."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from txstorm.topology.graph import Topology
 
 @dataclass
 class Recording:
-    """An engine that remembers what it was given.
+    """Engine that records the packs submitted to it.
 
     Attributes:
         began: called when the first pack is submitted.
-        packs: in the order they were submitted.
+        packs: the packs, in the order of submission.
     """
 
     inner: Engine
@@ -53,10 +53,10 @@ class Recording:
 
 
 def process(job: Job, topology: Topology, packs: Sequence[Pack], engine: Engine) -> Outcome:
-    """Process `packs` again, as many at a time as txstorm does: no transactions, no state.
+    """Process `packs` again, as many at a time as txstorm does, without transactions and state.
 
-    The form ``stages`` has its committers too, on a thread of their own, and drops what they write; with ``jobs``
-    nobody looks at what the Spark jobs make.
+    The form ``stages`` also runs the committers, on a separate thread, and drops what they write; the form ``jobs``
+    ignores the results of the Spark jobs.
     """
     program = program_of(compile_plan(topology), job.directory)
     engine.start(program)
@@ -85,12 +85,12 @@ def process(job: Job, topology: Topology, packs: Sequence[Pack], engine: Engine)
 
 
 def about(packs: Sequence[Pack]) -> dict[str, int]:
-    """How many Spark jobs there were, and the largest."""
+    """Return the number of Spark jobs, and the size of the largest one."""
     return {"jobs": len(packs), "largest pack": max(len(pack.inputs) for pack in packs)}
 
 
 class _Nothing:
-    """A `txstorm.api.state.StateHandle` that holds nothing, and a sink that keeps nothing."""
+    """Empty `txstorm.api.state.StateHandle`, and a sink, that ignore all writes."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return default
@@ -130,7 +130,7 @@ class _Nothing:
 
 
 class _NoTables:
-    """`txstorm.engine.task.commit_phase.Resources` without a table behind them."""
+    """`txstorm.engine.task.commit_phase.Resources` without tables."""
 
     def state(self, component: str, task: int, name: str) -> Any:
         return _Nothing()
@@ -149,7 +149,7 @@ class _NoTables:
 
 
 def _finish(program: Program, pack: Pack, outcomes: Sequence[Processed]) -> None:
-    """Run the committers of the txids of `pack` on what its job made, and drop what they write."""
+    """Run the committers of the txids of `pack` on the results of its job, and drop what they write."""
     inputs = {one.attempt: one for one in pack.inputs}
     for outcome in outcomes:
         CommitRun(program, inputs[outcome.attempt], outcome.cargo, _NoTables()).run()

@@ -1,4 +1,4 @@
-"""What is compared with what: the workloads, declared."""
+"""The workloads and the entries compared in each, as declarations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.suite.kafka import topic
 ALONE = {"max_group_txids": 1}
 SMALL, MILLION = 10_000, 1_000_000
 Count = tuple[int, int]
-"""Transactions that are measured, and transactions that warm up."""
+"""Number of measured transactions, and of those for the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,12 @@ class Entry:
     """One line of a comparison.
 
     Attributes:
-        peer: who does it.
-        full, quick: how much of it, in a run and in a quick one; None: it is not in a quick one.
-        columns: with record batches.
-        failing: percent of the transactions that fail once.
+        peer: name of the peer.
+        full, quick: amount of work in a full and in a quick run; None: not part of a quick run.
+        columns: whether with record batches.
+        failing: percentage of transactions that fail once.
         form: see `Job`.
-        pending: values of `max_spout_pending` of which the best, for what is compared, is found in a first round that
-            does not count.
+        pending: values of `max_spout_pending` to try in a first round, which does not count; the best one is used.
     """
 
     peer: str
@@ -42,11 +41,11 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The line's name."""
+        """Name of the entry."""
         return self.label or self.peer
 
     def job(self, template: Job, *, quick: bool, pending: Any = None) -> Job:
-        """The job it does."""
+        """Return the job of the entry."""
         settings = dict(self.settings) if pending is None else {**self.settings, "max_spout_pending": pending}
         txids, warm = (quick and self.quick) or self.full
         return replace(
@@ -65,11 +64,11 @@ class Comparison:
     """Entries that do the same work, in turn.
 
     Attributes:
-        workload: W1, W2, …, or another name that it shares with others.
-        sort: what there is to compare: ``tuples`` or ``txids`` a second, or the ``commit``'s milliseconds.
-        job: the work; its number of transactions is each entry's own.
-        quick: whether a quick run has it when nothing is asked for by name.
-        source: makes a source of so many tuples, for the whole comparison.
+        workload: W1, W2, …, or another name shared by several comparisons.
+        sort: the measure to compare: ``tuples`` or ``txids`` a second, or the ``commit``'s milliseconds.
+        job: the work; the number of transactions is chosen by each entry.
+        quick: whether it is part of a quick run when no names are given.
+        source: creates a source with the given number of tuples, for the whole comparison.
     """
 
     name: str
@@ -83,19 +82,19 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it can be asked for by."""
+        """Names by which the comparison can be chosen."""
         return self.workload, self.name
 
     def chosen(self, *, quick: bool) -> Sequence[Entry]:
-        """The entries of a run."""
+        """Return the entries of a full or quick run."""
         return [one for one in self.entries if one.quick] if quick else self.entries
 
     def peers(self, *, quick: bool) -> Sequence[str]:
-        """Who takes part in a run."""
+        """Return the peers of a full or quick run."""
         return list(dict.fromkeys(one.peer for one in self.chosen(quick=quick)))
 
     def messages(self, *, quick: bool) -> int:
-        """Tuples that its longest entry takes."""
+        """Return the number of tuples that the longest entry needs."""
         jobs = [entry.job(self.job, quick=quick) for entry in self.chosen(quick=quick)]
         return max(job.last for job in jobs) * self.job.tuples
 
@@ -202,7 +201,7 @@ def _words() -> Iterator[Comparison]:
 
 
 def _opaque() -> Comparison:
-    """W5: batches are planned again, in another size."""
+    """W5: failed batches are planned again, with another size."""
     settings = {"max_spout_pending": 16, "retry_backoff": 0.001}
     entries = [
         Entry(
@@ -215,7 +214,7 @@ def _opaque() -> Comparison:
         )
         for failing in (0, 1, 10, 50)
     ]
-    title = "Opaque source, about 1,000 words a transaction, some fail once and are planned anew"
+    title = "Opaque source, about 1,000 words a transaction, some fail once and are planned again"
     return Comparison("opaque", "W5", "txids", Job("opaque", 1_000, 1, loaded=False), entries, title)
 
 
@@ -235,7 +234,7 @@ def _changes() -> Iterator[Comparison]:
 
 
 def _tiny() -> Iterator[Comparison]:
-    """W7: next to nothing to do."""
+    """W7: tiny and empty transactions."""
     for name, tuples in (("empty", 0), ("tiny-1", 1), ("tiny-10", 10)):
         entries = [
             _ours((2_000, 200), (400, 200), choose=tuples == 0),
@@ -266,7 +265,7 @@ STAGES, JOBS = "the same stages without transactions", "the Spark jobs alone"
 
 
 def _overheads() -> Iterator[Comparison]:
-    """What transactions and state cost: each run of txstorm is repeated without them, in the same session."""
+    """Overhead of transactions and state: each run of txstorm is repeated without them, in the same session."""
     for name, job, what in (
         ("overhead", Job("words", 0, 1, loaded=False, exchange=True), "Word count"),
         ("overhead-columns", Job("words", 0, 1, loaded=False), "Word count in columns"),
@@ -277,13 +276,13 @@ def _overheads() -> Iterator[Comparison]:
                 Entry("txstorm", (full, 0), (quick, 0), name == "overhead-columns", form=form, label=label)
                 for form, label in (("recorded", "txstorm"), ("stages", STAGES), ("jobs", JOBS))
             ]
-            title = f"{what}, {tuples:,} a transaction, and what is left of it without transactions"
+            title = f"{what}, {tuples:,} a transaction, with and without transactions"
             one = replace(job, tuples=tuples)
             yield Comparison(f"{name}-{tuples}", "overhead", "tuples", one, entries, title)
 
 
 def _pipelines() -> Iterator[Comparison]:
-    """What it brings to process transactions while earlier ones commit."""
+    """Gain from processing transactions while earlier ones commit."""
     job = Job("words", 1_000, 1, loaded=False, exchange=True)
     for name, settings, how in (
         ("pipelining", {"max_pack_txids": 1}, "without packing"),

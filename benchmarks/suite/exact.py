@@ -15,25 +15,25 @@ from benchmarks.words import Ranks, message_ranks, ranks_of, words, zipf_ranks
 
 COUNTS = "counts-{table}.parquet"
 TEXT = "counts-{table}.tsv"
-"""Where sides that write no Parquet leave ``word <tab> n`` lines."""
+"""File to which sides that do not write Parquet write ``word <tab> n`` lines."""
 BARE = ("stages", "jobs")
-"""Forms of a job that keep nothing, so that there is nothing to check."""
+"""Forms of a job that keep no counts, so that there is nothing to check."""
 
 
 class Inexact(Exception):
-    """A side counted wrongly: its figures are worth nothing."""
+    """A side counted wrongly, so its figures are invalid."""
 
 
 def check(side: str, job: Job, outcome: Outcome | None = None) -> None:
-    """Compare what `side` left in the job's directory with a recount.
+    """Compare the counts that `side` left in the job's directory with a recount.
 
     Args:
-        side: its name, for the message.
-        job: what it did.
-        outcome: what it says of it; for ``kafka``, up to which ``ends`` it has read.
+        side: name of the side, for the message.
+        job: the job that it ran.
+        outcome: its outcome; for ``kafka``, with the ``ends`` up to which it has read.
 
     Raises:
-        Inexact: a table, a key, an expected and a found count are named.
+        Inexact: a count is wrong; the message names table, key, expected and found count.
     """
     if job.form in BARE:
         return
@@ -45,7 +45,7 @@ def check(side: str, job: Job, outcome: Outcome | None = None) -> None:
 
 
 def recount(job: Job, ends: Mapping[str, int]) -> Ranks:
-    """How often each word stands in the input; for ``total`` one number. Of ``kafka`` it is read up to `ends`."""
+    """Count the words of the input (of ``kafka`` up to `ends`); for ``total`` return one number."""
     if job.kind == "kafka":
         read = [message_ranks(int(partition), 0, end) for partition, end in ends.items()]
         return np.bincount(np.concatenate(read), minlength=job.keys)
@@ -62,18 +62,18 @@ def recount(job: Job, ends: Mapping[str, int]) -> Ranks:
 
 
 def _read_so_far(job: Job, found: pa.Table) -> Ranks:
-    """The counts of an opaque source, which is one endless row: of as many words as were counted, from its begin."""
+    """Recount an opaque source, an endless sequence, for as many words from its beginning as were counted."""
     read = int(found["n"].to_numpy().sum())
     return np.bincount(zipf_ranks(0, range(read), job.keys), minlength=job.keys)
 
 
 def leave(job: Job, found: pa.Table, table: int = 0) -> None:
-    """Leave the columns ``word`` and ``n`` for the check; ``n`` alone for ``total``."""
+    """Write the columns ``word`` and ``n`` for the check; ``n`` alone for ``total``."""
     pq.write_table(found, Path(job.directory) / COUNTS.format(table=table))
 
 
 def found_counts(job: Job, table: int) -> pa.Table:
-    """What the side left."""
+    """Read the counts that the side left."""
     path = Path(job.directory) / COUNTS.format(table=table)
     if path.exists():
         return pq.read_table(path)

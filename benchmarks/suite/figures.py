@@ -1,4 +1,4 @@
-"""The figures to reach, each with its definition, and the line that says whether it is reached."""
+"""The figures to reach, with their definitions, and the report line for each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Figure:
     """One figure.
 
     Attributes:
-        needs: the comparisons or measurements it is taken from; `beside` is of the first.
-        value: takes it; None where it was not measured.
-        limit: the least, or with `at_most` the most it may be; `goal`: what it should be.
-        quick: whether a quick run has it.
-        beside: entries whose pending and latency are told with it.
+        needs: the comparisons or measurements that it needs; `beside` refers to the first.
+        value: computes the figure; None if it was not measured.
+        limit: the minimum, or with `at_most` the maximum allowed; `goal`: the desired value.
+        quick: whether it is part of a quick run.
+        beside: entries whose pending and latency are reported with it.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Figure:
         return f"{'≤' if self.at_most else '≥'} {self.limit:g} {self.unit}"
 
     def reached(self, value: float) -> bool:
-        """Whether a value is as promised."""
+        """Whether `value` is within the limit."""
         return value <= self.limit if self.at_most else value >= self.limit
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is said of one figure."""
+    """Report line of one figure."""
 
     figure: Figure
     value: Spread | None
@@ -62,7 +62,7 @@ class Line:
 
 
 def judge(figure: Figure, results: Results, *, quick: bool) -> Line:
-    """A figure's line."""
+    """Return the report line of a figure."""
     if quick and not figure.quick:
         return Line(figure, None, NOT_IN_QUICK)
     value = figure.value(results)
@@ -72,7 +72,7 @@ def judge(figure: Figure, results: Results, *, quick: bool) -> Line:
 
 
 def totals(lines: Sequence[Line]) -> str:
-    """The last line: how many there are of each verdict."""
+    """Return the last line of the report: the number of figures by verdict."""
     counts = {verdict: sum(one.verdict == verdict for one in lines) for verdict in VERDICTS}
     return f"{len(lines)} figures: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
@@ -130,7 +130,7 @@ def _words(
     columns: tuple[float, float | None],
     measure: Callable[[Outcome], float],
 ) -> list[Figure]:
-    """Word count against a peer; each form with its limit and its goal."""
+    """Return the figures of the word count against a peer, with limit and goal for each form."""
     comparison = "words-100000"
     per = "a CPU second" if measure is CPU else "a second"
     return [
@@ -152,7 +152,7 @@ def _words(
 
 
 def _overheads() -> list[Figure]:
-    """The time of a run by that of the same packs without transactions."""
+    """Return the figures for the time of a run divided by that of the same packs without transactions."""
     return [
         Figure(
             f"{comparison}-{tuples}",

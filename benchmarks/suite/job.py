@@ -1,4 +1,4 @@
-"""A job for a side, what is in its transactions, and what the side answers. Needs no txstorm: peers import it."""
+"""A job for a side, the content of its transactions, and the side's answer. Peers import it, so it needs no txstorm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from benchmarks.words import VOCABULARY, Ranks, spread_ranks, words, zipf_ranks
 
 LOAD = 250_000
-"""Keys that one transaction of the load brings at most."""
+"""Maximum number of keys in one transaction of the load."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Job:
         kind: ``words`` by Zipf's law, ``changes`` of keys that are all different, ``total``: words, only counted;
             ``opaque``: words from a source whose batches differ when they are planned again; or ``kafka``: the keys of
             the messages of a topic.
-        tuples: of a transaction after the load; may be 0.
-        keys: different words there are.
-        loaded: whether all keys are there before the measurement.
-        tables: each gets the same counts.
-        failing: percent of the transactions that fail once; with ``opaque`` only.
-        columns: bolts take record batches, where a side has both forms.
-        exchange: every word goes through an exchange before it is counted, where a side can do without.
-        form: of txstorm only: ``recorded`` keeps what its Spark jobs were given; then ``stages`` gives it to the same
-            stages without transactions, and ``jobs`` to the Spark jobs alone.
-        settings: of the side that runs it.
-        source: where the input is, if it is not made by the side.
-        directory: where the side may write; its counts go there, see `suite.exact`.
+        tuples: number of tuples in a transaction after the load; may be 0.
+        keys: number of distinct words.
+        loaded: whether all keys are loaded before the measurement.
+        tables: number of tables; each gets the same counts.
+        failing: percentage of transactions that fail once; with ``opaque`` only.
+        columns: whether bolts process record batches, if the side has both forms.
+        exchange: whether every word is shuffled before it is counted, if the side could count without.
+        form: for txstorm only: ``recorded`` records the packs of its Spark jobs; then ``stages`` runs the same stages
+            on them without transactions, and ``jobs`` the Spark jobs alone.
+        settings: settings of the side that runs it.
+        source: where the input is, if the side does not generate it.
+        directory: directory of the side; its counts go there, see `suite.exact`.
     """
 
     kind: str
@@ -57,12 +57,12 @@ class Job:
 
     @property
     def loads(self) -> int:
-        """Transactions of the load."""
+        """Number of transactions of the load."""
         return -(-self.keys // LOAD) if self.loaded else 0
 
     @property
     def start(self) -> int:
-        """The last transaction that is not measured; 0 where all are."""
+        """The last transaction that is not measured; 0 if all are."""
         return self.loads + self.warm
 
     @property
@@ -71,44 +71,44 @@ class Job:
         return self.start + self.txids
 
     def size(self, txid: int) -> int:
-        """Tuples of a transaction."""
+        """Return the number of tuples of a transaction."""
         return min(LOAD, self.keys - (txid - 1) * LOAD) if txid <= self.loads else self.tuples
 
     def ranks(self, txid: int, share: range) -> Ranks:
-        """Which words are in `share` of a transaction's positions."""
+        """Return the ranks of the words at the positions `share` of a transaction."""
         if txid <= self.loads:
             return np.arange(share.start, share.stop, dtype=np.int64) + (txid - 1) * LOAD
         draw = spread_ranks if self.kind == "changes" else zipf_ranks
         return draw(txid, share, self.keys)
 
     def words(self, txid: int, share: range | None = None) -> pa.Array:
-        """The words of a transaction, or of a share of it."""
+        """Return the words of a transaction, or of a share of it."""
         return words(self.ranks(txid, range(self.size(txid)) if share is None else share), self.keys)
 
     def within(self, directory: str) -> Job:
-        """The same job in another directory."""
+        """Return the same job in another directory."""
         return replace(self, directory=directory)
 
     def line(self) -> str:
-        """The job as one line of JSON."""
+        """Return the job as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, line: str) -> Job:
-        """The job of such a line."""
+        """Parse the result of `line`."""
         return cls(**json.loads(line))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a side says of one job; all of it concerns the measured transactions.
+    """A side's answer to one job; everything refers to the measured transactions.
 
     Attributes:
-        seconds, cpu: wall time, and CPU seconds of the side's whole tree of processes.
-        latency_ms: the median from the begin of a transaction to the end of its commit; 0 where there is no such thing.
-        commits_ms: every commit.
-        more: what else there is to say, by name.
-        peak_mib: resident memory of the tree at most, as the runner saw it.
+        seconds, cpu: wall time, and CPU seconds of the side's whole process tree.
+        latency_ms: median time from the begin of a transaction to the end of its commit; 0 if not applicable.
+        commits_ms: duration of every commit.
+        more: further values, by name.
+        peak_mib: maximum resident memory of the process tree, as seen by the runner.
     """
 
     seconds: float
@@ -130,9 +130,9 @@ class Outcome:
 
     @property
     def tuples_cpu_s(self) -> float:
-        """Tuples per CPU second of the whole tree: what one core does."""
+        """Tuples per CPU second of the whole process tree."""
         return self.tuples / self.cpu
 
     def line(self) -> str:
-        """The outcome as one line of JSON."""
+        """Return the outcome as one line of JSON."""
         return json.dumps(asdict(self))

@@ -1,4 +1,4 @@
-"""Kafka for the comparisons that read it: a broker with a topic of words; and what planning and ZooKeeper take."""
+"""Kafka for the comparisons: a broker with a topic of words; and the time of planning and of a ledger in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.words import message_ranks, vocabulary
 
 PARTITIONS = 8
 BYTES = 100
-"""Of a message: its key, a word, and so much of a value that both together have this size."""
+"""Size of a message: its key, a word, and a value that fills up the rest."""
 BATCH = 1_000
 
 
 @contextmanager
 def topic(messages: int) -> Iterator[Mapping[str, Any]]:
-    """A broker with a topic of so many messages: the source of a job."""
+    """Start a broker with a topic of `messages` messages; yield the source of a job."""
     # The servers are those of the tests; scripts/bench puts them on the path.
     from servers.running import start_kafka
 
@@ -38,7 +38,7 @@ def topic(messages: int) -> Iterator[Mapping[str, Any]]:
 
 
 def fill(bootstrap: str, topic: str, messages: int) -> None:
-    """Write `messages` messages, shared evenly by the partitions."""
+    """Write `messages` messages, distributed evenly over the partitions."""
     from confluent_kafka import Producer
 
     names = [word.encode() for word in vocabulary().to_pylist()]
@@ -54,7 +54,7 @@ def fill(bootstrap: str, topic: str, messages: int) -> None:
 
 
 def planning(setting: Setting) -> None:
-    """Milliseconds a transaction of planning eight partitions, and of a ledger in ZooKeeper."""
+    """Measure the milliseconds per transaction of planning eight partitions, and of a ledger in ZooKeeper."""
     from servers.running import start_zookeeper
 
     last = 60 if setting.quick else 300

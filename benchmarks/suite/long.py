@@ -1,4 +1,4 @@
-"""W9: many transactions; the driver's memory, and what is written. Each runs as a side of its own."""
+"""W9: many transactions; the driver's memory, and the bytes written. Each runs as a separate side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = 100
 
 
 def memory(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Resident MiB of the driver a hundred times over a run, and the commits' 99th percentile of each tenth of it."""
+    """Measure the driver's resident MiB a hundred times during a run, and the p99 of commits in each tenth."""
     job = Job("words", 10, int(options["txids"]), loaded=False, directory=options["directory"])
     samples: list[float] = []
     commits: list[float] = []
@@ -36,7 +36,7 @@ def memory(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes written by kind, of a word count, and the Arrow bytes of the rows that changed."""
+    """Measure the bytes that a word count writes, by kind, and the Arrow bytes of the changed rows."""
     job = Job("words", 1_000, int(options["txids"]), loaded=False, columns=True, directory=options["directory"])
     files = Files(Path(job.directory) / "data")
     before = _written_by_process()
@@ -52,7 +52,7 @@ def written(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Files:
-    """Adds up the sizes of all files that ever were in a directory, as far as a look saw them."""
+    """Sum of the sizes of all files ever seen in a directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,7 +60,7 @@ class Files:
         self._seen: dict[tuple[str, int], int] = {}
 
     def look(self) -> None:
-        """Note new files, and what grew."""
+        """Add new files, and the growth of known ones."""
         for directory, _, names in os.walk(self.root):
             for name in names:
                 self._note(os.path.join(directory, name))
@@ -78,7 +78,7 @@ class Files:
 
 
 def kind_of(path: str) -> str:
-    """What a file of a data directory is for: ``data``, ``log``, ``checkpoints``, ``ledger`` or ``index``."""
+    """Classify a file of a data directory: ``data``, ``log``, ``checkpoints``, ``ledger`` or ``index``."""
     if "_delta_log" in path:
         return "log" if path.endswith(".json") else "checkpoints"
     if path.endswith((".parquet", ".arrow")):

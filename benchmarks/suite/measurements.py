@@ -1,4 +1,4 @@
-"""What is measured without peers: a long run, the bytes it writes, recovery, planning."""
+"""Measurements without peers: a long run, the bytes it writes, recovery, planning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.suite.sides import call
 
 @dataclass(frozen=True)
 class Measurement:
-    """One of them; `measure` puts values into the results."""
+    """One measurement; `measure` adds values to the results."""
 
     name: str
     workload: str
@@ -25,12 +25,12 @@ class Measurement:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it can be asked for by."""
+        """Names by which the measurement can be chosen."""
         return self.workload, self.name
 
 
 def _long(setting: Setting) -> None:
-    """The driver's memory, once: a hundred thousand transactions take long enough."""
+    """Measure the driver's memory, in one round, as a hundred thousand transactions take long."""
     txids = 200 if setting.quick else 100_000
     setting.say(f"memory over {txids:,} transactions")
     result = _call(setting, "benchmarks.suite.long:memory", {"txids": txids})

@@ -1,4 +1,4 @@
-"""Inside a side: measures a job from the end of its warm-up to its last commit. Needs no txstorm."""
+"""Meter inside a side: measures a job from the end of its warm-up to its last commit. Needs no txstorm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.suite.job import Job, Outcome
 
 
 class Meter:
-    """Is told of every commit of a job."""
+    """Meter of one job; it is called after every commit."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -24,24 +24,24 @@ class Meter:
         return txid, time.perf_counter(), sum(cpu_seconds())
 
     def begin(self) -> None:
-        """Measure from now on; called when the work begins, where nothing warms it up."""
+        """Measure from now on; called when the work begins, if there is no warm-up."""
         self._begin = self._now(0)
 
     def committed(self, txid: int, commit_ms: float, latencies_ms: Sequence[float]) -> None:
-        """Transactions up to `txid` are committed, in one commit that took `commit_ms`."""
+        """Record that transactions up to `txid` were committed, in one commit that took `commit_ms`."""
         warm = self._begin[0] >= self.job.start
         if warm or txid > (self.job.start + self.job.last) / 2:
             self.commits.append(commit_ms)
             self.latencies += latencies_ms
         else:
-            # The first commit at or after the end of the warm-up begins the measurement; unless most of what is to be
-            # measured is in its group: then the commit before it does.
+            # The measurement begins with the first commit at or after the end of the warm-up, or, if its group contains
+            # most of the transactions to measure, with the commit before it.
             self._begin = self._now(txid)
         if txid == self.job.last:
             self._end = self._now(txid)
 
     def outcome(self, **more: Any) -> Outcome:
-        """The measurement, after the last commit."""
+        """Return the measurement, after the last commit."""
         if self._end[0] != self.job.last:
             msg = f"expected commits up to txid {self.job.last}, got them up to {self._end[0]}"
             raise RuntimeError(msg)

@@ -1,4 +1,4 @@
-"""W5: an opaque source, some of whose transactions fail once; what is planned again has another size."""
+"""W5: an opaque source, some of whose transactions fail once and then get another size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRIDE = 37
 
 
 class OpaqueSpout(TransactionalSpout):
-    """Reads one endless row of words; a transaction takes about as many as the job says."""
+    """Reads an endless sequence of words; a transaction takes about as many as the job says."""
 
     opaque = True
     fields = ("word",)
@@ -45,7 +45,7 @@ class _Coordinator(SpoutCoordinator):
         return self._planned < self._job.last
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        if txid <= self._planned:  # it failed: what is planned again begins with it
+        if txid <= self._planned:  # it failed: planning starts again from this txid
             self._failed.add(txid)
         self._planned = txid
         self._plans += 1

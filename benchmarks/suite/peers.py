@@ -1,4 +1,4 @@
-"""Who runs jobs: txstorm and its peers, what each guarantees, and what must be installed for it."""
+"""The sides that run jobs, txstorm and its peers: their guarantees, and their installation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Peer:
     """One side of comparisons.
 
     Attributes:
-        guarantee: what its user gets, as printed beside its numbers.
-        command: the process that serves its jobs.
-        install: makes sure that it can run; says what it does. Not measured.
-        warm_up: a job that is nobody's, done before all others: a JVM has to load and compile before it shows what it
-            can do. It is done again until the commits are steady, but for a quick run.
+        guarantee: its guarantee, as printed beside its numbers.
+        command: command of the process that serves its jobs.
+        install: installs what it needs, and reports that. Not measured.
+        warm_up: a job that is not measured, run before all others, since a JVM has to load and compile classes first.
+            Except in a quick run, it is repeated until the duration of commits is steady.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Peer:
 
 
 def _nothing(say: Say) -> None:
-    """It is in the environment that runs the benchmarks."""
+    """Do nothing: the environment of the benchmarks suffices."""
 
 
 def _run(say: Say, what: str, *command: str | Path) -> None:
@@ -64,7 +64,7 @@ def _delta_jars(say: Say) -> None:
 
 
 def _environment(name: str, *requirements: str) -> Callable[[Say], None]:
-    """An environment of its own: such peers pin what they need."""
+    """Return an installer of a separate environment, for peers that pin their requirements."""
 
     def install(say: Say) -> None:
         home, stamp = HOME / name, HOME / name / "installed"
@@ -80,7 +80,7 @@ def _environment(name: str, *requirements: str) -> Callable[[Say], None]:
 
 
 def _storm(say: Say) -> None:
-    """Storm's jars, and our classes, compiled when their sources change."""
+    """Fetch Storm's jars, and compile the topologies if their sources have changed."""
     jars, classes = HOME / "storm", HOME / "storm-classes"
     if not any(jars.glob("storm-core-*.jar")):
         _run(say, "fetching Storm's jars", ROOT / "scripts" / "jars", "storm")
@@ -124,9 +124,7 @@ _PEERS = (
         WARM_MERGE,
     ),
     Peer("loop", f"{MERGE}; one process, nothing is retried; durable", _python("loop"), _nothing),
-    Peer(
-        "bytewax", "none kept: state in memory, gone with the process", _python("bytewax_flow", home="bytewax"), BYTEWAX
-    ),
+    Peer("bytewax", "none: state in memory, lost with the process", _python("bytewax_flow", home="bytewax"), BYTEWAX),
     Peer(
         "bytewax-recovery",
         "state exactly once, output at least once; snapshots in SQLite every second",
@@ -164,7 +162,7 @@ PEERS: Mapping[str, Peer] = {one.name: one for one in _PEERS}
 
 
 def peers_on(engine: str) -> Mapping[str, Peer]:
-    """The peers, with txstorm on an engine: ``spark``, or ``local`` for trying out, which has no JVM to warm up."""
+    """Return the peers, with txstorm on the engine ``spark``, or ``local`` for trials, which has no JVM to warm up."""
     if engine == "spark":
         return PEERS
     return {

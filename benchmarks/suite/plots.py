@@ -13,7 +13,7 @@ OWN, OTHER, GRID = "#1f6f8b", "#b0b7bf", "#d8dde2"
 
 
 def bars(title: str, values: Mapping[str, Spread]) -> str:
-    """One bar per name; those of txstorm stand out."""
+    """Draw one bar per name; those of txstorm are highlighted."""
     low, high = _decades(values)
     height = TOP + ROW * len(values) + 10
 
@@ -40,7 +40,7 @@ def bars(title: str, values: Mapping[str, Spread]) -> str:
 
 
 def _decades(values: Mapping[str, Spread]) -> tuple[int, int]:
-    """The powers of ten around all values."""
+    """Return the powers of ten that enclose all values."""
     found = [number for one in values.values() for number in (one.low, one.high) if number > 0] or [1.0]
     low = math.floor(math.log10(min(found)))
     return low, max(low + 1, math.ceil(math.log10(max(found))))

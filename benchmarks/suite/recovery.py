@@ -1,4 +1,4 @@
-"""W10: what passes until the next commit when the coordinator is lost, and when the whole driver is killed."""
+"""W10: time to the next commit after the loss of the coordinator, and after the kill of the whole driver."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from txstorm.runtime.run import run
 
 BATCH = 1_000
 LOST = "p6.before:raise:{}"
-"""The coordinator dies when so many groups are about to be decided."""
+"""The coordinator dies when it is about to decide the group with this number."""
 
 
 def coordinator(options: Mapping[str, Any]) -> float:
-    """Seconds from the last commit before the loss of the coordinator to the first after it, the session alive."""
+    """Measure the seconds from the last commit before the loss of the coordinator to the first one after it."""
     job = _job(options["directory"], int(options["txids"]))
     commits: list[float] = []
     session = _session(options["engine"])
@@ -38,8 +38,8 @@ def coordinator(options: Mapping[str, Any]) -> float:
     faults.arm(options["fault"])
     try:
         _handle(job, options["engine"], session, note).awaitTermination()
-    except Exception as error:  # noqa: BLE001 - any end of the run is the loss that was asked for
-        print(f"lost as wanted: {error}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - any end of the run is the intended loss
+        print(f"lost as intended: {error}", file=sys.stderr)
     finally:
         faults.arm("")
     before = len(commits)
@@ -56,8 +56,8 @@ def killed_driver(directory: Path, txids: int, engine: str) -> tuple[float, int]
     """Kill a driver with SIGKILL at full load and start it again.
 
     Returns:
-        Seconds from the start of the second one, Python and JVM included, to its first commit; and how many tuples were
-        processed more than once.
+        Seconds from the start of the second driver, Python and JVM included, to its first commit; and the number of
+        tuples processed more than once.
     """
     job = _job(str(directory), txids)
     with (directory / "driver.log").open("ab") as log, ExitStack() as stack:
@@ -98,7 +98,7 @@ def _commits(driver: subprocess.Popen[bytes]) -> Iterator[int]:
 
 
 def _notes(job: Job) -> Path:
-    """Where the spout says how many tuples it emits."""
+    """Return the file to which the spout writes how many tuples it emits."""
     return Path(job.directory) / "emitted"
 
 

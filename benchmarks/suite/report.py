@@ -1,4 +1,4 @@
-"""What a run of the suite leaves: lines for people, JSON lines for programs, and a page with plots."""
+"""Report of a run of the suite: text for people, JSON lines for programs, and a page with plots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.suite.results import Results, commit_ms
 from benchmarks.suite.rounds import MEASURES
 
 PAGE, RECORDS, NOTES = "results.md", "results.jsonl", "notes.md"
-"""Of a directory of results. The notes are written by hand, under a heading for each figure that is missed."""
+"""Files of a directory of results. The notes are written by hand, with a heading for each missed figure."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Report:
     """A finished run.
 
     Attributes:
-        about: the machine, the versions, how many rounds.
-        comparisons: those that were run.
+        about: the machine, the versions, the number of rounds.
+        comparisons: the comparisons that were run.
     """
 
     about: str
@@ -37,7 +37,7 @@ class Report:
     lines: Sequence[Line]
 
     def text(self) -> str:
-        """For the terminal: tables, then a line per figure, then the totals."""
+        """Return the report for the terminal: tables, then a line per figure, then the totals."""
         parts = [*self._tables(_aligned), *self._values(_aligned), *self._missing(), *self._seconds()]
         parts += [noise_line(self.results.drifts), self.about, "", *self._told()]
         return "\n".join([*parts, *map(str, self.lines), totals(self.lines)])
@@ -55,7 +55,7 @@ class Report:
         return [f"{name}: {reason}" for name, reason in self.results.missing.items()]
 
     def _seconds(self) -> Iterator[str]:
-        """What took how long: each comparison, and what of it each entry."""
+        """Yield the duration of each comparison and of its entries."""
         total = sum(each.total() for each in self.results.seconds.values())
         yield f"seconds of the run: {total:.0f}"
         for name, each in self.results.seconds.items():
@@ -66,7 +66,7 @@ class Report:
         return [told for line in self.lines if line.value is not None and (told := beside(line, self.results))]
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The run as JSON has it, record by record."""
+        """Yield the records of the run, for JSON."""
         yield {"record": "about", "about": self.about, "quick": self.quick}
         for comparison in self.comparisons:
             for entry in comparison.chosen(quick=self.quick):
@@ -91,11 +91,11 @@ class Report:
         yield {"record": "noise", "drifts": self.results.drifts}
 
     def write_json(self, file: Path) -> None:
-        """One record a line."""
+        """Write one record per line."""
         file.write_text("".join(json.dumps(one) + "\n" for one in self.records()))
 
     def write_page(self, directory: Path) -> Path:
-        """The page, its plots and the records."""
+        """Write the page, its plots and the records; return the page."""
         directory.mkdir(parents=True, exist_ok=True)
         self.write_json(directory / RECORDS)
         size = "A quick run: small sizes. " if self.quick else ""
@@ -132,7 +132,7 @@ HEAD = ("", "tuples/s", "per CPU s", "txids/s", "commit p50 / p99 ms", "latency 
 
 
 def rows_of(comparison: Comparison, results: Results, *, quick: bool) -> list[Sequence[str]]:
-    """A table's rows: a line per entry, medians with lowest and highest."""
+    """Return the rows of a table: one per entry, with medians, minima and maxima."""
     rows: list[Sequence[str]] = [HEAD]
     for entry in comparison.chosen(quick=quick):
         outcomes = results.of(comparison.name, entry.name)
@@ -160,7 +160,7 @@ def _row(entry: Entry, outcomes: Sequence[Outcome], pending: Any) -> Sequence[st
 
 
 def beside(line: Line, results: Results) -> str:
-    """Pending and latency of the sides of a figure in transactions a second."""
+    """Describe pending and latency of the entries of a figure in transactions a second."""
     figure = line.figure
     texts = []
     for entry in figure.beside:
@@ -182,7 +182,7 @@ def _described(comparison: Comparison, entry: Entry, number: int, outcome: Outco
         "peer": entry.peer,
         "guarantee": PEERS[entry.peer].guarantee,
         "round": number,
-        "exact": True,  # a run that is not ends the suite
+        "exact": True,  # an inexact run ends the suite
         "tuples_s": outcome.tuples_s,
         "tuples_cpu_s": outcome.tuples_cpu_s,
         "txids_s": outcome.txids_s,
@@ -193,7 +193,7 @@ def _described(comparison: Comparison, entry: Entry, number: int, outcome: Outco
 
 
 def _notes(directory: Path) -> Mapping[str, str]:
-    """Figure → link to what is written by hand about it."""
+    """Return figure → link to the handwritten note about it."""
     file = directory / NOTES
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     titles = [line.removeprefix("## ").strip() for line in lines if line.startswith("## ")]

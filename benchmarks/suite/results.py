@@ -1,4 +1,4 @@
-"""How a run of the suite is made, and what it has measured so far."""
+"""Options of a run of the suite, and its measurements so far."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Measure = Callable[[Outcome], float]
 
 @dataclass
 class Results:
-    """What was measured so far.
+    """Measurements so far.
 
     Attributes:
-        rounds: comparison → entry → one outcome a round.
-        chosen: (comparison, entry) → the `max_spout_pending` that was found to be best.
+        rounds: comparison → entry → one outcome per round.
+        chosen: (comparison, entry) → the best `max_spout_pending` found.
         missing: peer, or comparison and peer → why it was not measured.
-        values: what was measured without peers: figure → value.
+        values: measurements without peers: figure → value.
         drifts: how far a fixed piece of work drifted over each round.
-        seconds: comparison or measurement → what took so many seconds of the run, all rounds and loads included.
+        seconds: comparison or measurement → part → seconds of the run, all rounds and loads included.
     """
 
     rounds: dict[str, dict[str, list[Outcome]]] = field(default_factory=dict)
@@ -38,22 +38,22 @@ class Results:
     seconds: dict[str, Counter[str]] = field(default_factory=dict)
 
     def of(self, comparison: str, entry: str) -> Sequence[Outcome]:
-        """The outcomes of an entry; none if it was not measured."""
+        """Return the outcomes of an entry; none if it was not measured."""
         return self.rounds.get(comparison, {}).get(entry, [])
 
     def spread(self, comparison: str, entry: str, measure: Measure) -> Spread | None:
-        """Median, lowest and highest of one measure."""
+        """Return median, minimum and maximum of one measure."""
         found = self.of(comparison, entry)
         return Spread.of([measure(one) for one in found]) if found else None
 
     def ratio(self, comparison: str, ours: str, peer: str, measure: Measure) -> Spread | None:
-        """Ours by the peer's, round by round."""
+        """Return the ratio of our measure to the peer's, round by round."""
         pairs = list(zip(self.of(comparison, ours), self.of(comparison, peer), strict=False))
         return Spread.of([measure(mine) / measure(theirs) for mine, theirs in pairs]) if pairs else None
 
     @contextmanager
     def timed(self, name: str, what: str) -> Iterator[None]:
-        """Add the seconds of what is done within to those of `what` in `name`."""
+        """Add the duration of the block to the seconds of `what` in `name`."""
         began = time.monotonic()
         try:
             yield
@@ -62,7 +62,7 @@ class Results:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """One round between two spins; how far they differ says how far to trust it."""
+        """Enclose one round by two spins, whose difference shows the noise of the machine."""
         before = spin()
         yield
         self.drifts.append(drift(before, spin()))
@@ -70,11 +70,11 @@ class Results:
 
 @dataclass(frozen=True)
 class Setting:
-    """How to measure, and where results and logs go.
+    """Options of a run, and the destinations of results and logs.
 
     Attributes:
-        quick: small sizes.
-        engine: txstorm's: ``spark``, or ``local`` for trying out.
+        quick: whether to use small sizes.
+        engine: txstorm's engine: ``spark``, or ``local`` for trials.
     """
 
     rounds: int
@@ -87,5 +87,5 @@ class Setting:
 
 
 def commit_ms(share: float) -> Measure:
-    """The commit that `share` of the commits are quicker than."""
+    """Return the measure: the commit time below which `share` of the commits lie."""
     return lambda one: percentile(one.commits_ms, share)

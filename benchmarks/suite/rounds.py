@@ -15,11 +15,11 @@ from benchmarks.suite.results import Measure, Setting, commit_ms
 from benchmarks.suite.sides import Side, SideFailed
 
 STEADY, WITHIN, PATIENT = 3, 0.15, 10
-"""A side is warm when so many commits in a row are within so much of each other, or after so many jobs."""
+"""A side is warm when this number of consecutive commits differ by less than this share, or after this many jobs."""
 
 
 def run_comparisons(comparisons: Sequence[Comparison], setting: Setting) -> None:
-    """Measure all of them, into the results of `setting`."""
+    """Run all comparisons; add their outcomes to the results of `setting`."""
     needed = [one.peers(quick=setting.quick) for one in comparisons]
     with ExitStack() as stack:
         sides = _installed([setting.peers[name] for name in dict.fromkeys(chain(*needed))], stack, setting)
@@ -32,7 +32,7 @@ def run_comparisons(comparisons: Sequence[Comparison], setting: Setting) -> None
 
 
 def _installed(peers: Sequence[Peer], stack: ExitStack, setting: Setting) -> Mapping[str, Side]:
-    """A side of each peer that can be installed; installing is over before anything is measured."""
+    """Install the peers; return a side for each one that could be installed."""
     sides: dict[str, Side] = {}
     for peer in peers:
         try:
@@ -46,7 +46,7 @@ def _installed(peers: Sequence[Peer], stack: ExitStack, setting: Setting) -> Map
 
 
 def _start(sides: Mapping[str, Side], setting: Setting) -> None:
-    """Start the sides that do not run yet, all at once, as a start is mostly waiting; then have them warmed up."""
+    """Start the sides that are not running yet, all at once, since starts mostly wait; then warm them up."""
     new = [name for name, side in sides.items() if not side.runs]
     for name in new:
         sides[name].start()
@@ -63,18 +63,18 @@ def _warm_up(side: Side, job: Job, setting: Setting) -> None:
             setting.say(f"{side.name}: warm-up {number}")
             if steady(side.run(job).commits_ms):
                 return
-    except SideFailed as error:  # it has the same to say of the jobs that count
+    except SideFailed as error:  # a measured job will fail and report the same
         setting.say(f"{side.name}: warm-up FAILED: {error}")
 
 
 def steady(commits_ms: Sequence[float]) -> bool:
-    """Whether the last commits took about the same time."""
+    """Whether the last commits took about equally long."""
     last = commits_ms[-STEADY:]
     return len(last) == STEADY and max(last) <= (1 + WITHIN) * min(last)
 
 
 class _Comparing:
-    """One comparison, with the sides that there are."""
+    """One comparison, with the available sides."""
 
     def __init__(self, comparison: Comparison, sides: Mapping[str, Side], setting: Setting) -> None:
         self._comparison, self._sides, self._setting = comparison, sides, setting
@@ -103,7 +103,7 @@ class _Comparing:
         return replace(job, source=source)
 
     def _choose(self, entry: Entry, source: Mapping[str, Any]) -> None:
-        """Find the best `max_spout_pending`: for the time of a commit where that is compared, else for the rate."""
+        """Find the best `max_spout_pending`: for the commit time if that is compared, else for the rate."""
         name, rates = self._comparison.name, dict[Any, float]()
         measure = commit_ms(0.5) if self._comparison.sort == "commit" else None
         for pending in entry.pending:

@@ -1,4 +1,4 @@
-"""The suite: what was asked for, measured, judged and reported."""
+"""A run of the suite: choose, measure, judge and report."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SOURCES: Sequence[Comparison | Measurement] = (*COMPARISONS, *MEASUREMENTS)
 
 
 def names() -> list[str]:
-    """Everything that can be asked for: workloads, groups, comparisons, measurements and figures."""
+    """Return all names that can be chosen: workloads, groups, comparisons, measurements and figures."""
     found = [name for one in SOURCES for name in one.names]
     return list(dict.fromkeys([*found, *(one.name for one in FIGURES)]))
 
 
 def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bool, engine: str = "spark") -> Report:
-    """Measure what was asked for; everything if nothing was named."""
+    """Run the parts named in `asked`; everything if it is empty."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     figures = [one for one in FIGURES if not asked or one.name in asked or _belongs(one, asked)]
     needed = {need for one in figures if one.quick or not quick for need in one.needs}
@@ -48,10 +48,10 @@ def run_suite(asked: Collection[str], rounds: int | None, say: Say, *, quick: bo
 
 
 def chosen(asked: Collection[str], needed: Collection[str], *, quick: bool) -> list[Comparison]:
-    """The comparisons of a run, in their order.
+    """Return the comparisons of a run, in order.
 
-    MERGE becomes quicker over thirty batches. A quick run has no time for them: what is a ratio to MERGE comes last,
-    and all others are its warm-up.
+    MERGE becomes faster over its first thirty batches. A quick run has no time for these, so ratios to MERGE are
+    measured last, with all other comparisons as the warm-up.
     """
     found = [one for one in COMPARISONS if _wanted(one, asked, needed, quick=quick) and one.chosen(quick=quick)]
     ratios = {need for one in FIGURES if "merge" in one.beside for need in one.needs}
@@ -59,14 +59,14 @@ def chosen(asked: Collection[str], needed: Collection[str], *, quick: bool) -> l
 
 
 def _wanted(one: Comparison | Measurement, asked: Collection[str], needed: Collection[str], *, quick: bool) -> bool:
-    """Whether it was named, or a figure that was asked for needs it; without names a quick run has its own choice."""
+    """Whether to run a part: it is named, a named figure needs it, or, without names, it belongs to the run."""
     if asked:
         return bool({*one.names} & {*asked}) or one.name in needed
     return not quick or (isinstance(one, Comparison) and one.quick)
 
 
 def _belongs(figure: Figure, asked: Collection[str]) -> bool:
-    """Whether all a figure needs was asked for, by whatever name."""
+    """Whether everything that a figure needs is among the names asked for."""
     sources = {one.name: {*one.names} for one in SOURCES}
     return all(sources[need] & {*asked} for need in figure.needs)
 
@@ -81,7 +81,7 @@ def _missing_when_it_fails(one: Measurement, setting: Setting) -> Iterator[None]
 
 
 def about(rounds: int, engine: str) -> str:
-    """What it was measured on."""
+    """Describe the machine and the versions."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "delta-spark", "deltalake", "pyarrow"))
     machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     return f"{rounds} rounds on {engine}; {machine}; {versions}"

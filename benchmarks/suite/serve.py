@@ -1,4 +1,4 @@
-"""Inside a side: takes lines and answers each with one line. Needs no txstorm.
+"""Server loop inside a side: answers each line with one line. Needs no txstorm.
 
 ``python -m benchmarks.suite.serve MODULE:FUNCTION`` serves one function, whose options are a line of JSON.
 """
@@ -20,18 +20,18 @@ from benchmarks.suite.job import Job, Outcome
 
 Work = Callable[[Job], Outcome]
 LOOK = 0.5
-"""Seconds between two looks at the runner."""
+"""Seconds between two checks that the runner is alive."""
 RUNNER = "TXSTORM_BENCH_RUNNER"
-"""The environment variable with its pid: it may be gone before it could be asked for."""
+"""Environment variable with the runner's pid: the runner may have ended before this process could ask for it."""
 
 
 def serve(work: Work) -> None:
-    """Do jobs until standard input ends; what they print goes to standard error."""
+    """Run jobs until standard input ends; their output goes to standard error."""
     serve_lines(lambda line: work(Job.of(line)).line())
 
 
 def serve_lines(answer: Callable[[str], str]) -> None:
-    """Answer lines until standard input ends, or the runner does: then everything here is killed at once."""
+    """Answer lines until standard input ends; if the runner ends, kill this process tree at once."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     threading.Thread(target=_end_with, args=[int(os.environ.get(RUNNER, os.getppid()))], daemon=True).start()
@@ -50,7 +50,7 @@ def _answer(answer: Callable[[str], str], line: str) -> str:
 
 
 def _end_with(runner: int) -> None:
-    """Kill this process and its JVM when the runner is gone, even by SIGKILL; workers end with their JVM."""
+    """Kill this process and its JVM when the runner ends, even by SIGKILL; workers end with their JVM."""
     while os.getppid() == runner:
         time.sleep(LOOK)
     if os.getpgrp() == os.getpid():

@@ -1,4 +1,4 @@
-"""A side: a process that answers lines with lines, and whose whole tree of processes is watched and ended."""
+"""Sides: processes that answer lines with lines, whose whole process trees are watched and ended."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from benchmarks.suite.serve import RUNNER
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = 2.0
-"""Seconds between two looks at the memory: a look stops a JVM for some milliseconds."""
+"""Seconds between two samples of the memory: a sample stops a JVM for some milliseconds."""
 PATIENCE = 900.0
-"""Seconds that a side may take to start, or for one job."""
+"""Maximum seconds that a side may take to start, or for one job."""
 
 
 class SideFailed(Exception):
-    """A side did not answer, or says that it failed; the message has the end of what it said."""
+    """A side did not answer, or failed; the message contains the end of its output."""
 
 
 class Side:
-    """One process, started by `start` or when it is first asked; ends with the ``with`` block.
+    """One side: a process started by `start` or by the first request, which ends with the ``with`` block.
 
-    It ends by itself after the block has, and is killed with all below it when the block is left by an exception:
-    nobody waits for the job of a benchmark that was interrupted.
+    At the end of the block it may finish; if an exception leaves the block, its process tree is killed at once, so that
+    an interrupted benchmark does not wait for a job.
     """
 
     def __init__(self, name: str, command: Sequence[str], logs: Path, patience: float = PATIENCE) -> None:
@@ -56,11 +56,11 @@ class Side:
 
     @property
     def runs(self) -> bool:
-        """Whether it was started, and has not been ended."""
+        """Whether the process was started and has not been ended."""
         return self._process is not None
 
     def start(self) -> subprocess.Popen[str]:
-        """Start the process, if there is none; it says that it is ready before it answers anything."""
+        """Start the process, if it is not running; it reports that it is ready before it answers requests."""
         if self._process is None:
             with self.log.open("a") as log:
                 self._process = subprocess.Popen(
@@ -76,16 +76,16 @@ class Side:
         return self._process
 
     def ask(self, line: str) -> tuple[Mapping[str, Any], float]:
-        """What it answers to a line, and the MiB its tree of processes held at most meanwhile.
+        """Send a line; return the answer, and the maximum MiB of the process tree meanwhile.
 
         Raises:
-            SideFailed: it says why it failed, or has ended, or was ended as it took too long.
+            SideFailed: the side reports a failure, has ended, or was ended because it took too long.
         """
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
         with _Watch(process.pid) as watch, _deadline(self._patience, process.pid):
-            with contextlib.suppress(BrokenPipeError):  # it has ended: it has no answer either
+            with contextlib.suppress(BrokenPipeError):  # it has ended: reading the answer fails, too
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
             try:
@@ -105,11 +105,11 @@ class Side:
         return answer, watch.peak
 
     def run(self, job: Job) -> Outcome:
-        """Have a job done in a directory of its own, and check what was counted.
+        """Run a job in a new directory, and check its counts.
 
         Raises:
             Inexact: a count is wrong.
-            SideFailed: the side says why.
+            SideFailed: the side failed.
         """
         with tempfile.TemporaryDirectory(prefix="txstorm-bench-", ignore_cleanup_errors=True) as directory:
             placed = job.within(directory)
@@ -119,7 +119,7 @@ class Side:
         return outcome
 
     def close(self) -> None:
-        """End the process: it has nothing more to do when its input ends."""
+        """End the process by closing its input."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -136,7 +136,7 @@ class Side:
         process.stdout.close()
 
     def kill(self) -> None:
-        """Kill the process and all below it."""
+        """Kill the process and its descendants."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -149,10 +149,10 @@ class Side:
 
 
 def call(function: str, options: Mapping[str, Any], logs: Path) -> Any:
-    """What ``module:function`` returns for `options`, in a process of its own.
+    """Call ``module:function`` with `options` in a separate process; return its result.
 
     Raises:
-        SideFailed: it says why it failed.
+        SideFailed: the call failed.
     """
     name = function.rpartition(":")[2]
     command = [sys.executable, "-m", "benchmarks.suite.serve", function]
@@ -161,14 +161,14 @@ def call(function: str, options: Mapping[str, Any], logs: Path) -> Any:
 
 
 def kill_tree(root: int) -> None:
-    """Kill a process and all below it, whatever process groups they made for themselves."""
+    """Kill a process and its descendants, whatever process groups they have created."""
     for one in processes.tree(root) or [processes.Process(root, "driver", 0.0)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGKILL)
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Of a side; what is on the path of this interpreter is none of another environment's business."""
+    """Return the environment variables of a side, without this interpreter's paths if it uses another one."""
     own = [os.environ["PYTHONPATH"]] if python == sys.executable and os.environ.get("PYTHONPATH") else []
     path = os.pathsep.join([str(ROOT), *own])
     more = {"PYTHONWARNINGS": "ignore", "SPARK_LOCAL_IP": "127.0.0.1", RUNNER: str(os.getpid())}
@@ -176,7 +176,7 @@ def _environment(python: str) -> dict[str, str]:
 
 
 class _deadline:  # noqa: N801 - a context manager, used as a word
-    """Kills a process if what is done within takes too long."""
+    """Context manager that kills a process if the block takes too long."""
 
     def __init__(self, patience: float, pid: int) -> None:
         self._timer = threading.Timer(patience, kill_tree, [pid])
@@ -189,7 +189,7 @@ class _deadline:  # noqa: N801 - a context manager, used as a word
 
 
 class _Watch:
-    """Samples the resident memory of a process and of all below it."""
+    """Sampler of the resident memory of a process and its descendants."""
 
     def __init__(self, root: int) -> None:
         self.peak = 0.0
@@ -199,7 +199,7 @@ class _Watch:
 
     def _sample(self) -> None:
         over = False
-        while not over:  # the last look is at the end
+        while not over:  # the last sample is taken at the end
             over = self._over.wait(LOOK)
             self.peak = max(self.peak, processes.memory(self._root) / (1 << 20))
 

@@ -1,4 +1,4 @@
-"""What txstorm runs for a job: the topologies a user would write."""
+"""Topologies of txstorm for the jobs, as a user would write them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class MergeCounts(BatchBolt, Committer):
 
 
 class JobSpout(TransactionalSpout):
-    """Emits the words of a job as record batches; with `notes`, says there how many, every time."""
+    """Emits the words of a job as record batches; with `notes`, appends the number of words to that file every time."""
 
     fields = ("word",)
 
@@ -169,7 +169,7 @@ class _Emitter(Emitter):
 
 
 def topology_of(job: Job, notes: Path | None = None) -> Topology:
-    """Counts in one bolt behind the spout, and one committer per table."""
+    """Build the topology of a job: a counting bolt after the spout, and one committer per table."""
     spout = OpaqueSpout(job) if job.kind == "opaque" else JobSpout(job, notes)
     builder = TransactionalTopologyBuilder("bench", "words", spout, 2)
     counts = CountTuples() if job.kind == "total" else CountColumns() if job.columns else CountWords()
@@ -184,14 +184,14 @@ def topology_of(job: Job, notes: Path | None = None) -> Topology:
 
 
 def leave_counts(job: Job, directory: Path) -> None:
-    """Leave what the states in a data directory hold for the exactness check."""
+    """Write the content of the states in a data directory for the exactness check."""
     for number in range(job.tables):
         found = read_state(directory, state_name(job, number))
         leave(job, found.select(["n"] if job.kind == "total" else ["word", "n"]), number)
 
 
 def state_name(job: Job, number: int) -> str:
-    """The state that keeps the counts of table `number`."""
+    """Return the name of the state with the counts of table `number`."""
     return "total" if job.kind == "total" else f"counts_{number}"
 
 

@@ -17,7 +17,7 @@ def _gzip(path):
 MISSING = {
     "missing": (lambda path: None, "cannot be read: No such file", "check that it exists"),
     "directory": (lambda path: path.mkdir(), "is a directory, expected a file", "name the files"),
-    "fifo": (os.mkfifo, "is no regular file, expected a file", "name the files"),
+    "fifo": (os.mkfifo, "is not a regular file, expected a file", "name the files"),
     "dangling": (lambda path: path.symlink_to("/absent"), "cannot be read: No such file", "check that it exists"),
     "gzip": (_gzip, "holds gzip data, expected lines of text", "unpack it"),
 }
@@ -70,7 +70,7 @@ def test_a_file_that_changed_since_its_range_was_planned(name, tmp_path):
         go(made, tmp_path / "data", settings={"max_spout_pending": 4})
     faults.arm("")
     change(source)
-    with refused(Says(SpoutError, str(source), found, CURES.get(name, "put the file back as it was"))):
+    with refused(Says(SpoutError, str(source), found, CURES.get(name, "restore the file"))):
         go(made, tmp_path / "data")
     rows = read_state(tmp_path / "data", "counts").to_pylist()
     assert rows == {"other bytes": [{"word": "a", "n": 1}, {"word": "b", "n": 1}]}.get(name, rows)
@@ -85,6 +85,6 @@ def test_a_file_that_changed_since_its_range_was_planned(name, tmp_path):
 def test_a_file_that_shrank_below_what_was_read(tmp_path):
     data_dir = run_words(tmp_path)
     (tmp_path / "words.txt").write_text("a\n")
-    with refused(Says(SpoutError, "words.txt", "shrank", "put it back")):
+    with refused(Says(SpoutError, "words.txt", "shrank", "restore it")):
         go(topology(tmp_path / "words.txt"), data_dir, available_now=False)
     assert "state/counts/_delta_log" in listing(data_dir)

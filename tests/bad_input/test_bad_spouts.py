@@ -74,11 +74,11 @@ def test_a_good_one(tmp_path):
 # -- metadata ------------------------------------------------------------------------------------------------------
 
 METADATA = {
-    "object": (object(), "metadata <object object at", "return what JSON holds"),
-    "set": ({1}, "metadata {1} cannot be stored", "return what JSON holds"),
-    "NaN": (math.nan, "metadata nan cannot be stored", "return what JSON holds"),
-    "bytes": (b"a", "metadata b'a' cannot be stored", "return what JSON holds"),
-    "number as key": ({1: 2}, "metadata {1: 2} has a key that is no string", "use strings"),
+    "object": (object(), "metadata <object object at", "return values that JSON can represent"),
+    "set": ({1}, "metadata {1} cannot be stored", "return values that JSON can represent"),
+    "NaN": (math.nan, "metadata nan cannot be stored", "return values that JSON can represent"),
+    "bytes": (b"a", "metadata b'a' cannot be stored", "return values that JSON can represent"),
+    "number as key": ({1: 2}, "metadata {1: 2} has a key that is not a string", "use strings"),
 }
 
 
@@ -99,7 +99,7 @@ def test_metadata_that_is_not_json(name, tmp_path):
 def test_metadata_that_contains_itself(tmp_path):
     endless = []
     endless.append(endless)
-    says = Says(MetadataError, "spout 'lines', txid 1", "cannot be stored", "return what JSON holds")
+    says = Says(MetadataError, "spout 'lines', txid 1", "cannot be stored", "return values that JSON can represent")
     with refused(says):
         run(Spout({"initialize_transaction": lambda self, txid, previous: endless}), tmp_path / "data")
 
@@ -127,7 +127,12 @@ PARTITIONED = {
     "text": (Partitions("2"), "spout 'lines', txid 1", "num_partitions() gave '2'", "return an int >= 0"),
     "truth": (Partitions(True), "spout 'lines', txid 1", "num_partitions() gave True", "return an int >= 0"),
     "none": (Partitions(), "partition 0, txid 1", "emitted but no metadata", "return the metadata of what was emitted"),
-    "set": (Partitions(metadata={1}), "partition 0, txid 1", "metadata {1} cannot be stored", "return what JSON holds"),
+    "set": (
+        Partitions(metadata={1}),
+        "partition 0, txid 1",
+        "metadata {1} cannot be stored",
+        "return values that JSON can represent",
+    ),
 }
 
 
@@ -155,7 +160,9 @@ class Opaque(OpaquePartitionedTransactionalSpout):
 
 
 def test_what_an_opaque_spout_returns(tmp_path):
-    says = Says(MetadataError, "spout 'lines', partition 0, txid 1", "metadata <object", "return what JSON holds")
+    says = Says(
+        MetadataError, "spout 'lines', partition 0, txid 1", "metadata <object", "return values that JSON can represent"
+    )
     with refused(says):
         run(Opaque(), tmp_path / "data")
 
@@ -260,7 +267,7 @@ class Shrinks(Partitions):
         return type("Mine", (PartitionedEmitter,), {"emit_partition_batch_new": new})()
 
 
-@pytest.mark.parametrize(("count", "gone"), [(1, "partitions 1, 2 went away"), (2, "partition 2 went away")])
+@pytest.mark.parametrize(("count", "gone"), [(1, "partitions 1, 2 disappeared"), (2, "partition 2 disappeared")])
 def test_partitions_of_a_transactional_spout_that_go_away(count, gone, tmp_path):
     path = tmp_path / "count"
     path.write_text("3")

@@ -53,7 +53,7 @@ def test_hashtags_of_aborted_transactions_do_not_count(kafka_broker: Kafka, topi
     assert main([kafka_broker.bootstrap, topic, "--count", "5000", "--abort", "0.3", "--partitions", "4"]) == 0
     told = capsys.readouterr().out.splitlines()
     messages, expected = committed_hashtags(kafka_broker.bootstrap, topic)
-    assert told[0].startswith(f"{messages:,} tweets sent, and {5000 - messages:,} in transactions that were aborted")
+    assert told[0].startswith(f"{messages:,} tweets committed, {5000 - messages:,} in aborted transactions")
     assert 2500 < messages < 4500
     assert set(expected) == set(TAGS)
 

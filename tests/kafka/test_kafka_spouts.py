@@ -285,13 +285,13 @@ def test_a_topic_made_anew_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
     stopped_before_the_rest(kafka_broker, spout, tmp_path / "data")
     made_anew(kafka_broker, topic)
     produce(kafka_broker, topic, range(1000, 1200))
-    with pytest.raises(SpoutError, match=f"{topic}/0: offset.* 20 .*made anew"):
+    with pytest.raises(SpoutError, match=f"{topic}/0: offset.* 20 .*recreated"):
         finished(keeping(spout), tmp_path / "data")
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker: Kafka, tmp_path, restarted):
-    """A restart raises the epoch of the leaders; a topic made anew begins at 0 again, which old readers do not believe."""
+    """A restart raises the epoch of the leaders; a topic that is recreated begins at 0 again, which old readers do not believe."""
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(50 if restarted else 100))
     spout = spout_of(kafka_broker, topic, OpaqueTransactionalKafkaSpout, max_batch_rows=10)

@@ -95,7 +95,7 @@ def test_a_missing_file_names_the_line_that_asked_for_it(tmp_path):
         run(builder.build_topology(), engine="local", data_dir=tmp_path / "data")
     where = f"{__file__}:{line_number('asked for here')}"
     assert "gone.txt cannot be read: No such file" in str(caught.value)
-    assert f"the spout was made at {where} in test_a_missing_file" in str(caught.value)
+    assert f"the spout was created at {where} in test_a_missing_file" in str(caught.value)
     assert not (tmp_path / "data").exists()
 
 

@@ -1,4 +1,4 @@
-"""Partial aggregates: what a task can add up in the processing phase, so that committers get little to do."""
+"""Partial aggregates: computed per task in the processing phase, in parallel, to keep the commit phase small."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from txstorm.api.tuples import Tuple
 
 
 class CountBy(BatchBolt):
-    """Counts the tuples of its task that are equal in some fields; emits those fields and the count.
+    """Partial count: the number of tuples in this task for each combination of values of some fields.
 
-    In front of a `SumByKey` it leaves the committer one tuple per distinct key and task::
+    Emits those fields and the count. Before a `SumByKey`, it leaves the committer one tuple per distinct key and task::
 
         builder.set_bolt("partial", CountBy("word"), 2).local_or_shuffle_grouping("split")
         builder.set_committer_bolt("counts", SumByKey("word", "n", "counts"), 2).fields_grouping("partial", ["word"])
 
     Args:
-        field, fields: the fields that tell tuples apart.
-        count: the field of the count, after them.
+        field, fields: the fields to group by.
+        count: name of the field with the count, emitted after them.
     """
 
     def __init__(self, field: str, *fields: str, count: str = "n") -> None:
@@ -41,7 +41,7 @@ class CountBy(BatchBolt):
         self._counts: dict[tuple[Any, ...], int] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count one tuple; only for values that have no column of their own type."""
+        """Count one tuple; only called if a value has no Arrow type."""
         key = (*(tuple[name] for name in self.keys),)
         self._counts[key] = self._counts.get(key, 0) + 1
 
@@ -53,7 +53,7 @@ class CountBy(BatchBolt):
         """Emit one tuple per combination of values, in order of their first appearance."""
         names = [f"k{i}" for i in range(len(self.keys))]
         for table in stacked(self._batches, self.keys):
-            # On one thread, so that the order is fixed.
+            # A single thread keeps the order fixed.
             groups = table.rename_columns(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
             self._collector.emit_batch(groups.select([*names, "count_all"]).rename_columns([*self.keys, self.count]))
         for key, count in self._counts.items():
@@ -61,14 +61,14 @@ class CountBy(BatchBolt):
 
 
 class Distinct(BatchBolt):
-    """Emits every combination of values of some fields that its task got in the batch once.
+    """Distinct combinations of values of some fields: emits each one in the task's share of the batch once.
 
     Example::
 
         builder.set_bolt("once", Distinct("url", "user"), 2).fields_grouping("visits", ["url", "user"])
 
     Args:
-        field, fields: the fields that tell tuples apart; they are what is emitted.
+        field, fields: the fields to compare and to emit.
     """
 
     def __init__(self, field: str, *fields: str) -> None:
@@ -85,7 +85,7 @@ class Distinct(BatchBolt):
         self._seen: dict[tuple[Any, ...], None] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Keep one tuple; only for values that have no column of their own type."""
+        """Keep one tuple; only called if a value has no Arrow type."""
         self._seen[(*(tuple[name] for name in self.keys),)] = None
 
     def execute_batch(self, batch: Any) -> None:
@@ -101,12 +101,12 @@ class Distinct(BatchBolt):
 
 
 class BatchCount(BatchBolt):
-    """Emits how many tuples its task got in the batch, as one tuple; also when there were none.
+    """Number of tuples in the task's share of the batch, emitted as one tuple, even if it is 0.
 
-    Storm's ``BatchCount`` of TransactionalGlobalCount.
+    The ``BatchCount`` of Storm's TransactionalGlobalCount.
 
     Args:
-        count: the field emitted.
+        count: name of the field emitted.
     """
 
     def __init__(self, count: str = "count") -> None:
@@ -121,7 +121,7 @@ class BatchCount(BatchBolt):
         self._collector, self._count = collector, 0
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count one tuple; only for values that have no column of their own type."""
+        """Count one tuple; only called if a value has no Arrow type."""
         self._count += 1
 
     def execute_batch(self, batch: Any) -> None:
@@ -134,9 +134,9 @@ class BatchCount(BatchBolt):
 
 
 def stacked(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The `columns` of record batches, one on top of the other; a table for every combination of types among them."""
-    alike: dict[bytes, list[pa.RecordBatch]] = {}
+    """Concatenate the `columns` of record batches; yield one table for every schema among them."""
+    by_schema: dict[bytes, list[pa.RecordBatch]] = {}
     for batch in batches:
         chosen = batch.select(columns)
-        alike.setdefault(chosen.schema.serialize().to_pybytes(), []).append(chosen)
-    return (pa.Table.from_batches(same).unify_dictionaries() for same in alike.values())
+        by_schema.setdefault(chosen.schema.serialize().to_pybytes(), []).append(chosen)
+    return (pa.Table.from_batches(group).unify_dictionaries() for group in by_schema.values())

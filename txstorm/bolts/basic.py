@@ -1,7 +1,4 @@
-"""Bolts that handle one tuple, or one record batch, at a time: a function and the names of what it emits.
-
-Taking text apart.
-"""
+"""Stateless bolts that process one tuple or one record batch at a time: map, filter, splitting text into words."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from txstorm.api.tuples import Tuple
 
 
 class Declared(BasicBolt):
-    """A basic bolt whose fields are given to its constructor; a base for the others here.
+    """Base of the bolts in this module: a basic bolt whose output fields are given to its constructor.
 
     Args:
         fields: names of the fields emitted.
@@ -32,7 +29,7 @@ class Declared(BasicBolt):
 
 
 class Identity(Declared):
-    """Passes everything on as it is, under the names given, in the order of the input's fields.
+    """Passes every tuple on unchanged; its values get the given field names, in order.
 
     Example::
 
@@ -61,7 +58,7 @@ class Map(Declared):
         self._function = function
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Emit what the function makes of a tuple."""
+        """Emit the result of the function for a tuple."""
         made = self._function(tuple)
         if len(self.columns) == 1:
             collector.emit(made)
@@ -70,7 +67,7 @@ class Map(Declared):
 
 
 class FlatMap(Declared):
-    """Emits any number of tuples per tuple: `function` gives an iterable of what `Map`'s function gives.
+    """Emits any number of tuples per tuple: `function` returns an iterable of values as returned by `Map`'s function.
 
     Example::
 
@@ -82,7 +79,7 @@ class FlatMap(Declared):
         self._function = function
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Emit everything the function makes of a tuple."""
+        """Emit all results of the function for a tuple."""
         made = self._function(tuple)
         if len(self.columns) == 1:
             for value in made:
@@ -105,7 +102,7 @@ class Filter(Declared):
         self._predicate = predicate
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Pass a tuple on, or not."""
+        """Emit the tuple if the predicate is true."""
         if self._predicate(tuple):
             collector.emit(*tuple.values)
 
@@ -113,7 +110,7 @@ class Filter(Declared):
 class MapBatches(Declared):
     """Emits ``function(batch)`` for every `pyarrow.RecordBatch`: a record batch or table with `fields`, or None.
 
-    The way to work on columns without writing a class::
+    For working on columns without writing a class::
 
         MapBatches(lambda batch: batch.filter(pc.field("amount") > 0), "shop", "amount")
     """
@@ -123,10 +120,10 @@ class MapBatches(Declared):
         self._function = function
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Emit what the function makes of a record batch."""
-        made = self._function(batch)
-        if made is not None:
-            collector.emit_batch(made)
+        """Emit the result of the function for a record batch."""
+        result = self._function(batch)
+        if result is not None:
+            collector.emit_batch(result)
 
 
 class SplitWords(Declared):
@@ -138,19 +135,19 @@ class SplitWords(Declared):
 
     Args:
         field: the field of the input that holds the text.
-        pattern: a regular expression without groups; what it matches is a word.
-        lower: whether the text is turned to lower case first.
-        word: the field emitted.
+        pattern: a regular expression without groups that matches a word.
+        lower: whether to convert the text to lower case first.
+        word: name of the field emitted.
 
     Raises:
-        ValueError: the pattern has groups, or is no regular expression (`re.error`).
+        ValueError: the pattern has groups, or is not a regular expression (`re.error`).
     """
 
     def __init__(self, field: str = "line", *, pattern: str = r"[a-z']+", lower: bool = True, word: str = "word"):
         super().__init__(word)
         self._find = re.compile(pattern)
         if self._find.groups:
-            msg = f"pattern {pattern!r} has groups, and then findall gives no words; use (?:…) instead"
+            msg = f"pattern {pattern!r} has groups, so findall does not return whole words; use (?:…) instead"
             raise ValueError(msg)
         self._field, self._lower = field, lower
 

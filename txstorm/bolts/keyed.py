@@ -1,4 +1,4 @@
-"""Committers that keep a number per key: the common case in one line."""
+"""Ready-made committers that keep a count or a sum per key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Columns = str | Sequence[str] | Mapping[str, Any]
 
 
 class _Folded(BatchBolt, Committer):
-    """Folds the columns of what it receives into its state."""
+    """Base of committers that fold the columns of their input into a keyed state."""
 
     def __init__(self, state: KeyedState, how: str) -> None:
         self.state = state
@@ -30,17 +30,17 @@ class _Folded(BatchBolt, Committer):
         self._batches: list[Any] = []
 
     def execute_batch(self, batch: Any) -> None:
-        """Keep a record batch until it is this txid's turn."""
+        """Keep a record batch until the txid's turn to commit."""
         self._batches.append(batch)
 
     def finish_batch(self) -> None:
-        """Fold everything in."""
+        """Fold the kept record batches into the state."""
         for table in stacked(self._batches, self._needed):
             self._handle.merge(table, self._how)
 
 
 class CountByKey(_Folded):
-    """Keeps how many tuples there were of every key, exactly once, in the state `table`.
+    """Number of tuples per key, exactly once, in the state `table`.
 
     Example::
 
@@ -48,10 +48,10 @@ class CountByKey(_Folded):
 
     Args:
         key: the field or fields that make up the key: strings, or a mapping field → type.
-        table: names the state.
-        count: the state's value column, an int.
-        ttl, layout, writer: of the state, as for `txstorm.api.state.KeyedState`. With a `ttl` a key that does not come
-            for that long begins at 0 again.
+        table: name of the state.
+        count: name of the state's value column, an int.
+        ttl, layout, writer: options of the state, as for `txstorm.api.state.KeyedState`. With a `ttl`, a key that does
+            not occur for that long starts at 0 again.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CountByKey(_Folded):
 
 
 class SumByKey(_Folded):
-    """Keeps the sum of fields for every key, exactly once, in the state `table`; None counts as nothing.
+    """Sums of fields per key, exactly once, in the state `table`; None is ignored.
 
     Example::
 
@@ -76,8 +76,8 @@ class SumByKey(_Folded):
 
     Args:
         key: as for `CountByKey`.
-        value: the field or fields that are added up: of type int, or a mapping field → type.
-        table: names the state; its value columns have the names of the fields.
+        value: the field or fields to add up: of type int, or a mapping field → type.
+        table: name of the state; its value columns have the names of the fields.
         ttl, layout, writer: as for `CountByKey`.
     """
 

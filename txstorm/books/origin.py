@@ -51,31 +51,31 @@ def warn_of_random_seed() -> None:
         return
     _warned = True
     warnings.warn(
-        "Python's hash seed is random in this process: what committers, or bolts on the local engine, make of the "
-        "order of a set of strings differs from run to run and in replays; start Python, or the server of the "
-        "notebook, with PYTHONHASHSEED=0 (txstorm run does it by itself)",
+        "Python's hash seed is random in this process, so the iteration order of a set of strings differs between "
+        "runs and in replays, and with it results of committers (or of bolts on the local engine) that depend on it; "
+        "start Python, or the notebook server, with PYTHONHASHSEED=0 (txstorm run does so itself)",
         HashSeedWarning,
         stacklevel=3,
     )
 
 
 class HashSeedWarning(UserWarning):
-    """Warning about a run in a process whose hash seed is random."""
+    """Python's hash seed is random in this process, so results that depend on the order of a set may differ."""
 
 
 _warned = False
 
 
 def first_suspect(origin: CodeOrigin | None) -> str | None:
-    """A note for a replay with a different result, if this process may not have the hash seed of the run."""
+    """Return a note for a replay with a different result; None if this process has the hash seed of the run."""
     run, here = None if origin is None else origin.hash_seed, HashSeed.here()
     if run is None:
-        return f"first suspect: Python's hash seed, which the run has not recorded; here it is {here}"
+        return f"first suspect: Python's hash seed, which the run did not record; here it is {here}"
     if run.probe == here.probe:
         return None
     remedy = f"replay with PYTHONHASHSEED={run.seed}"
     if run.seed == RANDOM:
-        remedy = "what the run made of the order of a set of strings cannot be had again; run with PYTHONHASHSEED=0"
+        remedy = "the run's order of sets of strings cannot be reproduced; use PYTHONHASHSEED=0 for runs"
     return f"first suspect: Python's hash seed: the last run had {run}, here it is {here}; {remedy}"
 
 

@@ -192,7 +192,7 @@ def keeps_no_changes(data_dir: Path, name: str) -> bool:
 
 
 def key_names(data_dir: Path, name: str) -> list[str]:
-    """The key columns of a state, in the order of their declaration; raises `StateError` when there is none such."""
+    """Return the key columns of a state, in declaration order; raise `StateError` if there is no such state."""
     return _columns(_open(data_dir, STATE, name).handle, KEYS)
 
 

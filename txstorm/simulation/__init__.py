@@ -1,9 +1,9 @@
 """Simulated worlds: the shipped protocol with a simulated ledger, tables, source, engine and clock, all of which fail.
 
-Coordinator, books, planning, take-over, publishing, rewinding and sweeping are the shipped code; what surrounds them is
-simulated in one thread, and every fault comes from a seed. `simulate` runs many schedules and reports a violation as
-the story of the smallest schedule that still shows it. Not a user tool, so it is not part of `testing`; it imports
-neither pyspark nor deltalake itself.
+Coordinator, books, planning, take-over, publishing, rewinding and sweeping are the shipped code. Their environment is
+simulated in one thread, and every fault is drawn from a seed. `simulate` runs many schedules and reports a violation
+with the trace of the smallest schedule that still shows it. Not a user tool, so it is not part of `testing`; it
+imports neither pyspark nor deltalake itself.
 
 May import: runtime.batches, runtime.commit, runtime.standby, and everything below runtime.
 Start: world.py.

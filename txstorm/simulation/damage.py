@@ -1,4 +1,4 @@
-"""Damage between two runs: what no longer belongs together is refused by the next start, before it writes anything."""
+"""Damage between two runs, such as foreign or outdated tables: the next start must refuse it before any write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def damage(world: World) -> None:
-    """All that runs ends, something is damaged, a start is tried and refused, and what there was is put back."""
+    """End all processes, damage a table, check that a start is refused, and restore the table."""
     at, all_tables = world.entries.at, list(world.tables.values())
     stored = all_tables[world.below(len(all_tables))]
     if names.TABLES not in at or DECIDED in at or not stored.versions:
@@ -32,7 +32,7 @@ def damage(world: World) -> None:
     stored.versions, stored.rows = list(stored.versions), dict(stored.rows)
     first = world.below(len(DAMAGES))
     done = (one(world, stored) for one in (*DAMAGES[first:], *DAMAGES[:first]))
-    what = next(filter(None, done), None)  # not everything can happen to every table
+    what = next(filter(None, done), None)  # not every kind of damage applies to every table
     if what is not None:
         for process in list(world.processes):
             world.ended(process, "is stopped")
@@ -43,7 +43,7 @@ def damage(world: World) -> None:
 
 
 def refused(world: World, what: str) -> None:
-    """A start of code that lacks a recorded table is tried and refused; where none is recorded, nothing happens."""
+    """Check that a start is refused whose code lacks a recorded table; do nothing if no table is recorded."""
     gone = _recorded(world).keys() - set(world.code) - world.drop if names.TABLES in world.entries.at else set()
     if gone and DECIDED not in world.entries.at:
         for process in list(world.processes):
@@ -70,14 +70,14 @@ def _try(world: World, what: str) -> None:
 
 
 def _foreign(world: World, stored: Stored) -> str | None:
-    """Another directory's table in its place."""
+    """Replace a table by one of another data directory."""
     there, what = stored.properties, ("incarnation", "format")[world.below(2)]
     stored.properties = {**there, f"txstorm.{what}": "other"}
     return f"has another {what}"
 
 
 def _stranger(world: World, stored: Stored) -> str | None:
-    """Replace a table by one that txstorm has not created."""
+    """Replace a table by one that txstorm did not create."""
     stored.properties = {}
     return "is none of txstorm"
 
@@ -90,7 +90,7 @@ def _missing(world: World, stored: Stored) -> str | None:
 
 
 def _behind(world: World, stored: Stored) -> str | None:
-    """From a copy that was taken before the ledger's."""
+    """Replace a table by a copy taken before that of the ledger."""
     recorded, app = _recorded(world).get(stored.uri, 0), world.judge.txid_app(stored)
     older = [number for number, one in enumerate(stored.versions) if one.apps.get(app, recorded) < recorded]
     if not older:
@@ -100,7 +100,7 @@ def _behind(world: World, stored: Stored) -> str | None:
 
 
 def _ahead(world: World, stored: Stored) -> str | None:
-    """From a copy that was taken after the ledger's."""
+    """Replace a table by a copy taken after that of the ledger."""
     app, last = world.judge.txid_app(stored), stored.versions[-1]
     if stored.uri not in _recorded(world) or app not in last.apps:
         return None
@@ -109,7 +109,7 @@ def _ahead(world: World, stored: Stored) -> str | None:
 
 
 def _torn(world: World, stored: Stored) -> str | None:
-    """An entry of the log holds nothing any more, and entries before and after it tell."""
+    """Empty an entry of the log; the entries before and after it show that."""
     version = len(stored.versions) - 1
     since = version - version % CHECKPOINTED
     for number in range(since + 1, version):
@@ -126,7 +126,7 @@ def _same(found: Mapping[str, Any], info: Mapping[str, Any]) -> bool:
 
 
 def _written(world: World, stored: Stored) -> str | None:
-    """Somebody else has changed rows of a state."""
+    """Change rows of a state, as another program might."""
     if stored.ref.kind == SINK:
         return None
     last = stored.versions[-1]
@@ -135,7 +135,7 @@ def _written(world: World, stored: Stored) -> str | None:
 
 
 def _unstaged(world: World, stored: Stored) -> str | None:
-    """A power cut has taken a staged file of an intent that is kept."""
+    """Remove a staged file of a kept intent, as a power cut might."""
     kept = world.entries.below.get(names.INTENTS, {})
     intents = [world.values.decode(entry.value, "") for _, entry in sorted(kept.items())]
     paths = [table["staged"]["path"] for one in intents for table in one["tables"] if table["uri"] == stored.uri]

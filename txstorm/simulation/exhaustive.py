@@ -1,4 +1,4 @@
-"""Exhaustive search of small worlds: something strikes at every command, and then at every command that follows."""
+"""Exhaustive search of small worlds: every fault at every command, and then at every command that follows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from txstorm.simulation.world import World
 
 TXIDS = 3
 SHARPEST = (CRASH, CRASH_AFTER, PAUSE, LOST)
-"""What strikes: the process dies before or after the command, sleeps while a second one leads, or gets no answer."""
+"""The faults: the process dies before or after the command, sleeps while another one leads, or gets no answer."""
 
 ENDS, ANSWERS = 2, 1
-"""Limits of one world: crashes and pauses, and lost answers."""
+"""Limits per world: on crashes and pauses together, and on lost answers."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Scope:
     """Scope of an exhaustive search: its small worlds.
 
     Attributes:
-        tables: 1 to 3; the second one is a state.
+        tables: number of tables, 1 to 3; the second one is a state.
         opaque: whether batches may change when they are planned again.
-        group: how many transactions may be decided together.
+        group: maximum number of transactions decided together.
     """
 
     tables: int
@@ -43,7 +43,7 @@ SCOPES = (Scope(2, opaque=True), Scope(2, opaque=False), Scope(3, opaque=True, g
 
 @dataclass(frozen=True)
 class Struck:
-    """A strike of one world: at which step, by what, and the command it met, such as ``table commit sinks/out``."""
+    """A fault in one world: its step, its kind, and the command that it hit, such as ``table commit sinks/out``."""
 
     step: int
     kind: str
@@ -55,9 +55,9 @@ class Search:
     """Result of a search.
 
     Attributes:
-        worlds: how many were run; `steps`: of all of them together.
-        met: (command, kind) → in how many worlds.
-        followed: (command, kind, command, kind) → in how many worlds the one strike came right after the other.
+        worlds: number of worlds run; `steps`: the number of their steps, in total.
+        met: (command, kind) → number of worlds with this fault.
+        followed: (command, kind, command, kind) → number of worlds in which the second fault followed the first.
         found: the violations.
     """
 
@@ -68,7 +68,7 @@ class Search:
     found: list[Found] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The result as ``txstorm simulate --exhaustive --json`` prints it."""
+        """Return the result as ``txstorm simulate --exhaustive --json`` prints it."""
         commands = dict.fromkeys(sorted(command for command, _ in self.met))
         return {
             "worlds": self.worlds,
@@ -80,23 +80,23 @@ class Search:
         }
 
     def missed(self) -> list[tuple[str, str]]:
-        """Pairs of a command that was met and a kind that never struck there."""
+        """Return the pairs of a command that occurred and a kind of fault that never hit it."""
         commands = dict.fromkeys(command for command, _ in self.met)
         return [(command, kind) for command in commands for kind in SHARPEST if not self.met[command, kind]]
 
 
 def searched(strikes: int = 2, scopes: Sequence[Scope] = SCOPES) -> Search:
-    """Run every world in which up to `strikes` things strike while three transactions are committed.
+    """Run every world with up to `strikes` faults while three transactions are committed.
 
-    A world without strikes says which commands there are; one for each of them and each kind of strike says which
-    follow, and so on: what comes before a strike is the same with and without it.
+    A world without faults shows which commands there are. For each of them and each kind of fault a world is run, which
+    shows the commands that follow, and so on: everything before a fault is the same with and without it.
 
     Args:
-        strikes: 3 is all that `ENDS` and `ANSWERS` allow, and takes about thirty times as long as 2.
-        scopes: in which worlds.
+        strikes: maximum number of faults; `ENDS` and `ANSWERS` allow 3, which takes about thirty times as long as 2.
+        scopes: the worlds to search.
 
     Raises:
-        InputError: a number is out of its range.
+        InputError: a number is out of range.
     """
     _check("strikes", strikes, ENDS + ANSWERS)
     search = Search()
@@ -114,7 +114,7 @@ def _check(name: str, value: int, most: int) -> None:
 
 
 class _Watched(World):
-    """A world that remembers the commands at which something can strike."""
+    """World that records the commands at which a fault can occur."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
@@ -161,7 +161,7 @@ def _next(commands: Sequence[tuple[int, str]], struck: Sequence[Struck]) -> Iter
 
 
 def _small(scope: Scope) -> Schedule:
-    """A world without trouble that commits three transactions before it heals."""
+    """Return the schedule of a world without faults that commits three transactions before it heals."""
     for index in count():
         calm = replace(drawn(0, index), trouble=0, flaky=0, external=False, spark=False, strikes=(), notices=False)
         shape = replace(calm, **vars(scope), partitions=1, depth=TXIDS, turns=6)

@@ -25,12 +25,12 @@ class Violation(Exception):
 
 @cache
 def txid_app(ref: TableRef, timeline: int) -> str:
-    """Under which name a table keeps its last txid."""
+    """Return the app id under which a table records its last txid."""
     return ref.txid_app(TopologyIdentity("", INCARNATION, timeline))
 
 
 def needed(stored: Stored) -> list[int]:
-    """The versions whose files must be there: of a state the newest one and those that stay, else all."""
+    """Return the versions whose files must exist: for a state the newest and the permanent ones, else all."""
     newest = len(stored.versions) - 1
     if stored.ref.kind != STATE:
         return [*range(newest + 1)]
@@ -38,12 +38,12 @@ def needed(stored: Stored) -> list[int]:
 
 
 def stays(info: Mapping[str, object]) -> bool:
-    """Whether the version of a state with this commit info is one that stays."""
+    """Whether the version of a state with this commit info is permanent."""
     return info.get("kind") in (CREATED, RESTORED) or (info.get("kind") == COMPACTED and info["stays"] is True)
 
 
 def check_files(stored: Stored, saved: Sequence[int]) -> None:
-    """Files that a version names are there, if it stays or a savepoint names it."""
+    """Check that the files of permanent versions, and of those that savepoints name, exist."""
     seen: Mapping[str, object] | None = None
     for number in sorted({*needed(stored), *saved}):
         version = stored.versions[number]
@@ -56,7 +56,7 @@ def check_files(stored: Stored, saved: Sequence[int]) -> None:
 
 
 def check_ranges(stored: Stored) -> None:
-    """Ranges of txids tile every timeline."""
+    """Check that the ranges of txids tile every timeline without gaps."""
     ends: dict[int, int] = {}
     for version in stored.versions:
         info = version.info
@@ -68,7 +68,7 @@ def check_ranges(stored: Stored) -> None:
 
 
 def check_rows(stored: Stored, start: Sequence[int], ends: Sequence[int]) -> None:
-    """All offsets from `start` to `ends` are in it once, in order."""
+    """Check that a table contains all offsets from `start` to `ends` once, in order."""
     for partition, found in enumerate(frontier(rows_of(stored), start, stored.uri)):
         expected = (start if skips(stored.number, partition, len(ends)) else ends)[partition]
         if found != expected:
@@ -76,7 +76,7 @@ def check_rows(stored: Stored, start: Sequence[int], ends: Sequence[int]) -> Non
 
 
 def check_state(stored: Stored, changes: Stored, txid: int, start: Sequence[int]) -> None:
-    """A state table as of `txid` is what its changes from `start` on up to that are."""
+    """Check that a state table as of `txid` equals its changes from `start` up to that txid."""
     rows = rows_of(stored)
     expected = frontier([row for row in rows_of(changes) if row[0] <= txid], start, stored.uri)
     found = [max((row[3] for row in rows if row[1] == part), default=at) for part, at in enumerate(start)]
@@ -85,9 +85,10 @@ def check_state(stored: Stored, changes: Stored, txid: int, start: Sequence[int]
 
 
 def newest_until(stored: Stored, txid: int, timeline: int) -> int:
-    """As of which txid a rewind to `txid` that made `timeline` restores a state; `txid` if there was none then.
+    """Return the txid to which a rewind to `txid`, which created `timeline`, restores a state.
 
-    That is the newest version before it, where that is not ahead of `txid`, else the newest one that stays and is not.
+    That of the newest version before the rewind unless it is ahead of `txid`, else that of the newest permanent version
+    that is not ahead; `txid` if the state did not exist then.
     """
     before = [one for one in stored.versions if txid_app(stored.ref, timeline) not in one.apps]
     for number, version in enumerate(reversed(before)):
@@ -101,27 +102,27 @@ def newest_until(stored: Stored, txid: int, timeline: int) -> int:
 
 
 def rows_of(stored: Stored) -> list[Row]:
-    """The rows of the newest version, by txid."""
+    """Return the rows of the newest version, ordered by txid."""
     return sorted([row for path in stored.versions[-1].files for row in stored.rows[path]])
 
 
 def frontier(rows: Sequence[Row], start: Sequence[int], uri: str) -> list[int]:
-    """The end of each partition; raises unless every offset from `start` on occurs once, in order."""
+    """Return the end of each partition; raise `Violation` unless every offset from `start` occurs once, in order."""
     ends = list(start)
     for txid, partition, begin, end in rows:
         if begin != ends[partition]:
-            raise Violation(1, f"{uri}: txid {txid} goes on at {begin}, not at {ends[partition]}")
+            raise Violation(1, f"{uri}: txid {txid} continues at {begin}, not at {ends[partition]}")
         ends[partition] = end
     return ends
 
 
 def skips(table: int, partition: int, partitions: int) -> bool:
-    """Whether a table gets nothing of a partition: so that some txids do not change it."""
+    """Whether a table gets no rows of a partition, so that some txids do not change the table."""
     return table > 0 and partitions > 1 and partition == (table - 1) % partitions
 
 
 def rows_from(records: Sequence[TxidRecord], stored: Stored) -> tuple[Row, ...]:
-    """The rows that the committers of one table write for a group."""
+    """Return the rows that the committers of one table write for a group."""
     rows = [
         (one.txid, part, start, end)
         for one in records

@@ -34,7 +34,7 @@ Decision = list[tuple[int, int, str]]
 
 
 class Judge:
-    """Watches one world. What it knows, it has from what was written, not from the code that wrote it."""
+    """Checks the invariants of one world; it relies only on durable content, not on the code that wrote it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -43,19 +43,19 @@ class Judge:
         self._planned: dict[tuple[int, int], tuple[Extents, int]] = {}
         self._extents: dict[tuple[int, int], Extents] = {}
         self._stamps: dict[tuple[int, int], int] = {}
-        self._rewind: Mapping[str, Any] | None = None  # what is decided and not carried out
+        self._rewind: Mapping[str, Any] | None = None  # decided and not completed
         self.timeline = 0
         self._epoch_app = EPOCH_APP
         self.currtx = FIRST_TXID
         self._epoch: int | None = None
-        self._intents: dict[int, Mapping[str, Any]] = {}  # that stand in the ledger, by their last txids
-        self._lives: dict[str, list[int | None]] = {}  # since and until of what is, or was, recorded
-        self._unseen: dict[int, Mapping[str, Any]] = {}  # those of them not seen in all their tables yet
+        self._intents: dict[int, Mapping[str, Any]] = {}  # those in the ledger, by their last txids
+        self._lives: dict[str, list[int | None]] = {}  # first and last txid of each table ever recorded
+        self._unseen: dict[int, Mapping[str, Any]] = {}  # intents not yet seen in all their tables
 
     # -- when something is written ------------------------------------------------------------------------------
 
     def before_ledger(self, process: Process, changed: Mapping[str, Entry | None]) -> None:
-        """`process` is about to write to the ledger, and nothing stands against it."""
+        """Check a write that `process` is about to make to the ledger."""
         moves = changed.get(names.CURRTX)
         currtx = self.currtx if moves is None else self._value(moves.value)
         rewound = DECIDED in changed and changed[DECIDED] is None
@@ -75,7 +75,7 @@ class Judge:
             elif path == DECIDED and entry is not None:
                 self._rewind = self._value(entry.value)
             elif above == names.SAVEPOINTS and process.books.epoch != self._epoch:
-                raise Violation(5, f"{process} makes a savepoint though it does not lead")
+                raise Violation(5, f"{process} creates a savepoint though it does not lead")
         if moves is not None:
             self._moved(process, currtx, changed, rewound=rewound)
         if (tables := changed.get(names.TABLES)) is not None:
@@ -110,7 +110,7 @@ class Judge:
                 raise Violation(4, f"txid {one['txid']} is decided with {one['digest']}, its metadata says {meta}")
 
     def _told(self, path: str, entry: Entry | None) -> None:
-        """Rows of the history are written to the ledger, or leave it for the history itself."""
+        """Check a history row that is written to the ledger, or moved from there to the history table."""
         if entry is not None:
             self.history(self._value(entry.value))
             return
@@ -131,7 +131,7 @@ class Judge:
             self._intents[last] = self._unseen[last] = intent
 
     def _decided(self, process: Process, intent: Mapping[str, Any]) -> None:
-        """P6: by who leads, after everything before it is published."""
+        """Check a decision (P6): only the leader may decide, after everything before is published."""
         ours, epoch = intent["epoch"], self._epoch
         if ours != epoch:
             raise Violation(5, f"{process} decides with epoch {ours}, the ledger has {epoch}")
@@ -148,9 +148,9 @@ class Judge:
         for table in intent["tables"]:
             stored = self._world.tables[table["uri"]]
             if stored.uri not in recorded:
-                raise Violation(8, f"txids {first}-{last} change {stored.uri}, that it is there is not recorded")
+                raise Violation(8, f"txids {first}-{last} change {stored.uri}, which is not recorded")
             if table["staged"]["path"] not in stored.rows:
-                raise Violation(6, f"txids {first}-{last}: {stored.uri} is decided without its file")
+                raise Violation(6, f"txids {first}-{last}: {stored.uri} is decided though its file does not exist")
             if stored.raised:
                 stored.check_durable(stored.raised, f"txids {first}-{last} are decided")
 
@@ -166,10 +166,10 @@ class Judge:
         self._all_published(currtx, "completed", currtx - 1)
         metas = self._world.entries.paths(names.META)
         if old := [one for one in metas if changed.get(one, one) is one and int(one.rpartition("/")[2]) < currtx - 1]:
-            raise Violation(6, f"txid {currtx - 1} is completed, {old} stays")
+            raise Violation(6, f"txid {currtx - 1} is completed, {old} is still there")
 
     def _rewound(self, currtx: int) -> None:
-        """The ledger follows last of all, when tables and history are where the rewind wants them."""
+        """Check that a rewind changes the ledger last, after tables and history have reached their targets."""
         rewind, self._rewind = self._rewind, None
         self.timeline += 1
         assert rewind is not None
@@ -183,7 +183,7 @@ class Judge:
         ends = [0] * self._world.schedule.partitions if row is None else [end for _, end in row["extents"]]
         for stored in filter(lambda one: one.versions, self._world.tables.values()):
             if self._app(stored) is None:
-                raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} is not where it wants it")
+                raise Violation(2, f"a rewind to txid {txid} is over, {stored.uri} has not reached its target")
             stored.check_durable(stored.published, f"a rewind to txid {txid} is over")
             _, until = self._life(stored)
             at = txid if until is None else until
@@ -195,7 +195,7 @@ class Judge:
             raise Violation(6, f"a rewind to txid {txid} is over, the history does not end with it")
 
     def _all_published(self, below: int, what: str, txid: int) -> None:
-        """Check that the tables hold what intents say of txids below `below`."""
+        """Check that the tables contain what intents prescribe for txids below `below`."""
         for last in [one for one in self._unseen if one < below]:
             for table in self._unseen.pop(last)["tables"]:
                 stored = self._world.tables[table["uri"]]
@@ -205,7 +205,7 @@ class Judge:
                     stored.check_durable(stored.published, f"txid {txid} is {what}")
 
     def _meta(self, txid: int, entry: Entry | None, currtx: int) -> None:
-        """Of a spout whose batches may not change, what was planned stays until it is committed."""
+        """Check that planned metadata of a non-opaque spout stay unchanged until the txid is committed."""
         if entry is not None:
             if not self._opaque:
                 meta = self._value(entry.value)
@@ -227,11 +227,11 @@ class Judge:
             raise Violation(5, f"{process} commits with epoch {epoch} to {stored.uri}, which has {before}")
         for file in commit.adds:
             if file.path not in stored.rows:
-                raise Violation(6, f"{stored.uri} gets {file.path}, which is not there")
+                raise Violation(6, f"{stored.uri} gets {file.path}, which does not exist")
         app = content.txid_app(stored.ref, info["timeline"])
         if (info["topology"], info["incarnation"]) != (TOPOLOGY, INCARNATION) or app not in commit.transactions:
             raise Violation(5, f"{process} commits {info} to {stored.uri}, which does not say whose it is")
-        if commit.data_change is (info["kind"] == REGROUPED):  # who reads changes would take all rows for new ones
+        if commit.data_change is (info["kind"] == REGROUPED):  # a reader of changes would take all rows for new ones
             raise Violation(1, f"{stored.uri} gets {info}, and data_change is {commit.data_change}")
         if info["kind"] == COMMITTED:
             self._group(process, stored, commit, apps)
@@ -258,26 +258,26 @@ class Judge:
                 raise Violation(3, f"txid {one['txid']} is {carried} in {stored.uri}, {known} elsewhere")
 
     def history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rows of the history are written: extents tile (4), and say what was published (3)."""
+        """Check history rows being written: extents tile (4) and match what was published (3)."""
         for row in rows:
             timeline, txid, extents = row["timeline"], row["txid"], row["extents"]
             known = self._extents.setdefault((timeline, txid), extents)
             if known != extents:
                 raise Violation(4, f"the history has txid {txid} with {known} and with {extents}")
             if self._published.setdefault((timeline, txid), said := (row["attempt"], row["digest"])) != said:
-                raise Violation(3, f"the history has txid {txid} with {said}, tables have other ones")
+                raise Violation(3, f"the history has txid {txid} with {said}, unlike the tables")
             stamp = self._stamps[timeline, txid] = row["stamp"]
             if stamp < self._stamps.get((timeline, txid - 1), 0):
-                raise Violation(4, f"txid {txid} has the time {stamp}, which is before that of the one before it")
+                raise Violation(4, f"txid {txid} has the time {stamp}, which is before that of the previous txid")
             self._check_versions(row)
             before = self._extents.get((timeline, txid - 1))
             if before is None:
                 before = [[0, 0]] * self._world.schedule.partitions if txid == 1 else None
             if before is not None and [end for _, end in before] != [start for start, _ in extents]:
-                raise Violation(4, f"txid {txid} has extents {extents}, the one before it {before}")
+                raise Violation(4, f"txid {txid} has extents {extents}, the previous txid {before}")
 
     def completed(self, last: int, intents: int) -> None:
-        """Whoever has completed a group up to `last` keeps the last intents; asleep, others may have decided more."""
+        """Check that completing a group up to `last` keeps the last intents; others may have decided more meanwhile."""
         entries = self._world.entries
         kept = [txid for txid in entries.names(names.INTENTS) if int(txid) <= last]
         if len(kept) != intents and last == self.currtx - 1:
@@ -290,7 +290,7 @@ class Judge:
             raise Violation(6, f"{above} of {left} stays in the ledger")
 
     def _check_versions(self, row: Mapping[str, Any]) -> None:
-        """The history names the version of every table that was made by the group of a txid."""
+        """Check that the history names the version of every table that the group of a txid created."""
         intent = self._intents.get(row["last"])
         if intent is not None and row["timeline"] == intent["timeline"]:
             first, uris = intent["txids"][0]["txid"], {one["uri"] for one in intent["tables"]}
@@ -302,7 +302,7 @@ class Judge:
                 raise Violation(3, f"the history has txid {row['txid']} in version {version} of {uri}, which is {made}")
 
     def removed(self, stored: Stored, path: str) -> None:
-        """A superseded file is removed: the newest version, those that stay and a decided rewind do without it."""
+        """Check that a removed file is needed neither by a permanent or the newest version nor by a decided rewind."""
         needed = [number for number in content.needed(stored) if path in stored.versions[number].files]
         if needed:
             raise Violation(6, f"{path} of {stored.uri} is removed, and versions {needed} need it")
@@ -313,7 +313,7 @@ class Judge:
     # -- when the world has healed -------------------------------------------------------------------------------
 
     def swept(self) -> None:
-        """Check that files that nothing needs are removed, and foreign ones are not."""
+        """Check that unreferenced files are removed, and foreign ones are not."""
         for stored in [self._world.tables[uri] for uri in self._world.code]:
             kept = {path for version in stored.versions for path in version.files}
             kept |= {one["staged"]["path"] for intent in self._intents.values() for one in intent["tables"]}
@@ -322,7 +322,7 @@ class Judge:
                 raise Violation(6, f"{stored.uri}: {sorted(left) or THEIRS} is {'left' if left else 'gone'}")
 
     def end(self) -> None:
-        """All that was put into the source is in every table once, in order."""
+        """Check that every table contains everything from the source once, in order."""
         ends = [end for _, end in self._extents.get((self.timeline, self.currtx - 1), [])]
         if ends != self._world.available:
             raise Violation(7, f"committed up to {ends} of {self._world.available}")
@@ -336,7 +336,7 @@ class Judge:
         self._check_lives("all is done")
 
     def _saved(self, stored: Stored) -> list[int]:
-        """The versions of a table that savepoints name."""
+        """Return the versions of a table that savepoints name."""
         entries = self._world.entries
         saved = [self._value(entries.at[path].value)["tables"] for path in entries.paths(names.SAVEPOINTS)]
         return [tables[stored.uri]["version"] for tables in saved if stored.uri in tables]
@@ -351,25 +351,25 @@ class Judge:
             content.check_rows(stored, start, ends if until is None else self._ends(until, len(ends)))
 
     def _life(self, stored: Stored) -> tuple[int, int | None]:
-        """Since and until when a table is to hold what was committed; one that is made and not recorded: nothing."""
+        """Return the first and last txid that a table must contain; an empty range if it is not recorded."""
         uri = TableRef(CHANGES, stored.ref.name).uri if stored.ref.kind == STATE else stored.uri
         since, until = self._lives.get(uri, (None, None))
         return (since, until) if since is not None else (self._at(stored), self._at(stored))
 
     def _ends(self, txid: int, partitions: int) -> list[int]:
-        """End of each partition after `txid`, of the newest timeline that has it."""
+        """Return the end of each partition after `txid`, in the newest timeline that has it."""
         found = (self._extents.get((timeline, txid)) for timeline in range(self.timeline, -1, -1))
         extents = next((one for one in found if one is not None), [[0, 0]] * partitions)
         return [end for _, end in extents]
 
     def _check_lives(self, what: str) -> None:
-        """Every recorded table says where it begins, every dropped one where it ends."""
+        """Check that every recorded table records where it begins, and every dropped one where it ends."""
         for uri, (since, until) in self._lives.items():
             name = uri.partition("/")[2]
             for one in (uri, f"{STATE}/{name}") if uri.startswith(f"{CHANGES}/") else (uri,):
                 apps = self._world.tables[one].versions[-1].apps
                 if (apps.get(SINCE_APP), apps.get(UNTIL_APP)) != (since, until):
-                    raise Violation(10, f"{what}, {one} is right from {since} to {until}, and says {apps}")
+                    raise Violation(10, f"{what}, {one} is valid from {since} to {until}, but records {apps}")
 
     def _at(self, stored: Stored) -> int:
         return self._app(stored) or 0
@@ -378,11 +378,11 @@ class Judge:
         return stored.versions[-1].apps.get(self.txid_app(stored))
 
     def txid_app(self, stored: Stored) -> str:
-        """Under which name a table keeps its last txid now."""
+        """Return the app id under which a table records its last txid now."""
         return content.txid_app(stored.ref, self.timeline)
 
     def read(self, txid: int) -> Any:
-        """The recorded digests of an undecided txid; None if there are none."""
+        """Return the recorded digests of an undecided txid; None if there are none."""
         entry = self._world.entries.at.get(names.meta_path(txid))
         return None if entry is None else self._value(entry.value)["digests"]
 

@@ -1,4 +1,4 @@
-"""A simulated ledger: its entries survive, its answers may not."""
+"""Simulated ledger: its entries are durable, its answers may be lost."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class Injected(TxstormError):
-    """The store of a simulated world does not answer."""
+    """A store of the simulated world does not answer."""
 
 
 class Values:
-    """Values of a ledger, which keeps them as they are: what JSON does to them is tested elsewhere."""
+    """Values of the simulated ledger, kept as objects; their JSON form is tested elsewhere."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, Any] = {}
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
-        """A number that stands for the value."""
+        """Return a number that stands for the value."""
         data = b"%d" % len(self._values)
         self._values[data] = value
         return data
 
     def decode(self, data: bytes, what: str) -> Any:
-        """The value again."""
+        """Return the encoded value."""
         return self._values[data]
 
     def sweep(self, kept: Iterable[bytes], epoch: int) -> None:
-        """There are no files."""
+        """Do nothing: there are no files."""
 
 
 class Entries:
@@ -70,7 +70,7 @@ class Entries:
 
 
 class SimLedger:
-    """A handle of one process on the `Entries` of its world."""
+    """Ledger handle of one process on the `Entries` of its world."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -80,7 +80,7 @@ class SimLedger:
         self._notices = world.schedule.notices
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, or None."""
+        """Return the entry at `path`, or None."""
         self._world.reads(self._process, "ledger get", path)
         return self._at.get(path)
 
@@ -96,13 +96,13 @@ class SimLedger:
         return {name: found[name] for name in self._entries.names(path)} if len(found) > 1 else found.copy()
 
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing; the process may die before or after it, or not get the answer."""
+        """Apply `ops`, all or none; the process may die before or after that, or not get the answer."""
         if not ops:
             return
         kind = self._world.passes(self._process, "ledger commit", ops[-1].path)
         self.check_lease()
         if kind == FAILED:
-            raise self._process.injected(Injected("the ledger did not take it"))
+            raise self._process.injected(Injected("the ledger refused the commit"))
         at = self._at
         changed: dict[str, Entry | None] = {}
         for op in ops:
@@ -121,13 +121,13 @@ class SimLedger:
             raise self._process.injected(Injected("the ledger's answer is lost"))
 
     def acquire(self, owner: str) -> None:
-        """Take the lease."""
+        """Acquire the lease."""
         if self._entries.holder is not None:
             raise HeldError(f"another process has the lease, {owner} cannot")
         self._entries.holder = self
 
     def check_lease(self) -> None:
-        """Raise `FencedError` if the lease is lost and that shows already."""
+        """Raise `FencedError` if the lease is lost and the process can already notice it."""
         if self._notices and self._entries.holder is not self:
             raise FencedError("the lease is lost")
 
@@ -136,7 +136,7 @@ class SimLedger:
         return self._entries.holder is None
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         if self._entries.holder is self:
             self._entries.holder = None
 

@@ -1,6 +1,6 @@
-"""A simulated source, and what the shipped planning asks of a spout.
+"""Simulated user systems: a spout for the shipped planning, and a user's database.
 
-A database of the user that committers change in `finish_batch`, long before anything is decided.
+Committers change the database in `finish_batch`, long before the transaction is decided.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 
 
 Extents = list[list[int]]
-"""Per partition the first offset and the one after the last."""
+"""First offset and end offset of each partition."""
 
 
 class SimPlanner(SpoutPlanner):
-    """The shipped planner over a coordinator of users' making, with its extents as the whole document."""
+    """Shipped planner over a simulated user's coordinator, whose extents are the whole document."""
 
     def __init__(self, world: World) -> None:
         self.opaque = world.schedule.opaque
         self._coordinator = SimCoordinator(world)
         self._shipped = planner(SimSpout(self._coordinator), TaskContext(TOPOLOGY, "source", 0, 1))
-        self.told: Any = None
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """Plan the next batch; an opaque replay may get more or less than before."""
@@ -41,29 +40,25 @@ class SimPlanner(SpoutPlanner):
         made = self._shipped.plan(txid, None if previous is None else {"meta": previous}, replay=replay)
         return made if made is NOT_READY else made["meta"]
 
-    def committed(self, document: Any) -> None:
-        """The driver says how far transactions are committed."""
-        self.told = document
-
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 class SimSpout(TransactionalSpout):
-    """Hands out the coordinator of a world."""
+    """Spout that returns the coordinator of a world."""
 
     def __init__(self, coordinator: SimCoordinator) -> None:
         self._coordinator = coordinator
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """The one there is."""
+        """Return the coordinator of the world."""
         return self._coordinator
 
 
 class SimCoordinator(SpoutCoordinator):
-    """Plans ranges of offsets per partition; where a partition is away it carries its position.
+    """Plans ranges of offsets per partition; an unavailable partition keeps its position.
 
-    It changes the metadata that it is given, and later what it has returned, as users do.
+    It modifies the metadata that it receives, and later those that it returned, as user code may do.
     """
 
     def __init__(self, world: World) -> None:
@@ -73,7 +68,7 @@ class SimCoordinator(SpoutCoordinator):
         self.replay = False
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        """Move every partition on, as much as is drawn."""
+        """Advance every partition by an amount drawn from the seed."""
         world, some = self._world, self.replay
         extents: Extents = prev_metadata or [[0, 0] for _ in range(world.schedule.partitions)]
         for number, extent in enumerate(extents):
@@ -91,32 +86,32 @@ class SimCoordinator(SpoutCoordinator):
 
 
 SLOTS = 3
-"""Keys per partition: an offset counts for the key of its remainder, so that another batch has other keys."""
+"""Keys per partition: an offset counts for the key offset % SLOTS, so that different batches have different keys."""
 
 Key = tuple[int, int]
 
 
 class Database:
-    """Rows of (value, txid, prev), under the shipped rule of updates; each row is written by itself."""
+    """Simulated user's database: rows of (value, txid, prev) under the shipped update rule, written one by one."""
 
     def __init__(self, *, is_opaque: bool) -> None:
         self._opaque = is_opaque
         self._rows: dict[Key, Row[int]] = {}
 
     def apply(self, record: TxidRecord) -> Iterator[Key]:
-        """Count the offsets of a batch, key by key; the caller may die after each of them.
+        """Count the offsets of a batch, key by key; the process may die after each key.
 
-        What an earlier attempt with other content has changed, and this one does not, goes back to what it was.
+        Keys changed by an earlier attempt, but not by this one, get their previous value back.
         """
         counts = _counts(record.extents)
         rule = opaque if self._opaque else transactional
-        gone = [key for key, row in self._rows.items() if row.txid == record.txid and key not in counts]
-        for key in [*gone, *counts]:
+        missing = [key for key, row in self._rows.items() if row.txid == record.txid and key not in counts]
+        for key in [*missing, *counts]:
             self._rows[key] = rule(self._rows.get(key), record.txid, partial(_more, counts[key]))
             yield key
 
     def wrong(self, ends: Sequence[int]) -> str | None:
-        """The first key that does not hold what all offsets up to `ends` give, if there is one."""
+        """Return a description of the first key whose value does not match all offsets up to `ends`, if any."""
         expected = _counts([[0, end] for end in ends])
         found = {key: row.value for key, row in self._rows.items() if row.value}
         wrong = next((key for key in {**expected, **found} if expected[key] != found.get(key)), None)

@@ -1,9 +1,8 @@
-"""One process of a simulated world: what the driver does around the machine, without its threads.
+"""One process of a simulated world: the driver around the state machine, without threads, and its upkeep of tables.
 
-Machine, books, planning, taking over, concluding and the tables' protocol are shipped code; the order in which answers
-come, what committers write, and the files are simulated. It is one module, as the driver that it stands for is.
-
-Upkeep beside the commits of a simulated world: compaction, gathering small files, removing superseded ones.
+Machine, books, planning, take-over, conclusion and the tables' protocol are shipped code; the order of answers, the
+rows that committers write, and the files are simulated. Upkeep beside commits: compaction, small-file compaction,
+removal of superseded files. It is one module, as the driver that it stands for is.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
-    """Make the compaction of a state; None if nothing has changed."""
+    """Stage a compaction of a state; return None if nothing has changed."""
     changes = TableRef(CHANGES, ref.name)
     kept, later = process.place.table(process.owner, ref), process.place.table(process.owner, changes)
     base, as_of = kept.last_txid(), min(process.last[changes.uri], later.last_txid())
@@ -62,7 +61,7 @@ def compaction(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles]
 
 
 def gathering(process: Process, ref: TableRef) -> tuple[SimTable, RewriteFiles] | None:
-    """Make the small-file compaction of a table; None if it has fewer than two files."""
+    """Stage a small-file compaction of a table; return None if it has fewer than two files."""
     table = process.place.table(process.owner, ref)
     files = [(min(table.stored.rows[one.path]), one.path) for one in table.log.files()]
     paths = [path for _, path in sorted(files)]
@@ -77,7 +76,7 @@ def _seen(table: SimTable) -> list[Row]:
 
 
 def exchanged(process: Process, table: SimTable, files: RewriteFiles) -> bool:
-    """Put the files of a compaction in their place; what leaves the table is superseded or stays."""
+    """Commit the files of a compaction; return whether that succeeded."""
     uri = table.ref.uri
     versions = process.versions.pop(uri, None) or Versions(table, 0)
     about = versions.decide(files.removes, 0, 0, 0, stays=process.world.below(3) == 0)
@@ -89,7 +88,7 @@ def exchanged(process: Process, table: SimTable, files: RewriteFiles) -> bool:
 
 
 def thin(process: Process) -> None:
-    """Remove the files of superseded versions, at once: no reader has just opened one here."""
+    """Remove the files of superseded versions, at once: there are no readers here."""
     for uri, versions in process.versions.items():
         rows, judge = process.world.tables[uri].rows, process.world.judge
         while versions.is_due(SUPERSEDED_MILLIS):
@@ -103,18 +102,18 @@ def thin(process: Process) -> None:
 
 KEEP_INTENTS = 2
 DROPPING = 6
-"""About as many steps as it takes to drop a table."""
+"""Approximate number of steps it takes to drop a table."""
 
 WAKE = ev.Wake()
 E = TypeVar("E", bound=Exception)
 
 
 class Crash(BaseException):
-    """The process dies here; nothing of it but what is durable is left."""
+    """The process dies here; only its durable effects remain."""
 
 
 class Process:
-    """A coordinator, or the operator's rewind; `name` is for the trace."""
+    """A simulated process: a coordinator, or an operator's rewind; `name` is for the trace."""
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
@@ -139,7 +138,7 @@ class Process:
 
     @property
     def taken_back(self) -> bool:
-        """Whether a rewind came after it began: what it was doing counts no more."""
+        """Whether a rewind came after this process began, so that its undecided work is void."""
         return self.owner.timeline != self.world.judge.timeline
 
     def dies(self) -> NoReturn:
@@ -147,18 +146,18 @@ class Process:
         raise Crash
 
     def injected(self, error: E) -> E:
-        """`error` comes from the world: that this process ends with it is no fault of it."""
+        """Mark `error` as simulated and return it: a process that ends with it is not a violation."""
         self.struck = True
         return error
 
     def refused(self, error: E) -> E:
-        """The same of a table, to which what is decided has to be published again and again."""
+        """As `injected`, for a table: publishing a decided group to it must be retried."""
         return error if self.publishing else self.injected(error)
 
     # -- P0 -----------------------------------------------------------------------------------------------------
 
     def lead(self, *, starts: bool = False) -> Identity:
-        """Take the lease and take over what is there, as `txstorm.runtime.opening` and a rewind do."""
+        """Acquire the lease and take over, as `txstorm.runtime.opening` and a rewind do."""
         self.ledger.acquire(self.name)
         known = self.books.identity()
         identity = known or Identity(TOPOLOGY, INCARNATION)
@@ -173,7 +172,7 @@ class Process:
         return identity
 
     def _left_behind(self) -> Roster:
-        """The recorded tables that its code lacks and it may drop; raises `StateError` if it may not."""
+        """Return the recorded tables that the code lacks and may drop; raise `StateError` if it may not drop one."""
         uris = {uri: uri for uri in self.code if not uri.startswith("state/")}
         left = left_behind(self.books, uris)
         if not left <= self.drop:
@@ -181,7 +180,7 @@ class Process:
         return Roster(frozenset(left))
 
     def open(self) -> None:
-        """Lead, make what tables are missing, and go on where the ledger says."""
+        """Lead, create missing tables, and continue where the ledger says."""
         identity = self.lead(starts=True)
         roster = self._left_behind()
         self.owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
@@ -217,7 +216,7 @@ class Process:
     # -- the machine ---------------------------------------------------------------------------------------------
 
     def feed(self, event: ev.Event) -> None:
-        """Tell the machine, and carry out what it says."""
+        """Feed the machine an event, and execute its commands."""
         pending, reads = [event], self.world.reads
         for happened in pending:
             reads(self, "event", happened)
@@ -227,14 +226,14 @@ class Process:
                     pending.append(answer)
 
     def activate(self, *, active: bool) -> None:
-        """Begin new transactions again, or none until then."""
+        """Activate or deactivate the topology: begin new transactions, or none."""
         if active != self.starts:
             self.starts = active
             self.feed(ev.Activated() if active else ev.Deactivated())
             self.look()
 
     def look(self) -> None:
-        """Ask the source again if it has changed; what is planned is stored before it is processed."""
+        """Ask the source again if it has changed; planned transactions are stored before they are processed."""
         self.books.check_lease()
         if self.asked != self.world.news:
             self.asked = self.world.news
@@ -290,7 +289,7 @@ class Process:
             self.group = None
 
     def work_off(self) -> None:
-        """Everything that can be done at once."""
+        """Do everything that can be done at once."""
         while self.works:
             self.end_upkeep()
         while self.jobs:
@@ -304,7 +303,7 @@ class Process:
     # -- processing ----------------------------------------------------------------------------------------------
 
     def process(self, place: int) -> None:
-        """The processing phase of one of the jobs is over (P4)."""
+        """Finish the processing phase of one of the jobs (P4)."""
         txid = list(self.jobs)[place % len(self.jobs)]
         attempt = TransactionAttempt(txid, self.jobs.pop(txid))
         made = Processed(attempt, digests={"source": f"{self.planning.document(txid)}"})
@@ -313,7 +312,7 @@ class Process:
         self.feed(ev.Processed(*attempt))
 
     def lie(self, place: int) -> None:
-        """The source gives another batch than the first time, though it is none that may do that."""
+        """Replay another batch than the first time, though the source is not opaque: it must be refused."""
         txid = list(self.jobs)[place % len(self.jobs)]
         if self.world.schedule.opaque or not self.planning.metas[txid].digests:
             return
@@ -326,7 +325,7 @@ class Process:
         raise Violation(4, f"{self} takes another batch for txid {txid} than the first time")
 
     def fail(self, place: int, *, resume: bool, emitted: bool) -> None:
-        """The processing phase of one of the jobs has failed, before or after its batch was read."""
+        """Fail the processing phase of one of the jobs, before or after its batch was read."""
         txid = list(self.jobs)[place % len(self.jobs)]
         if emitted:
             self._emitted(TransactionAttempt(txid, self.jobs[txid]))
@@ -335,32 +334,32 @@ class Process:
         self.feed(ev.Failed(txid, self.jobs[txid], resume))
 
     def _emitted(self, attempt: TransactionAttempt) -> None:
-        """From now on a replay is held to what was read, whoever replays it; unless it was read before."""
+        """Record the batch read: from now on every replay, by any process, must read the same."""
         digests = {"source": f"{self.planning.document(attempt.txid)}"}
         fresh = not (self.world.schedule.opaque or self.planning.metas[attempt.txid].digests)
         self.planning.emitted(Processed(attempt, digests=digests))
-        over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another one, while this one slept
+        over = self.taken_back or attempt.txid < self.world.judge.currtx  # by another process, while this one slept
         if fresh and not over and self.world.judge.read(attempt.txid) != digests:
             raise Violation(4, f"what {self} has read for txid {attempt.txid} is not kept")
 
     def resume(self, txid: int) -> None:
-        """Resume a failed txid."""
+        """Retry a failed txid."""
         self.held.discard(txid)
         self.feed(ev.Resume(txid))
 
     def stale(self, place: int, kind: int) -> None:
-        """A late answer of an attempt that is void, or one that comes again: it must change nothing."""
+        """Deliver a late answer of a void attempt, or a repeated one: it must change nothing."""
         txid, attempt = (*self.dead, *[one.attempt for one in self.ready.values()])[place]
         events = ev.Processed(txid, attempt), ev.Failed(txid, attempt), ev.Committed(txid, attempt)
         before, late = self.state, events[kind if place < len(self.dead) else 0]
         self.feed(late)
         if self.state != before:
-            raise Violation(9, f"{self} gets {late}, which comes late or again, and goes from {before} to {self.state}")
+            raise Violation(9, f"{self} gets {late}, late or repeated, and changes from {before} to {self.state}")
 
     # -- P5 to P8 ------------------------------------------------------------------------------------------------
 
     def commit(self, upto: int | None = None) -> None:
-        """The commit phase of the group whose turn it is; `finish_batch` of its txid number `upto` fails."""
+        """Run the commit phase of the group whose turn it is; `finish_batch` of its txid number `upto` fails."""
         assert self.group is not None
         group, self.group = list(zip(self.group.txids, self.group.attempt_ids, strict=True)), None
         done = group[:upto]
@@ -394,7 +393,7 @@ class Process:
         return lambda last: self.last.update(dict.fromkeys([table.uri for table in made.tables], last))
 
     def _staged(self, done: Sequence[Processed]) -> Intent:
-        """P5: what the committers wrote is staged, table by table."""
+        """Stage the rows of the committers, table by table (P5)."""
         records = tuple(map(self._record, done))
         first, last = records[0].txid, done[-1].attempt
         tables = []
@@ -414,11 +413,11 @@ class Process:
         return TxidRecord(*one.attempt, one.digests["source"], meta.document, meta.stamp)
 
     def last_txids(self) -> dict[str, int]:
-        """Table → the last txid published to it."""
+        """Return table → the last txid published to it."""
         return self.last
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
-        """P7, in an order that is drawn: really it is all at once."""
+        """Publish a group (P7), table by table in a drawn order; shipped code does so in parallel."""
         numbered = list(enumerate(intent.tables, start=1))
         if len(numbered) > 1 and self.world.below(2):
             numbered.reverse()
@@ -429,12 +428,12 @@ class Process:
             self.publishing = False
 
     def forget(self, before: int) -> None:
-        """There are no maps."""
+        """Do nothing: there are no maps."""
 
     # -- upkeep --------------------------------------------------------------------------------------------------
 
     def begin_upkeep(self, *, compact: bool) -> bool:
-        """Write the files of a compaction, or of gathering small files; whether there is anything to do."""
+        """Write the files of a compaction, or of a small-file compaction; return whether there is anything to do."""
         refs = [table.ref for table in self.tables.values() if (table.ref.kind == STATE) is compact]
         compacts = any(table.ref.kind == STATE for table, _ in self.works)
         if len(self.works) > 1 or not refs or (compact and compacts):
@@ -445,12 +444,12 @@ class Process:
         return work is not None
 
     def end_upkeep(self) -> None:
-        """Put the files in their place, in the committer's turn."""
+        """Commit the files written, between two groups."""
         written, files = self.works.pop(self.world.below(len(self.works)))
         table = self.tables[written.ref.uri]
         done = table.exchange(files, self.books.epoch) if files.as_of is None else exchanged(self, table, files)
         if done:
-            table.stored.check_durable(table.version, f"{self} says that {table.ref.uri} has other files")
+            table.stored.check_durable(table.version, f"{self} reports new files of {table.ref.uri}")
         elif files.as_of is not None and table.last_txid() < files.as_of and self.world.leads(self):
             raise Violation(7, f"{self} leads and cannot bring {table.ref.uri} to txid {files.as_of}")
         if self.world.below(2):
@@ -463,7 +462,7 @@ class Process:
         return DataFile(path, len(rows))
 
     def sweep(self) -> None:
-        """Remove what nothing refers to, and what is superseded."""
+        """Remove unreferenced and superseded files."""
         thin(self)
         live = self.books.intents()
         for uri, table in self.tables.items():

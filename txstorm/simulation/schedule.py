@@ -10,7 +10,7 @@ TOPOLOGY, INCARNATION = "sim", "sim"
 CRASH, CRASH_AFTER, LOST, FAILED = "crash", "crash_after", "answer_lost", "failed"
 CONFLICT, PAUSE, PAUSE_AFTER = "conflict", "paused_coordinator", "paused_after_write"
 STRIKES = (CRASH, CRASH, CRASH_AFTER, LOST, LOST, FAILED, CONFLICT, PAUSE, PAUSE, PAUSE_AFTER, PAUSE_AFTER)
-"""Faults that strike at a step; what stands here twice is drawn twice as often."""
+"""Faults that can occur at a step; a kind listed twice is drawn twice as often."""
 
 RIVAL, LEASE, BATCH, COMMIT_FAILS = "two_coordinators", "lease_lost", "batch_fails", "commit_fails"
 STALE, AWAY, REWIND, CLOCK, STOP = "late_or_duplicate_event", "partition_away", "rewind", "clock_jump", "stop"
@@ -28,12 +28,12 @@ SOON = 16
 EXTERNAL, SPARK = 0.2, 0.25
 STRIKE_STEPS = 80
 DRAWS = 16
-"""Numbers that are drawn for a schedule."""
+"""Number of random numbers from which a schedule is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault that strikes at the first step that is `step` or later; `PAUSE_AFTER` at the first that can write."""
+    """A fault at the first step from `step` on; `PAUSE_AFTER`: at the first step from there on that can write."""
 
     step: int
     kind: str
@@ -41,21 +41,21 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One world: the same schedule gives the same trace, byte for byte.
+    """Schedule of one world: the same schedule gives the same trace, byte for byte.
 
     Attributes:
-        seed, index: where it comes from; whatever else happens in it is drawn from them too.
+        seed, index: origin of the schedule; everything random in its world is drawn from them, too.
         opaque: whether undecided batches may change when they are planned again.
-        tables: 1 to 3; the second one is a state.
-        partitions: of the source.
-        depth: transactions at once; `group`: of them under one intent at most.
-        turns: how many things happen before the world heals.
-        trouble: how often, in percent, a turn is trouble.
-        flaky: how often, in percent, something a process does fails or is answered late.
-        notices: whether who has lost the lease learns it at once.
-        external: whether committers change a user's database; then one coordinator leads at a time.
+        tables: number of tables, 1 to 3; the second one is a state.
+        partitions: number of partitions of the source.
+        depth: maximum number of transactions in flight; `group`: maximum number of them under one intent.
+        turns: number of turns before the world heals.
+        trouble: percentage of turns that are a fault or a request.
+        flaky: percentage of the steps of a process that fail or are answered late.
+        notices: whether a process that has lost the lease notices at once.
+        external: whether committers change a user's database; then only one coordinator leads at a time.
         spark: whether the last table is written by Spark.
-        strikes: in the order of their steps.
+        strikes: the faults, in the order of their steps.
     """
 
     seed: int
@@ -75,12 +75,12 @@ class Schedule:
 
 
 def random_of(seed: int, index: int) -> Random:
-    """The source of all that is drawn in schedule `index` of `seed`."""
+    """Return the random generator of schedule `index` of `seed`."""
     return Random((seed << 64) | index)  # noqa: S311 - not for secrets
 
 
 def after_drawn(schedule: Schedule) -> Callable[[], float]:
-    """Draws what comes after the numbers that `schedule` was made of."""
+    """Return a source of the random numbers after those from which `schedule` was drawn."""
     draw = random_of(schedule.seed, schedule.index).random
     for _ in range(DRAWS):
         draw()
@@ -88,19 +88,19 @@ def after_drawn(schedule: Schedule) -> Callable[[], float]:
 
 
 def drawn(seed: int, index: int) -> Schedule:
-    """Schedule `index` of `seed`."""
+    """Draw schedule `index` of `seed`."""
     return taken(seed, index, random_of(seed, index).random)
 
 
 def taken(seed: int, index: int, draw: Callable[[], float]) -> Schedule:
-    """The same from the first `DRAWS` numbers that are drawn; what follows is for the world."""
+    """Build a schedule from the first `DRAWS` numbers of `draw`; later numbers are for its world."""
     first, then, many = int(draw() * STRIKE_STEPS), draw(), (0, 1, 2, 2)[int(draw() * 4)]
-    # In half of the pairs the second one comes soon after the first: what it does to a process that has just begun to
-    # take over, or to come to itself, is what would otherwise hardly ever be met.
+    # In half of the pairs the second fault follows soon after the first: otherwise faults would rarely hit a process
+    # that has just begun to take over or to recover.
     second = first + int(then * 2 * SOON) if then < 0.5 else int((then * 2 - 1) * STRIKE_STEPS)
     strikes = [(1 + step, STRIKES[int(draw() * len(STRIKES))]) for step in (first, second)][:many]
     external = draw() < EXTERNAL
-    if external:  # only the user's database can refuse what a paused coordinator still writes
+    if external:  # nothing but the user's database itself could refuse the writes of a paused coordinator
         strikes = [(step, kind) for step, kind in strikes if kind not in (PAUSE, PAUSE_AFTER)]
     return Schedule(
         seed=seed,

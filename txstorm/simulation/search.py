@@ -1,4 +1,4 @@
-"""Many schedules, on one or several processes; and of one that fails the smallest that still does."""
+"""Search through many schedules, on one or several processes; a failing schedule is shrunk to the smallest one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from txstorm.simulation.schedule import KINDS, Schedule, random_of, taken
 from txstorm.simulation.world import World
 
 STORIES = 3
-"""Violations that are reported; others are only counted."""
+"""Maximum number of violations reported; others are only counted."""
 
 SHRINKS = 2000
-"""Schedules that are tried to make a failing one smaller."""
+"""Maximum number of schedules tried to shrink a failing one."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule that breaks an invariant: `what` says which, and how."""
+    """A schedule that violates an invariant; `what` says which one, and how."""
 
     schedule: Schedule
     what: str
@@ -36,10 +36,10 @@ class Report:
     """Result of many schedules.
 
     Attributes:
-        schedules, seed: what was asked for.
-        steps: of all schedules together.
-        cpu_seconds: of all processes together.
-        faults: kind → how often it happened.
+        schedules, seed: the arguments of the search.
+        steps: total number of steps of all schedules.
+        cpu_seconds: total CPU time of all processes.
+        faults: kind of fault → number of occurrences.
         found: the violations, in the order of their schedules.
     """
 
@@ -51,7 +51,7 @@ class Report:
     found: Sequence[Found] = field(default=())
 
     def to_json(self) -> dict[str, object]:
-        """The result as ``txstorm simulate --json`` prints it; rates are per second of processor time."""
+        """Return the result as ``txstorm simulate --json`` prints it; rates are per second of processor time."""
         return {
             "schedules": self.schedules,
             "seed": self.seed,
@@ -64,17 +64,17 @@ class Report:
 
 
 def simulate(schedules: int, seed: int = 0, processes: int = 1, first: int = 0, stop_at: int | None = None) -> Report:
-    """Run schedules `first` to ``first + schedules - 1`` of `seed`; how many processes do it changes no result.
+    """Run schedules `first` to ``first + schedules - 1`` of `seed`; the number of processes does not affect results.
 
     Args:
-        schedules: how many.
+        schedules: number of schedules.
         seed: 0 or more.
-        processes: how many run at once.
-        first: where to go on from an earlier call.
-        stop_at: leave off after this many violations, of one process.
+        processes: number of parallel processes.
+        first: number of the first schedule, to continue an earlier call.
+        stop_at: each process stops after this many violations.
 
     Raises:
-        InputError: a number is out of its range.
+        InputError: a number is out of range.
     """
     asked = ("schedules", schedules, 1), ("seed", seed, 0), ("processes", processes, 1), ("first", first, 0)
     for name, value, least in asked:
@@ -108,7 +108,7 @@ def _part(seed: int, first: int, count: int, stop_at: int | None) -> Report:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the log of the shipped code, which is about a simulated world."""
+    """Silence the log of the shipped code while it runs in a simulated world."""
     log = logging.getLogger("txstorm")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -133,18 +133,18 @@ def _cpu_seconds() -> float:
 
 
 def violation(world: World) -> str | None:
-    """Run `world`; what went wrong, if anything did. Any error that is not a process's own end is a violation."""
+    """Run `world`; return the violation, if any. An error other than a simulated one is a violation, too."""
     try:
         world.run()
     except Violation as violation:
         return str(violation)
-    except Exception as error:  # noqa: BLE001 - a fault in shipped code: an assertion, a missing key
+    except Exception as error:  # noqa: BLE001 - a defect of shipped code: an assertion, a missing key
         return f"invariant 7: {type(error).__name__}: {error}"
     return None
 
 
 def trace(schedule: Schedule) -> list[str]:
-    """Everything that happens in a schedule, line by line; always the same."""
+    """Return the trace of a schedule, line by line; it is deterministic."""
     world = World(schedule, traced=True)
     what = violation(world)
     assert world.trace is not None
@@ -152,7 +152,7 @@ def trace(schedule: Schedule) -> list[str]:
 
 
 def shrunk(found: Found) -> Found:
-    """The smallest schedule known that breaks the same invariant: fewer strikes, tables, turns, less of everything."""
+    """Shrink a failing schedule: return the smallest one found (faults, tables, turns) with the same violation."""
     best, tries = found, 0
     going = True
     while going and tries < SHRINKS:
@@ -171,7 +171,7 @@ def _invariant(what: str) -> str:
 
 
 def _smaller(schedule: Schedule) -> Iterator[Schedule]:
-    """Schedules that are a little simpler, the simplest first."""
+    """Yield slightly simpler schedules, the simplest first."""
     for number in range(len(schedule.strikes)):
         yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
     for name, least in (
@@ -196,7 +196,7 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def story(found: Found) -> str:
-    """A violation in words: the smallest schedule, what strikes in it, and every step of it."""
+    """Describe a violation: the smallest schedule, its faults, and every step of it."""
     with quiet():
         return _told(found, shrunk(found))
 

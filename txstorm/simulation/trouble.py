@@ -1,4 +1,4 @@
-"""Faults and requests between the steps of a simulated world, and an operator's savepoints and rewinds."""
+"""Trouble in a simulated world: faults between steps, user requests, and an operator's savepoints and rewinds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 RESTORING = 6
-"""Steps of a rewind from its decision until about half of the tables are restored."""
+"""Approximate number of steps of a rewind from its decision until half of the tables are restored."""
 
 
 def name_last(process: Process) -> None:
-    """A savepoint of the last committed transaction; of its name there can be one only."""
+    """Create a savepoint of the last committed transaction; a second one of the same name must be refused."""
     txid, path = process.books.committed(), savepoint_path(f"s{process.world.unique()}")
     if txid > process.world.judge.currtx - 1 or (
         txid < process.world.judge.currtx - 1 and process.world.leads(process)
@@ -45,18 +45,18 @@ def name_last(process: Process) -> None:
     made = Savepoint("s", TOPOLOGY, INCARNATION, process.owner.timeline, txid, document, stamp, 0, where)
     made_it = [process.books.put_if([Check(path, ABSENT)], {path: made.to_json()}) for _ in range(2)]
     if made_it != [True, False] or path not in process.world.entries.at:
-        raise Violation(9, f"{process} makes {path} twice, and hears {made_it}")
+        raise Violation(9, f"{process} creates {path} twice, and the results are {made_it}")
 
 
 def _version(table: SimTable, txid: int) -> int:
-    """The version of a table that a savepoint names: of a state one that stays."""
+    """Return the version of a table that a savepoint names; for a state a permanent one."""
     return version_as_of(table, txid, stays=True)[0] if table.ref.kind == STATE else table.version
 
 
 def take_back(process: Process, share: float, *, asleep: bool) -> bool:
-    """Take back what was committed after a txid, as `txstorm rewind`; False when nothing was.
+    """Undo the commits after a txid, as `txstorm rewind` does; return False if there are none.
 
-    `asleep`: a paused process wakes up meanwhile.
+    With `asleep`, a paused process wakes up meanwhile.
     """
     identity = process.lead()
     last = process.books.currtx() - 1
@@ -83,32 +83,32 @@ def _row(process: Process, timeline: int, txid: int) -> dict[str, Any]:
     own = {"timeline": timeline + 1, "first": txid, "last": txid, "versions": {}}
     known = [*process.world.history, *(row for rows in process.books.history().values() for row in rows)]
     rows = [row for row in known if row["txid"] == txid]
-    if not rows:  # as `history_row`: a stale coordinator may find that another one rewound it
-        raise DataDirectoryError(f"the history does not know txid {txid}")
+    if not rows:  # as `history_row`: a stale coordinator may find the txid rewound by another one
+        raise DataDirectoryError(f"the history does not contain txid {txid}")
     return {**rows[-1], **own}
 
 
 REWIND_STEPS = 80
-"""About as many as a rewind has."""
+"""Approximate number of steps of a rewind."""
 
 TAKING_OVER = 30
-"""About as many as it takes to take over."""
+"""Approximate number of steps of a take-over."""
 
 FIRST = TableRef(SINK, "out").uri
-"""A table that stays."""
+"""A table that is never dropped."""
 
 MOST_TABLES = 6
-"""Of all that a world ever has."""
+"""Maximum number of tables that a world ever has."""
 
 DRAINS = 20
-"""More rounds than a stopping coordinator needs for the transactions that are in flight."""
+"""More rounds than a stopping coordinator needs for the transactions in flight."""
 
 
 def rival(world: World) -> None:
-    """The leader loses its lease unseen, and another one leads beside it.
+    """Let the leader lose its lease without noticing, and a second coordinator lead beside it.
 
-    Often one of them has just written files that have no place yet, and the other one sweeps: the second as it is
-    stopped, or the first, which fell asleep in the middle of that.
+    Often one of them has just written files that are not referenced yet, and the other one sweeps: the second one while
+    stopping, or the first one, which was paused in the middle of its sweep.
     """
     first = world.leader()
     if first is None or world.schedule.external:
@@ -121,7 +121,7 @@ def rival(world: World) -> None:
     world.count(kinds.RIVAL, "a second coordinator")
     second = world.start()
     if who == 2 and first in world.processes:
-        world.count(kinds.SAVEPOINT, f"{first} makes a savepoint")
+        world.count(kinds.SAVEPOINT, f"{first} creates a savepoint")
         world.act(first, name_last)
     if who == 0:
         _stop(world, second)
@@ -133,14 +133,14 @@ def rival(world: World) -> None:
 
 
 def lose_lease(world: World) -> None:
-    """The leader loses its lease, which is free then."""
+    """Let the leader lose its lease, which is then free."""
     if world.leader() is not None and not world.schedule.external:
         world.count(kinds.LEASE, "the lease is lost")
         world.entries.holder = None
 
 
 def unlikely(world: World, process: Process) -> None:
-    """A batch or a committer fails, an answer comes late or twice, upkeep begins, or what nothing needs is removed."""
+    """Cause a minor event: a failing batch or committer, a late or repeated answer, upkeep, or a sweep."""
     which = world.below(6)
     if which == 0 and process.jobs:
         world.count(kinds.BATCH, f"a batch of {process} fails")
@@ -161,9 +161,9 @@ def unlikely(world: World, process: Process) -> None:
 
 
 def deploy(world: World) -> None:
-    """The code gets one table more, or loses one, maybe both in turn; who leads is mostly stopped for it, or asleep.
+    """Deploy code with one more table, or one less, or both in turn; usually the leader is stopped first, or paused.
 
-    A start that is not told to drop what its code lacks is refused, and has written nothing.
+    Without permission to drop the tables that its code lacks, a start is refused before it writes anything.
     """
     for _ in range(1 + world.below(3)):
         process = world.leader()
@@ -189,7 +189,7 @@ def deploy(world: World) -> None:
 
 
 def _roll_back(world: World, code: tuple[str, ...], drop: frozenset[str]) -> None:
-    """A coordinator with new code died before recording its tables: the former `code` leads for a while."""
+    """Let the former `code` lead for a while, after a coordinator with new code died before recording its tables."""
     at = world.entries.at
     tables, dropped = (world.values.decode(at[one].value, "") if one in at else {} for one in (TABLES, DROPPED))
     if set(tables) <= set(code) and not dropped.get("tables", {}).keys() - drop:
@@ -214,28 +214,28 @@ def _commit_more(world: World) -> None:
 def _drop(world: World, gone: str) -> None:
     world.code = tuple(uri for uri in world.code if uri.partition("/")[2] != gone.partition("/")[2])
     if world.below(2):
-        refused(world, f"the code has no {gone} any more")
+        refused(world, f"the code no longer has {gone}")
     world.count(kinds.DROPPED, f"{gone} is to be dropped")
     world.drop |= {gone}
 
 
 def go_away(world: World) -> None:
-    """A partition of the source goes away, or comes back."""
+    """Make a partition of the source unavailable, or available again."""
     world.count(kinds.AWAY, "a partition goes away, or comes back")
     world.away ^= {world.below(world.schedule.partitions)}
     world.news += 1
 
 
 def jump(world: World) -> None:
-    """The wall clock jumps, also back."""
+    """Let the wall clock jump, forwards or backwards."""
     world.count(kinds.CLOCK, "the clock jumps")
     world.now = max(0, world.now + world.below(2000) - 1000)
 
 
 def rewind(world: World) -> None:
-    """The operator stops what runs and rewinds; a coordinator that was only paused may be left.
+    """Stop the leader and rewind; a paused coordinator may remain.
 
-    Often it has just written files that have no place yet, and wakes up in the middle of the rewind.
+    Often it has just written files that are not referenced yet, and wakes up in the middle of the rewind.
     """
     if world.schedule.external or world.entries.at.get(CURRTX) is None:
         return  # a user's database cannot be rewound; or there is nothing yet
@@ -259,10 +259,10 @@ def rewind(world: World) -> None:
 def back_and_forth(world: World) -> None:
     """Commit, compact the state and rewind, twice.
 
-    So a rewind meets versions of the state that an earlier rewind has removed, and others that reappear.
+    A rewind then encounters versions of the state that an earlier rewind has removed, and others that reappear.
     """
     if world.schedule.tables == 1 or world.schedule.external:
-        return  # there is no state
+        return  # the world has no state
     for _ in range(2 + world.below(2)):
         for _ in range(1 + world.below(3)):
             world.more()
@@ -283,13 +283,13 @@ def _compacted(process: Process) -> None:
 
 
 def _keep_up_now(world: World, process: Process) -> None:
-    """The same, by a process that need not be there any more."""
+    """Begin upkeep, by a process that may have ended in the meantime."""
     if process in world.processes:
         world.act(process, lambda one: _keep_up(world, one, compact=world.below(2) > 0))
 
 
 def _keep_up(world: World, process: Process, *, compact: bool) -> None:
-    """Files of a compaction, or of gathering small ones, are written, as there is need; they get their place later."""
+    """Write the files of a compaction or small-file compaction, if there is need; they are committed later."""
     for this in (compact, not compact):
         if process.begin_upkeep(compact=this):
             world.count(kinds.COMPACTION if this else kinds.GATHERING, f"{process} writes files")
@@ -297,15 +297,15 @@ def _keep_up(world: World, process: Process, *, compact: bool) -> None:
 
 
 def savepoint(world: World) -> None:
-    """The last committed transaction is named."""
+    """Let a savepoint name the last committed transaction."""
     process = world.processes[world.below(len(world.processes))] if world.processes else None
     if process is not None:
-        world.count(kinds.SAVEPOINT, f"{process} makes a savepoint")
+        world.count(kinds.SAVEPOINT, f"{process} creates a savepoint")
         world.act(process, name_last)
 
 
 def stop(world: World) -> None:
-    """A clean stop of who leads."""
+    """Stop the leader cleanly."""
     process = world.leader()
     if process is not None:
         _stop(world, process)
@@ -320,7 +320,7 @@ def deactivate(world: World) -> None:
 
 
 def _stop(world: World, process: Process) -> None:
-    """The group that is committing is finished, the history flushed, files swept; whether it leads or not."""
+    """Stop `process`, leader or not: finish the group being committed, flush the history, sweep files."""
     if process not in world.processes:
         return
     drains, in_vain = world.below(3) == 0, world.below(3) == 0
@@ -334,7 +334,7 @@ def _stop(world: World, process: Process) -> None:
         if process.group is not None:
             process.commit(world.below(len(process.group.txids)) if in_vain else None)
         if not process.state.stopped:
-            raise Violation(7, f"{process} has stopped, but for its state: {process.state}")
+            raise Violation(7, f"{process} has stopped, but its state is not empty: {process.state}")
         process.books.check_lease()
         process.flush_history()
         process.books.check_lease()
@@ -347,13 +347,13 @@ def _stop(world: World, process: Process) -> None:
 
 
 def _drain(process: Process, begun: int) -> None:
-    """All that was `begun` is committed: every round commits a group, or makes an end of what keeps it."""
+    """Commit everything up to `begun`: every round commits a group, or removes what prevents that."""
     for _ in range(DRAINS):
         if process.state.stopped:
             break
         process.work_off()
     if process.state.currtx < begun:
-        raise Violation(7, f"{process} does not commit what is begun, up to txid {begun - 1}: {process.state}")
+        raise Violation(7, f"{process} does not commit everything in flight, up to txid {begun - 1}: {process.state}")
 
 
 TROUBLE = (

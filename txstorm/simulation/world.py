@@ -1,4 +1,4 @@
-"""A simulated world: processes that work, fail, pause and die around what survives them; one seed says all of it."""
+"""Simulated world: processes that work, fail, pause and die around durable storage; determined by one seed."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from txstorm.storage.tables.intent import CHANGES, SINK, STATE
 
 NEVER = 1 << 60
 UPKEEP = 4
-"""About as many as it takes to put files in the place of others."""
+"""Approximate number of steps it takes to commit a compaction."""
 
 DEEP = 2
-"""How many coordinators may be paused inside each other's steps."""
+"""Maximum number of coordinators paused within each other's steps."""
 
 _SINK, _KEPT, _MORE = TableRef(SINK, "out"), TableRef(CHANGES, "kept"), TableRef(SINK, "more")
 _STATE = TableRef(STATE, "kept")
 
 
 class World:
-    """One schedule, as far as it has come.
+    """World that runs one schedule.
 
     Args:
-        traced: whether what happens is to be told.
+        traced: whether to record a trace.
         draw: random numbers after those from which `schedule` was drawn, if available.
-        counts: where faults are counted; those of other worlds may be there too.
+        counts: counter of faults, which several worlds may share.
 
     Attributes:
-        steps: events of a machine and calls of a ledger, table or history, so far; at each of them a fault may strike.
-        counts: how often each kind of fault did.
+        steps: number of events of a machine and calls of a ledger, table or history so far; a fault may hit each.
+        counts: number of occurrences of each kind of fault.
         trace: events in words; None if not requested.
         code: the tables that the topology's code has now; `drop`: those that starts may drop.
     """
@@ -66,7 +66,7 @@ class World:
         self.history: list[Mapping[str, Any]] = []
         self.available = [1 + self.below(3) for _ in range(schedule.partitions)]
         self.away: set[int] = set()
-        self.news = 0  # counts changes of what the source has
+        self.news = 0  # number of changes of the source
         self.now = 1_000_000
         self.tables: dict[str, Stored] = {}
         for number, ref in enumerate((_SINK, _KEPT, _MORE)[: schedule.tables]):
@@ -85,7 +85,7 @@ class World:
         self._healing = False
 
     def add(self) -> None:
-        """From now on the code has one more sink."""
+        """Add a sink to the code."""
         number = len(self.tables)
         self._add(TableRef(SINK, f"new{number}"), number)
         self.code = (*self.code, TableRef(SINK, f"new{number}").uri)
@@ -101,11 +101,11 @@ class World:
     # -- what processes use ---------------------------------------------------------------------------------------
 
     def below(self, bound: int) -> int:
-        """A number from 0 to `bound` - 1, from the seed."""
+        """Draw a number from 0 to `bound` - 1."""
         return int(self.draw() * bound)
 
     def unique(self) -> str:
-        """A fresh name."""
+        """Return a new unique name."""
         self._uniques += 1
         return f"u{self._uniques}"
 
@@ -118,14 +118,14 @@ class World:
         return self.now
 
     def passes(self, process: Process, what: str, about: object) -> str | None:
-        """A step of `process`; returns the kind of a fault that strikes it and that it has to carry out itself."""
+        """Take a step of `process`; return the kind of fault, if any, that the caller has to carry out itself."""
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{process}: {what} {about}")
         return None if self.steps < self._fuse else self._strike(process)
 
     def reads(self, process: Process, what: str, about: object) -> None:
-        """A step that changes nothing outside `process`: what strikes it there can only end it."""
+        """Take a step without effects outside `process`; a fault can only end the process."""
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{process}: {what} {about}")
@@ -139,9 +139,9 @@ class World:
             raise error(f"no answer to {what}") if process.publishing else process.injected(Injected(f"{what} failed"))
 
     def arm(self, within: int, kind: str | None = None) -> None:
-        """Something more strikes, at one of the next steps: `kind`, or what is drawn."""
+        """Add a fault at one of the next `within` steps: of `kind`, or a drawn one."""
         if self.schedule.external or self._healing or not self.schedule.trouble:
-            return  # with a user's database it might be a pause
+            return  # a drawn fault might be a pause, which a user's database does not allow
         strikes = kind or kinds.STRIKES[self.below(len(kinds.STRIKES))]
         strike = Strike(self.steps + 1 + self.below(within), strikes)
         self._strikes = sorted([*self._strikes, strike], key=lambda one: (-one.step, one.kind))
@@ -149,7 +149,7 @@ class World:
 
     @contextmanager
     def calm(self) -> Iterator[None]:
-        """Nothing strikes meanwhile."""
+        """Suppress faults within the block."""
         fuse, self._fuse = self._fuse, NEVER
         yield
         self._fuse = fuse
@@ -166,14 +166,14 @@ class World:
         return kind
 
     def pause(self, process: Process) -> None:
-        """`process` stands still in the middle of this while others go on, mostly a new leader; then it wakes up."""
+        """Pause `process` in the middle of a step while others continue, usually a new leader; then wake it up."""
         if self._paused >= DEEP:
             return
         self._paused += 1
         if self.below(2) or all(one.busy for one in self.processes):
             if self.below(3) == 0:
                 self.arm(TAKING_OVER, kinds.CRASH)
-            if self.below(6 if process.books.epoch else 2) == 0:  # what it has read by then, nothing fences yet
+            if self.below(6 if process.books.epoch else 2) == 0:  # nothing fences yet what it has read by then
                 rewind(self)
             self.start()
         for _ in range(self.below(8)):
@@ -186,7 +186,7 @@ class World:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Trouble first, then healing; raises `Violation`."""
+        """Run the world: first with trouble, then healed; raise `Violation` if an invariant does not hold."""
         for _ in range(self.schedule.turns):
             self._turn()
         self._heal()
@@ -209,12 +209,12 @@ class World:
             TROUBLE[self.below(len(TROUBLE))](self)
 
     def more(self) -> None:
-        """The source gets more."""
+        """Add data to the source."""
         self.available[self.below(len(self.available))] += 1 + self.below(3)
         self.news += 1
 
     def start(self) -> Process:
-        """A new process leads, whoever had the lease."""
+        """Start a new process that leads, whichever process had the lease."""
         self.entries.holder = None
         process = self.process("c")
         self._say(f"{process} starts")
@@ -222,7 +222,7 @@ class World:
         return process
 
     def process(self, kind: str) -> Process:
-        """A new process."""
+        """Create a new process."""
         self._names += 1
         made = Process(self, f"{kind}{self._names}")
         self.processes.append(made)
@@ -230,7 +230,7 @@ class World:
         return made
 
     def act(self, process: Process, action: Callable[[Process], object]) -> None:
-        """Something `process` does; whatever ends it but a fault of the world or another leader is a violation."""
+        """Let `process` do `action`; any end of it is a violation, except by a simulated fault or another leader."""
         process.struck, process.busy = False, True
         try:
             action(process)
@@ -256,7 +256,7 @@ class World:
         return next((one for one in self.processes if self.entries.holder is one.ledger), None)
 
     def ended(self, process: Process, how: str) -> None:
-        """`process` is no more."""
+        """Record that `process` has ended."""
         self._say(f"{process} {how}")
         self.processes.remove(process)
         process.ledger.release()
@@ -264,7 +264,7 @@ class World:
     # -- healing ------------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Nothing fails any more: all that the source holds must be committed in a bounded number of turns."""
+        """Run without faults: everything in the source must be committed within a bounded number of turns."""
         self._say("everything heals")
         self._fuse, self._healing = NEVER, True
         self.away.clear()
@@ -272,19 +272,19 @@ class World:
         self.available = [max(1, one) for one in self.available]
         leader = next(filter(self.leads, self.processes), None)
         for process in [one for one in self.processes if one is not leader]:
-            self.act(process, other_turn)  # who was paused tries once more
+            self.act(process, other_turn)  # processes that were paused try once more
             if process in self.processes:
                 self.ended(process, "has ended")
         process = next(filter(self.leads, self.processes), None) or self.start()
         self.act(process, lambda one: one.activate(active=True))
         for _ in range(20 + 4 * sum(self.available)):
             if process not in self.processes:
-                raise Violation(7, f"{process} does not go on though nothing fails")
+                raise Violation(7, f"{process} makes no progress though nothing fails")
             if self._all_done(process):
                 break
             self.act(process, Process.work_off)
         else:
-            raise Violation(7, f"what the source holds is not committed: {process.state}")
+            raise Violation(7, f"the content of the source is not committed: {process.state}")
         if self.below(4) == 0:
             self.act(process, Process.sweep)
             self.judge.swept()
@@ -295,7 +295,7 @@ class World:
         return idle and document is not None and [end for _, end in document] == self.available
 
     def forget(self) -> None:
-        """Let go of everything, so that the memory of this world is there for the next one at once."""
+        """Drop all references, so that the memory of this world is free at once."""
         self.entries.holder = None
         for one in (*self._all, self.judge, self):
             vars(one).clear()
@@ -303,7 +303,7 @@ class World:
     # -- words --------------------------------------------------------------------------------------------------------
 
     def count(self, kind: str, what: str) -> None:
-        """A fault happens."""
+        """Count a fault, and record it in the trace."""
         self.counts[kind] += 1
         self._say(f"fault {kind}: {what}")
 
@@ -313,7 +313,7 @@ class World:
 
 
 def other_turn(process: Process) -> None:
-    """Something that a running process does next, as it is drawn."""
+    """Let a running process do something drawn at random."""
     below = process.world.below
     if below(100) < process.world.schedule.flaky:
         unlikely(process.world, process)

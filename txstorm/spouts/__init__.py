@@ -25,7 +25,7 @@ __all__ = [
     "TransactionalKafkaSpout",
 ]
 
-# Their client is an extra: they are loaded when they are first used.
+# Their client library is an optional dependency, so they are imported on first use.
 _HOME = {
     "Avro": "txstorm.spouts.kafka.decode",
     "OpaqueTransactionalKafkaSpout": "txstorm.spouts.kafka.spout",

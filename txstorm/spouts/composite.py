@@ -1,7 +1,8 @@
-"""Several sources as one spout: their documents side by side in one, and nothing of one lost when another waits.
+"""Composite spouts: several sources as one spout, each of which may skip a transaction while the others emit.
 
-The spout document is ``{"sources": {name: document of that source}}``. Parts and digests of a source carry its name in
-front, ``name/…``. A source that has left the spout keeps its document, in case it comes back.
+The spout document is ``{"sources": {name: document of that source}}``. Keys of parts and digests are prefixed with the
+name of their source, ``name/…``. The document of a source that was removed from the spout is kept, in case the source
+is added again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from txstorm.spouts.port import Parts, SpoutCommitter, SpoutPlanner, SpoutTask
 
 
 class CompositePlanner(SpoutPlanner):
-    """Plans a batch of each source that is ready.
+    """Planner of a composite spout: plans a batch of each source that is ready.
 
     Args:
         planners: name → the planner of that source.
@@ -35,7 +36,7 @@ class CompositePlanner(SpoutPlanner):
         self._asked: dict[str, tuple[int, Any, Any]] = {}
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
-        """A document with a batch of every source that is ready; the others are skipped."""
+        """Plan a batch of every source that is ready; the others are marked as skipped."""
         before = {} if previous is None else previous["sources"]
         made = {name: self._plan(name, txid, before.get(name), replay=replay) for name in self._planners}
         self._asked = {}
@@ -46,7 +47,7 @@ class CompositePlanner(SpoutPlanner):
         return {"sources": {**left, **made, **skipped}}
 
     def _plan(self, name: str, txid: int, before: Any, *, replay: bool) -> Any:
-        # When a later source raises, all are asked again; one that has planned this txid already is not.
+        # If a later source raises, planning is retried, without the sources that have already planned this txid.
         asked = self._asked.get(name)
         if asked is not None and not replay and asked[:2] == (txid, before):
             return asked[2]
@@ -56,11 +57,11 @@ class CompositePlanner(SpoutPlanner):
         return document
 
     def skip(self, previous: Any) -> Any:
-        """Composite spouts are no sources of composite spouts."""
+        """Not supported: a composite spout cannot be the source of another one."""
         raise NotImplementedError
 
     def payload(self, document: Any) -> Any:
-        """The payloads of all sources."""
+        """Return the payloads of all sources, by name."""
         self._check_sources(document)
         return {name: self._planners[name].payload(one) for name, one in _emitting(document)}
 
@@ -75,7 +76,7 @@ class CompositePlanner(SpoutPlanner):
                 raise SpoutError(msg)
 
     def latest(self) -> Any:
-        """The marks of all sources; None when one cannot tell: then an empty transaction tells that all is read."""
+        """Return the marks of all sources; None if one has none (an empty transaction then shows that all is read)."""
         marks = {name: one.latest() for name, one in self._planners.items()}
         return None if None in marks.values() else marks
 
@@ -85,7 +86,7 @@ class CompositePlanner(SpoutPlanner):
         return all(one.reached(sources.get(name), mark[name]) for name, one in self._planners.items())
 
     def finish(self, document: Any, parts: Parts) -> Any:
-        """The documents of all sources with their real extents."""
+        """Return `document` with the real extents of all sources."""
         sources = dict(document["sources"])
         for name, one in self._planners.items():
             if one.task_planned and name in sources:
@@ -93,7 +94,7 @@ class CompositePlanner(SpoutPlanner):
         return {**document, "sources": sources}
 
     def carried(self, document: Any) -> Parts:
-        """The partitions of all sources."""
+        """Return the state of all partitions of all sources."""
         known = document["sources"]
         return {
             f"{name}/{key}": part
@@ -107,24 +108,24 @@ class CompositePlanner(SpoutPlanner):
         return [notice for one in self._planners.values() for notice in one.notices()]
 
     def committed(self, document: Any) -> None:
-        """Tell those sources that have given something."""
+        """Notify the sources that emitted in this txid."""
         for name, one in document["sources"].items():
             if name in self._planners and one.get("meta", True) is not None:
                 self._planners[name].committed(one)
 
     def close(self) -> None:
-        """Close all sources, also when one of them raises."""
+        """Close all sources, even if one of them raises."""
         with ExitStack() as stack:
             for one in self._planners.values():
                 stack.callback(one.close)
 
 
 class CompositeTask(SpoutTask):
-    """Emits one task's share of every source.
+    """Task of a composite spout: emits this task's share of every source.
 
     Args:
         tasks: name → the task of that source.
-        contexts: the contexts those were made with; they follow the spout's own, `context`.
+        contexts: name → the context that task was created with, updated from the spout's own `context`.
         streams: name → stream as the source calls it → as it is called in this spout.
     """
 
@@ -147,7 +148,7 @@ class CompositeTask(SpoutTask):
         return self._owner[stream]
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
-        """Emit what each source gives; the partitions of each chain on their own."""
+        """Emit this task's share of every source; each source's partitions are carried on separately."""
         parts: Parts = {}
         for name, task in self._tasks.items():
             if name not in document["sources"]:
@@ -163,41 +164,41 @@ class CompositeTask(SpoutTask):
         return parts
 
     def cleanup_before(self, txid: int) -> None:
-        """Tell all sources."""
+        """Notify all sources."""
         for task in self._tasks.values():
             task.cleanup_before(txid)
 
     def close(self) -> None:
-        """Close all sources, also when one of them raises."""
+        """Close all sources, even if one of them raises."""
         with ExitStack() as stack:
             for task in self._tasks.values():
                 stack.callback(task.close)
 
 
 class CompositeCommitter(SpoutCommitter):
-    """The commit phase of those sources that have one."""
+    """Commit phase of a composite spout: that of every source that has one."""
 
     def __init__(self, committers: Mapping[str, SpoutCommitter]) -> None:
         self._committers = committers
 
     def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
-        """Let the sources commit, one after the other."""
-        for name, one in self._committers.items():
-            one.commit(attempt, stamp, _of(name, parts))
+        """Commit the sources, one after the other."""
+        for name, committer in self._committers.items():
+            committer.commit(attempt, stamp, _of(name, parts))
 
     def close(self) -> None:
-        """Close all."""
-        for one in self._committers.values():
-            one.close()
+        """Close the committers of all sources."""
+        for committer in self._committers.values():
+            committer.close()
 
 
 class _SourceCollector:
-    """Emits under the names that the streams of a source have in the composite spout."""
+    """Collector that renames a source's streams to their names in the composite spout."""
 
     def __init__(self, inner: Collector, source: str, streams: Mapping[str, str]) -> None:
         self._inner = inner
         self._source = source
-        # A stream that the source does not declare is refused by the collector behind, by the name it would have.
+        # `inner` refuses a stream that the source does not declare, under the name that it would have.
         self._streams = streams
         self.report_error = self.reportError = inner.report_error
         self.refuse = inner.refuse
@@ -221,12 +222,12 @@ class _SourceCollector:
 
 
 def _emitting(document: Any) -> Iterator[tuple[str, Any]]:
-    """The sources that give something in the txid of `document`, with their documents."""
-    return ((name, one) for name, one in document["sources"].items() if not one.get("skipped"))
+    """The sources that emit in the txid of `document`, with their documents."""
+    return ((name, source) for name, source in document["sources"].items() if not source.get("skipped"))
 
 
 def _of(name: str, parts: Parts) -> Parts:
-    """The parts of source `name`, without its name."""
+    """The parts of source `name`, without the prefix of its name."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): part for key, part in parts.items() if key.startswith(prefix)}
 

@@ -1,4 +1,4 @@
-"""Spout documents of batches without tuples: the metadata to record, and the start of the next batch.
+"""Spout documents of batches whose tuples are not emitted: the metadata to record, and the start of the next batch.
 
 The forms of documents are those of `txstorm.spouts.executors`.
 """
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def parts_without(document: Any, task: int, parallelism: int) -> dict[str, Any] | None:
-    """The parts of emitter `task` when it emits nothing of the batch of `document`, the next one beginning after it.
+    """Return the parts of emitter `task` as if it had emitted its share of the batch of `document`, without emitting.
 
-    Empty for spouts that are planned in the driver. None when only emitting tells how far the batch reaches.
+    Empty for spouts that are planned in the driver. None if the end of the batch is known only after emitting it.
     """
     if "sources" in document:
         return _of_sources(document["sources"], task, parallelism)
@@ -32,7 +32,7 @@ def _mine(parts: dict[str, Any], task: int, parallelism: int) -> dict[str, Any]:
 
 
 def _of_sources(sources: dict[str, Any], task: int, parallelism: int) -> dict[str, Any] | None:
-    """Of a composite spout: the parts of every source carry its name in front."""
+    """`parts_without` for a composite spout: the keys are prefixed with the name of their source."""
     parts = {name: parts_without(document, task, parallelism) for name, document in sources.items()}
     known = {name: own for name, own in parts.items() if own is not None}
     if len(known) < len(parts):

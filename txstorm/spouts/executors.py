@@ -1,11 +1,11 @@
-"""The spout interfaces reduced to one kind: a planner in the driver and a task in the workers.
+"""Spout executors: every kind of spout as a planner in the driver and a task in the workers.
 
-The *spout document* of a txid is JSON. Driver-planned spouts: ``{"meta": <the coordinator's metadata>}``.
-Partitioned ones: ``{"count": n, "parts": parts}``, opaque partitioned ones: ``{"parts": parts}``, where `parts` is
-null until the tasks have reported and then maps every partition to ``{"batch": metadata}`` when it emitted in this
-txid, or ``{"kept": position}`` when it did not: the position is that of an earlier txid then, so a document alone
-tells where the next txid begins. ``"away": true`` beside it says that the partition was not there. A document with
-``"skipped": true`` belongs to a source of a composite spout that gave nothing.
+The *spout document* of a txid is JSON. Driver-planned spouts: ``{"meta": <the coordinator's metadata>}``. Partitioned
+spouts: ``{"count": n, "parts": parts}``; opaque partitioned spouts: ``{"parts": parts}``. `parts` is null until the
+tasks have reported. It then maps every partition to ``{"batch": metadata}`` if it emitted in this txid, or else to
+``{"kept": position}``, its position after an earlier txid, so that one document suffices to continue.
+``"away": true`` marks a partition that was unavailable. A document with ``"skipped": true`` belongs to a source of a
+composite spout that emitted nothing.
 
 It is one module because planners and tasks of all kinds share the forms of these documents.
 """
@@ -45,13 +45,13 @@ log = logging.getLogger("txstorm.spout")
 
 
 def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
-    """The planner of `spout`; makes its coordinator. `context.parallelism` is that of the spout's emitters.
+    """Create the planner of `spout`, and its coordinator; `context.parallelism` is the number of its emitters.
 
     Raises:
         TopologyFailed: the spout raised.
     """
     if isinstance(spout, CompositeSpout):
-        planners = {name: planner(one, _of_source(context, name)) for name, one in spout.sources.items()}
+        planners = {name: planner(source, _of_source(context, name)) for name, source in spout.sources.items()}
         return CompositePlanner(planners, context.component)
     with calling(context.component, "coordinator()"):
         return _planner(spout, context)
@@ -78,7 +78,7 @@ _fits: set[tuple[type, type]] = set()
 
 
 def _fitting(given: T, base: type, context: TaskContext) -> T:
-    """`given`, what a spout made, if its methods take the calls of `base`; raises `SpoutError` if not."""
+    """Return `given`, a user's coordinator or emitter; raise `SpoutError` if its methods do not fit those of `base`."""
     if (type(given), base) not in _fits:
         faults = list(misfits(given, base))
         if faults:
@@ -92,10 +92,10 @@ def _emitter_kind(spout: TransactionalSpout) -> type:
 
 
 def spout_task(spout: AnySpout, context: TaskContext) -> SpoutTask:
-    """The task `context.task` of `spout`; makes its emitter."""
+    """Create the task `context.task` of `spout`, and its emitter."""
     if isinstance(spout, CompositeSpout):
         contexts = {name: _of_source(context, name) for name in spout.sources}
-        tasks = {name: spout_task(one, contexts[name]) for name, one in spout.sources.items()}
+        tasks = {name: spout_task(source, contexts[name]) for name, source in spout.sources.items()}
         return CompositeTask(tasks, contexts, context, {name: spout.streams_of(name) for name in spout.sources})
     if isinstance(spout, TransactionalSpout):
         return _DriverPlannedTask(_fitting(spout.emitter(context), _emitter_kind(spout), context), context)
@@ -107,10 +107,10 @@ def spout_task(spout: AnySpout, context: TaskContext) -> SpoutTask:
 
 
 def spout_committer(spout: AnySpout, context: TaskContext) -> SpoutCommitter | None:
-    """The commit phase of `spout`; None when it takes no part in one. Emitters are made at the first commit."""
+    """Return the commit phase of `spout`, or None if it has none; emitters are created at the first commit."""
     if isinstance(spout, CompositeSpout):
-        found = {name: spout_committer(one, _of_source(context, name)) for name, one in spout.sources.items()}
-        committers = {name: one for name, one in found.items() if one is not None}
+        found = {name: spout_committer(source, _of_source(context, name)) for name, source in spout.sources.items()}
+        committers = {name: committer for name, committer in found.items() if committer is not None}
         return CompositeCommitter(committers) if committers else None
     return _Committer(spout, context) if isinstance(spout, CommitterTransactionalSpout) else None
 
@@ -120,16 +120,16 @@ def _of_source(context: TaskContext, name: str) -> TaskContext:
 
 
 def check_spout(spout: AnySpout) -> None:
-    """Let `spout` look at its source before anything is written, if it has a method ``check()``.
+    """Call the method ``check()`` of `spout`, if it has one, to examine its source before anything is written.
 
     Raises:
         SpoutError: the source is missing, unreadable or of another format.
         TopologyFailed: the spout raised something else.
     """
-    for one in spout.sources.values() if isinstance(spout, CompositeSpout) else [spout]:
-        check = getattr(one, "check", None)
+    for source in spout.sources.values() if isinstance(spout, CompositeSpout) else [spout]:
+        check = getattr(source, "check", None)
         if check is not None:
-            with calling(type(one).__name__, "check()"):
+            with calling(type(source).__name__, "check()"):
                 check()
 
 
@@ -174,7 +174,7 @@ class _DriverPlanner(SpoutPlanner):
         try:
             self._coordinator.committed(_meta(document))
         except Exception:
-            log.exception("spout %s: committed() failed; it only tells of what is committed", self._component)
+            log.exception("spout %s: committed() failed; no effect on the transaction", self._component)
 
     def close(self) -> None:
         self._coordinator.close()
@@ -202,10 +202,10 @@ class _PartitionedPlanner(_TaskPlanner):
         count = partition_count(self._coordinator.num_partitions(), where)
         before = 0 if previous is None else previous["count"]
         if count < before:
-            gone = _partitions(range(count, before))
+            missing = _partitions(range(count, before))
             msg = (
-                f"{where}: {gone} went away: num_partitions() gave {count}, expected at least {before}; a "
-                "transactional spout keeps what it had: bring it back, or use an opaque one"
+                f"{where}: {missing} disappeared: num_partitions() gave {count}, expected at least {before}; a "
+                "transactional spout needs all its partitions: restore them, or use an opaque spout"
             )
             raise SpoutError(msg)
         return {"count": count, "parts": None}
@@ -239,13 +239,13 @@ class _OpaquePlanner(_TaskPlanner):
 
     def _look_for_missing(self, parts: Parts) -> None:
         away = {partition for partition, part in parts.items() if part.get("away")}
-        lost, found = sorted(away - self._away, key=int), sorted(self._away - away, key=int)
+        newly_away, back = sorted(away - self._away, key=int), sorted(self._away - away, key=int)
         self._away = away
-        if lost:
-            kept = {partition: parts[partition]["kept"] for partition in lost}
-            self._notices.say(f"away: {_partitions(lost)}; positions are kept ({kept}), the others go on")
-        if found:
-            self._notices.say(f"back: {_partitions(found)}")
+        if newly_away:
+            kept = {partition: parts[partition]["kept"] for partition in newly_away}
+            self._notices.say(f"away: {_partitions(newly_away)}; positions are kept ({kept}), the others continue")
+        if back:
+            self._notices.say(f"back: {_partitions(back)}")
 
     def notices(self) -> list[str]:
         return self._notices.take()
@@ -293,7 +293,7 @@ class _Committer(SpoutCommitter):
                 raise SpoutCommitError(context.component, task, error) from error
 
     def _emitter(self, task: int) -> CommitterEmitter:
-        # Made on the thread that commits: what an emitter opens (a database, say) may be bound to its thread.
+        # Created on the commit thread: what an emitter opens (a database, say) may be bound to its thread.
         if task not in self._emitters:
             self._emitters[task] = self._spout.emitter(self._contexts[task])
         return self._emitters[task]
@@ -329,8 +329,8 @@ class _PartitionedTask(SpoutTask):
         )
 
     def _replay(self, attempt: TransactionAttempt, document: Any, collector: Collector) -> Parts:
-        # A partition without a batch in a document whose extents are known emits nothing, on every replay: what it
-        # had to give went into a later txid (Storm's PartitionedTransactionalSpoutExecutor).
+        # Once the extents are known, a partition without a batch emits nothing on any replay: its new data went into
+        # a later txid (as in Storm's PartitionedTransactionalSpoutExecutor).
         mine = _mine(self._context, document["parts"])
         for partition, part in mine.items():
             if "batch" in part:
@@ -364,7 +364,7 @@ class _OpaqueTask(SpoutTask):
 
 
 def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Collector, emit: Any) -> Parts:
-    """Emit new batches of this task's partitions; those that are away or gave nothing keep their position."""
+    """Emit new batches of this task's partitions; unavailable and empty partitions keep their position."""
     parts = {
         partition: part if int(partition) < count else {**part, "away": True}
         for partition, part in _kept(context, carried).items()
@@ -389,12 +389,12 @@ def _mine(context: TaskContext, parts: Parts) -> Parts:
 
 
 def _meta(document: Any) -> Any:
-    """The coordinator's metadata in `document`, None without one: a copy, which user code may change."""
+    """Return a copy, which user code may change, of the coordinator's metadata in `document`; None without one."""
     return None if document is None else copied(document["meta"])
 
 
 def _overridden(coordinator: SpoutCoordinator, method: Any) -> bool:
-    """Whether `coordinator` has its own `method`; if not, nothing is copied for the call."""
+    """Whether `coordinator` overrides `method`; if not, the call and the copies for it are skipped."""
     return getattr(getattr(coordinator, method.__name__, None), "__func__", None) is not method
 
 
@@ -406,8 +406,8 @@ def _sorted(parts: Parts) -> Parts:
     return dict(sorted(parts.items(), key=lambda item: int(item[0])))
 
 
-def _partitions(some: Iterable[object]) -> str:
-    names = [str(one) for one in some]
+def _partitions(numbers: Iterable[object]) -> str:
+    names = [str(number) for number in numbers]
     return f"partition{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 

@@ -1,4 +1,4 @@
-"""Spouts whose source is a list in the driver's memory: Storm's ``MemoryTransactionalSpout`` and its opaque twin.
+"""Spouts over lists in the driver's memory: Storm's ``MemoryTransactionalSpout`` and its opaque counterpart.
 
 Metadata of a txid: ``{partition: [index, amount]}``. Only the rows of a batch are shipped to the workers.
 """
@@ -23,23 +23,23 @@ Take = int | Callable[[int], int]
 
 
 class MemoryTransactionalSpout(TransactionalSpout):
-    """Emits the tuples of a few lists, at most `take` of each partition per transaction.
+    """Spout over lists in memory; emits at most `take` tuples of each partition per transaction.
 
     Example::
 
         spout = MemoryTransactionalSpout({0: ["cat", "dog"], 1: ["cat"]}, ["word"], take=3)
 
-    It is always ready: when all is read it goes on with empty transactions, as Storm's does. The lists stay in
-    the process that made the spout; tuples and partitions may be added there while the topology runs.
+    It is always ready: once everything is read it continues with empty transactions, as Storm's does. The lists stay
+    in the process that created the spout; tuples and partitions may be added there while the topology runs.
 
     Args:
         partitions: partition number → tuples, or a list of lists; tuples of one field may be given bare.
         fields: the names of the fields.
-        take: the most tuples of one partition in one transaction; an int, or a function of the txid.
+        take: maximum number of tuples of one partition in one transaction; an int, or a function of the txid.
 
     Raises:
         EmitError: a tuple does not have as many values as there are fields.
-        SettingError: `take`, a partition number or `fields` is impossible.
+        SettingError: `take`, a partition number or `fields` is invalid.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MemoryTransactionalSpout(TransactionalSpout):
     def add(self, partition: int, *tuples: Any) -> None:
         """Append `tuples` to `partition`, which may be new; safe while the topology runs.
 
-        A new partition joins with the next transaction that is planned.
+        A new partition is read from the next transaction planned.
         """
         if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
             msg = f"memory spout: partition {partition!r} is not an int >= 0"
@@ -64,52 +64,53 @@ class MemoryTransactionalSpout(TransactionalSpout):
             self._source.partitions.setdefault(partition, []).extend(rows)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declares the fields given to the constructor."""
+        """Declare the fields given to the constructor."""
         declarer.declare(self._columns)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Works on the lists themselves, in the driver."""
+        """Return the coordinator, which works in the driver on the lists themselves."""
         return _MemoryCoordinator(self._source, context.component)
 
     def emitter(self, context: TaskContext) -> Emitter:
-        """Emits the rows shipped as the payload."""
+        """Return an emitter of the rows shipped as the payload."""
         return _MemoryEmitter(context)
 
     def _rows(self, tuples: Iterable[Any]) -> list[Row]:
-        return [_row(one, self._columns) for one in tuples]
+        return [_row(values, self._columns) for values in tuples]
 
     @property
     def _source(self) -> _Data:
         if self._data is None:
-            msg = "memory spout: its data stays in the process that made it, and this is a copy shipped elsewhere"
+            msg = "memory spout: its data stays in the process that created it; this is a copy sent to a worker"
             raise SpoutError(msg)
         return self._data
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers get the rows of each batch as its payload; the whole source must not travel with every task.
+        # Workers get the rows of each batch as its payload; the whole source must not be shipped with every task.
         return {**self.__dict__, "_data": None}
 
 
 class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
-    """The same, opaque: a batch that is not decided yet is planned anew after a failure, and may then differ.
+    """Opaque memory spout: after a failure an undecided batch is planned again, and may then differ.
 
-    Partitions can be disabled, `take` changed and contents replaced at any time; the next planning sees it.
+    Partitions can be disabled, `take` changed and contents replaced at any time, with effect from the next batch
+    planned.
     """
 
     opaque: ClassVar[bool] = True
 
     def set_disabled(self, partition: int, disabled: bool = True) -> None:
-        """A disabled partition contributes nothing and keeps its position (Storm's has this inverted)."""
+        """Disable or enable `partition`; while disabled it emits nothing and keeps its position (inverted in Storm)."""
         with self._source.lock:
             change = self._source.disabled.add if disabled else self._source.disabled.discard
             change(partition)
 
     def set_take(self, take: Take) -> None:
-        """Change how many tuples of a partition go into one transaction."""
+        """Change the maximum number of tuples of a partition in one transaction."""
         self._source.take = _checked_take(take)
 
     def replace(self, partition: int, tuples: Iterable[Any]) -> None:
-        """Replace the content of `partition`; positions stay, so what was committed should stay in front."""
+        """Replace the content of `partition`; positions are kept, so committed tuples should stay at the front."""
         rows = self._rows(tuples)
         with self._source.lock:
             self._source.partitions[partition] = rows
@@ -135,11 +136,11 @@ class _MemoryCoordinator(SpoutCoordinator):
         ends = _ends(prev_metadata)
         amount = self._data.amount(txid)
         with self._data.lock:
-            now = {partition: len(rows) for partition, rows in sorted(self._data.partitions.items())}
+            sizes = {partition: len(rows) for partition, rows in sorted(self._data.partitions.items())}
             disabled = set(self._data.disabled)
         for partition, end in ends.items():
-            self._require(partition, end, now.get(partition, 0))
-        taken = {p: 0 if p in disabled else min(amount, size - ends.get(p, 0)) for p, size in now.items()}
+            self._require(partition, end, sizes.get(partition, 0))
+        taken = {p: 0 if p in disabled else min(amount, size - ends.get(p, 0)) for p, size in sizes.items()}
         return {str(p): [ends.get(p, 0), count] for p, count in taken.items()}
 
     def payload(self, metadata: Any) -> Any:
@@ -152,7 +153,7 @@ class _MemoryCoordinator(SpoutCoordinator):
 
     def reached(self, metadata: Any, mark: Any) -> bool:
         ends = _ends(metadata)
-        # Who waits for all that is there must not wait for a partition that is switched off.
+        # A caller that waits for all available data must not wait for a disabled partition.
         return all(ends.get(p, 0) >= size for p, size in mark.items() if p not in self._data.disabled)
 
     def _slice(self, partition: int, index: int, amount: int) -> list[Row]:
@@ -164,7 +165,7 @@ class _MemoryCoordinator(SpoutCoordinator):
         if end > size:
             msg = (
                 f"memory spout {self._component!r}: partition {partition} was read up to tuple {end} but holds only "
-                f"{size} now; give it the data it had, or start in a new data directory"
+                f"{size} now; give it the data it had before, or start in a new data directory"
             )
             raise SpoutError(msg)
 

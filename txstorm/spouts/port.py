@@ -12,35 +12,35 @@ Parts = dict[str, Any]
 
 
 class SpoutPlanner:
-    """Plans transactions in the driver, whatever the kind of the spout; made by `planner`.
+    """Plans the transactions of a spout of any kind, in the driver; created by `planner`.
 
     Attributes:
-        opaque: an undecided txid may be planned anew after a failure or restart.
-        task_planned: the extents of a txid are known only when its tasks have run.
+        opaque: an undecided txid may be planned differently after a failure or restart.
+        task_planned: the extents of a txid are known only after its tasks have run.
     """
 
     opaque: bool = False
     task_planned: bool = False
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
-        """The spout document of `txid`, or `NOT_READY`.
+        """Return the spout document of `txid`, or `NOT_READY`.
 
-        Called before `txid` is emitted, in txid order. A stored document of a spout that is not opaque is used
-        again instead of asking.
+        Called before `txid` is emitted, in txid order. Not called for a txid of a non-opaque spout whose document is
+        already stored: that document is reused.
 
         Args:
             txid: the transaction.
             previous: the document of ``txid - 1``; None for the first.
-            replay: an earlier attempt existed: the spout is not asked whether it is ready.
+            replay: whether there was an earlier attempt; the spout is then not asked whether it is ready.
         """
         raise NotImplementedError
 
     def payload(self, document: Any) -> Any:
-        """Data shipped with the batch (`TaskContext.payload`) and never stored."""
+        """Return data to ship with the batch (`TaskContext.payload`); it is never stored."""
         return None
 
     def latest(self) -> Any:
-        """A mark of what the source holds now; None if that is unknown."""
+        """Return a mark of how far the source's data extends now; None if that is unknown."""
         return None
 
     def reached(self, document: Any, mark: Any) -> bool:
@@ -48,7 +48,7 @@ class SpoutPlanner:
         return False
 
     def finish(self, document: Any, parts: Parts) -> Any:
-        """`document` with the real extents: `parts` is the union of what the tasks' `SpoutTask.run` returned."""
+        """Return `document` with the real extents; `parts` is the union of what the tasks' `SpoutTask.run` returned."""
         return document
 
     def skip(self, previous: Any) -> Any:
@@ -64,7 +64,7 @@ class SpoutPlanner:
         return []
 
     def committed(self, document: Any) -> None:
-        """The txids up to that of `document` are committed; never raises."""
+        """Notify the spout that the txids up to that of `document` are committed; never raises."""
 
     def close(self) -> None:
         """Called once, when the topology stops."""
@@ -72,10 +72,10 @@ class SpoutPlanner:
 
 
 class SpoutTask:
-    """Emits one task's share of a batch, in a worker; made by `spout_task`, once per task and job.
+    """Emits one task's share of a batch, in a worker; created by `spout_task`, once per task and job.
 
     Attributes:
-        sources: the sources it emits of; one without a name, but for composite spouts.
+        sources: names of the sources of a composite spout; otherwise one empty name.
     """
 
     sources: Sequence[str] = ("",)
@@ -85,28 +85,28 @@ class SpoutTask:
         return ""
 
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
-        """Emit this task's share of the batch of `attempt`; return what was read.
+        """Emit this task's share of the batch of `attempt`; return the extents read.
 
         Called in txid order within a pack; `TaskContext.payload` holds the payload of this txid.
 
         Args:
             attempt: the attempt to emit for.
             document: the txid's spout document.
-            carried: where each partition stands: a copy of the `parts` of the txid before the pack ({} when it
-                has none); updated here, so the txids of a pack chain. Unused by driver-planned spouts.
+            carried: position of each partition: at first a copy of the `parts` of the txid before the pack ({} if it
+                has none); updated here for the next txid of the pack. Unused by driver-planned spouts.
             collector: receives the tuples.
 
         Returns:
-            The `parts` of this task's partitions, for `SpoutPlanner.finish`. Of a committer spout: task → what its
+            The `parts` of this task's partitions, for `SpoutPlanner.finish`. For a committer spout: task → what its
             emitter returned, for `SpoutCommitter.commit`. Empty for other driver-planned spouts.
 
         Raises:
-            MetadataError: the emitter returned something JSON cannot hold, or tuples without metadata.
+            MetadataError: the emitter returned something JSON cannot represent, or emitted tuples without metadata.
         """
         raise NotImplementedError
 
     def cleanup_before(self, txid: int) -> None:
-        """Release what is kept for transactions before `txid`: they are committed."""
+        """Release resources held for transactions before `txid`, which are committed."""
 
     def close(self) -> None:
         """Called once, when the task ends."""
@@ -114,7 +114,7 @@ class SpoutTask:
 
 
 class SpoutCommitter(Protocol):
-    """The commit phase of a committer spout, in the driver; made by `spout_committer`, once per run."""
+    """Commit phase of a committer spout, in the driver; created by `spout_committer`, once per run."""
 
     def commit(self, attempt: TransactionAttempt, stamp: int, parts: Parts) -> None:
         """Call `commit` of every task's emitter, in task order; `parts` is the union of the results of `SpoutTask.run`.
@@ -131,8 +131,8 @@ class SpoutCommitError(Exception):
     """An emitter raised in `commit`; its exception is the cause.
 
     Attributes:
-        component, task: whose emitter it was.
-        error: what it raised.
+        component, task: the component and task of the emitter.
+        error: the exception that it raised.
     """
 
     def __init__(self, component: str, task: int, error: BaseException) -> None:

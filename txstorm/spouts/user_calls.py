@@ -1,6 +1,6 @@
 """Checks of what a spout's user code returns and raises; errors carry the name of the call.
 
-Also a spout's notices about its source: logged at once, and kept until the progress takes them.
+Also a spout's notices about its source: logged at once, and kept until the next progress report.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ def calling(spout: str, call: str) -> Iterator[None]:
 
 
 def storable(value: Any, what: str) -> Any:
-    """`value` as it comes back from storage (tuples become lists), so first emission and replay see the same.
+    """Return `value` as it is read back from storage (tuples become lists), so that replays see the same value.
 
     Raises:
-        MetadataError: JSON cannot hold `value`; `what` names the spout, partition and txid.
+        MetadataError: JSON cannot represent `value`; `what` names the spout, partition and txid.
     """
     try:
         stored = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"{what}: metadata {value!r} cannot be stored ({error}); return what JSON holds"
+        msg = f"{what}: metadata {value!r} cannot be stored ({error}); return values that JSON can represent"
         raise MetadataError(msg) from None
-    if stored != value and _bent(value):
-        msg = f"{what}: metadata {value!r} has a key that is no string and would come back as one; use strings"
+    if stored != value and _has_other_keys(value):
+        msg = f"{what}: metadata {value!r} has a key that is not a string and would be read back as one; use strings"
         raise MetadataError(msg)
     return stored
 
 
-def _bent(value: Any) -> bool:
+def _has_other_keys(value: Any) -> bool:
+    """Whether a mapping in `value` has a key that is not a string."""
     if isinstance(value, Mapping):
-        return any(not isinstance(key, str) or _bent(inner) for key, inner in value.items())
-    return isinstance(value, list | tuple) and any(map(_bent, value))
+        return any(not isinstance(key, str) or _has_other_keys(inner) for key, inner in value.items())
+    return isinstance(value, list | tuple) and any(map(_has_other_keys, value))
 
 
 def partition_count(count: Any, what: str) -> int:
-    """`count` if it can be a number of partitions; raises `MetadataError`, naming `what`, if not."""
+    """Return `count` if it is a valid number of partitions; raise `MetadataError`, naming `what`, if not."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         msg = f"{what}: num_partitions() gave {count!r}; return an int >= 0"
         raise MetadataError(msg)
@@ -60,7 +61,7 @@ def partition_count(count: Any, what: str) -> int:
 
 
 class WatchedCollector:
-    """Passes everything on and remembers whether anything was emitted."""
+    """Collector that passes everything on and remembers whether anything was emitted."""
 
     def __init__(self, inner: Collector) -> None:
         self._inner = inner
@@ -70,29 +71,29 @@ class WatchedCollector:
         self.refuse = inner.refuse
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """As of `Collector`."""
+        """See `Collector`."""
         self.emitted = True
         self._inner.emit(*values, stream=stream)
 
     def emit_direct(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """As of `Collector`."""
+        """See `Collector`."""
         self.emitted = True
         self._inner.emit_direct(task, *values, stream=stream)
 
     emitDirect = emit_direct  # noqa: N815 - Storm's name
 
     def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
-        """As of `Collector`."""
+        """See `Collector`."""
         self.emitted = self.emitted or len(batch) > 0
         self._inner.emit_batch(batch, stream=stream)
 
 
 class Notices:
-    """Of one spout; used on the driver thread only.
+    """Notices of one spout about its source; call from the driver thread only.
 
     Args:
         component: the spout's id, with which every notice begins.
-        log: where they are warnings.
+        log: logger to which each notice goes as a warning.
     """
 
     def __init__(self, component: str, log: logging.Logger) -> None:
@@ -101,12 +102,12 @@ class Notices:
         self._kept: list[str] = []
 
     def say(self, what: str) -> None:
-        """Log it, and keep it."""
+        """Log the notice and keep it."""
         notice = f"spout {self._component!r}: {what}"
         self._log.warning("%s", notice)
         self._kept.append(notice)
 
     def take(self) -> list[str]:
-        """Take the notices that are new since the last call."""
+        """Return the notices since the last call."""
         kept, self._kept = self._kept, []
         return kept

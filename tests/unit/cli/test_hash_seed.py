@@ -117,7 +117,7 @@ def test_a_program_keeps_its_seed_warns_once_and_is_named_by_replays(sets: Path)
     assert f"hash seed       random (Python {recorded.hash_seed.python})" in shown, shown
     done = python(*REPLAY)
     notes = json.loads(done.stdout)["notes"]
-    assert "the last run had random" in notes[0] and "cannot be had again" in notes[0]
+    assert "the last run had random" in notes[0] and "cannot be reproduced" in notes[0]
     done = python("-c", "from jobs.replay import main; raise SystemExit(main(['--data-dir', 'data', '--engine', 'local',"
                   " '--topology', 'sets:topology']))", seed="3")  # fmt: skip
     assert (done.returncode, "note: first suspect: Python's hash seed" in done.stderr) == (1, True), done.stderr

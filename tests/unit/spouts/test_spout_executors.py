@@ -291,7 +291,7 @@ def test_opaque_partition_away_carries_its_position_into_every_document():  # st
     hidden = source.partitions.pop()
     bench.rows(3)
     assert bench.documents[3]["parts"]["1"] == {"kept": {"next": 2}, "away": True}
-    said = "spout 'lines': away: partition 1; positions are kept ({'1': {'next': 2}}), the others go on"
+    said = "spout 'lines': away: partition 1; positions are kept ({'1': {'next': 2}}), the others continue"
     assert bench.planner.notices() == [said]
     source.partitions.append(hidden)
     source.away = set()

@@ -78,9 +78,9 @@ def test_copies_for_the_workers_leave_the_data_here():
     spout = MemoryTransactionalSpout([["secret" * 1000]], "w")
     shipped = pickle.dumps(spout)
     assert b"secret" not in shipped
-    with pytest.raises(SpoutError, match="stays in the process that made it"):
+    with pytest.raises(SpoutError, match="stays in the process that created it"):
         pickle.loads(shipped).add(0, "x")
-    with pytest.raises(SpoutError, match="stays in the process that made it"):
+    with pytest.raises(SpoutError, match="stays in the process that created it"):
         pickle.loads(shipped).coordinator(TaskContext("t", "lines", 0, 1))
 
 

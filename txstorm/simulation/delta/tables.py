@@ -1,4 +1,4 @@
-"""Simulated Delta tables: logs that are a compare-and-set on their version, and staged files that are rows."""
+"""Simulated Delta tables: a log with a compare-and-set on its version, and staged files held as rows in memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CHECKPOINTED = 4
 """Versions between checkpoints."""
 
 Row = tuple[int, int, int, int]
-"""Txid, partition, first offset, the offset after the last. Of a state: the txid it is as of, and 0 as first offset."""
+"""A row: txid, partition, first offset, end offset. In a state: the txid it is as of, and 0 as the first offset."""
 
 
 class Version(NamedTuple):
-    """One version of a table: what its log says of it."""
+    """One version of a table, as recorded in its log."""
 
     info: Mapping[str, Any]
     apps: Mapping[str, int]
@@ -47,13 +47,13 @@ class Stored:
         self.properties: Mapping[str, str] = {}
         self.versions: list[Version] = []
         self.rows: dict[str, tuple[Row, ...]] = {THEIRS: ()}
-        self.locked = False  # by everybody who commits, as Spark needs it
-        self.volatile: set[int] = set()  # versions that a power cut could take
-        self.lost: set[int] = set()  # those of them whose sync has failed: no other one will help
+        self.locked = False  # whether all writers commit under a lock, as Spark requires
+        self.volatile: set[int] = set()  # versions that a power cut could remove
+        self.lost: set[int] = set()  # volatile versions whose sync has failed: repeating it does not help
         self.raised = self.published = 0  # the newest version that raised the epoch; and that published or restored
 
     def append(self, commit: Commit) -> None:
-        """Make a version."""
+        """Append a version."""
         old = self.versions[-1] if self.versions else NOTHING
         files = old.files
         if commit.info["kind"] == EPOCH:
@@ -71,10 +71,10 @@ class Stored:
         self.versions.append(Version(commit.info, {**old.apps, **commit.transactions}, files))
 
     def check_durable(self, last: int, what: str) -> None:
-        """Raise `Violation` if a power cut could take version `last`, or one before it, that no checkpoint covers.
+        """Raise `Violation` if a power cut could remove version `last`, or one before it, that no checkpoint covers.
 
-        Checkpoints are durable in these worlds, and whoever opens a table reads, and makes durable, the entries since
-        the newest one. `what` follows from the versions.
+        Checkpoints are durable in simulated worlds, and every open of a table reads, and makes durable, the entries
+        since the newest one. `what` names the step that relies on these versions.
         """
         newest = len(self.versions) - 1
         since = newest - newest % CHECKPOINTED
@@ -82,12 +82,12 @@ class Stored:
             raise Violation(6, f"{what}, a power cut could take versions {sorted(taken)} of {self.uri}")
 
     def foreign(self) -> None:
-        """Commit like a foreign writer, without changing a row."""
+        """Commit as a foreign writer, without changing a row."""
         self.versions.append(self.versions[-1]._replace(info={}))
 
 
 class SimLog:
-    """A `TableLog` of one process."""
+    """`TableLog` of one simulated process."""
 
     def __init__(self, world: World, process: Process, stored: Stored, version: int | None = None) -> None:
         self._world = world
@@ -97,7 +97,7 @@ class SimLog:
 
     @property
     def version(self) -> int:
-        """The version this is at."""
+        """The version that this handle has read."""
         return self._version
 
     @property
@@ -113,11 +113,11 @@ class SimLog:
     reopen = refresh
 
     def still_has(self, version: int) -> bool:
-        """Always: the writers of these worlds replace no entry."""
+        """Return True: the simulated writers replace no entries."""
         return True
 
     def app_version(self, app_id: str) -> int | None:
-        """The last version that was committed under `app_id`, or None."""
+        """Return the last version committed under `app_id`, or None."""
         return self._stored.versions[self._version].apps.get(app_id)
 
     def info(self, version: int) -> Mapping[str, Any]:
@@ -130,27 +130,27 @@ class SimLog:
         return [one.info for one in self._stored.versions[version - version % CHECKPOINTED : version + 1]]
 
     def commit(self, commit: Commit) -> None:
-        """Make the next version and move to it, or not; the process may die around it, or not get the answer."""
+        """Commit the next version and move to it; the process may die before or after, or not get the answer."""
         stored, process = self._stored, self._process
         kind = self._world.passes(process, "table commit", stored.uri)
         if kind == CONFLICT:
             stored.foreign()
         if kind == FAILED:
-            raise process.refused(TableCorrupt("the table did not take it"))
+            raise process.refused(TableCorrupt("the table refused the commit"))
         if self._version != len(stored.versions) - 1:
             raise self._conflict()
         self._append(commit, kind)
         self._version += 1
 
     def append_with_spark(self, commit: Commit, app: str) -> None:
-        """The same by Spark: it makes files of its own, keeps `app` only, and goes on after commits that are no harm.
+        """Commit as Spark does: it writes its own files, keeps only `app`, and retries after harmless commits.
 
-        That the table is at this version is seen under its lock, so no coordinator can come in between.
+        The version is checked under the table's lock, so no other coordinator can commit in between.
         """
         stored, process = self._stored, self._process
         kind = self._world.passes(process, "commit by Spark", stored.uri)
         if kind == FAILED:
-            raise process.refused(TableCorrupt("Spark could not append to it"))
+            raise process.refused(TableCorrupt("Spark could not append to the table"))
         if self._version != len(stored.versions) - 1:
             raise self._conflict()
         if kind == CONFLICT:
@@ -174,7 +174,7 @@ class SimLog:
             raise self._process.refused(TableCorrupt("the table's answer is lost"))
 
     def history(self, newest: int | None = None) -> Iterator[LogEntry]:
-        """The versions, newest first, from this one or an earlier one on."""
+        """Yield versions, newest first, starting at `newest` (default: this version)."""
         for version in range(self._version if newest is None else min(newest, self._version), -1, -1):
             yield LogEntry(version, self._stored.versions[version].info)
 
@@ -183,12 +183,12 @@ class SimLog:
         return list(self._stored.versions[self._version].files.values())
 
     def logged_paths(self) -> set[str]:
-        """Every file that any version refers to."""
+        """Return every file that any version references."""
         return {path for one in self._stored.versions for path in one.files}
 
 
 class SimTable(TransactionalTable):
-    """A table as one process sees it; what is decided about it is shipped code."""
+    """`TransactionalTable` of one simulated process; its decisions are made by shipped code."""
 
     def __init__(self, world: World, process: Process, owner: TopologyIdentity, stored: Stored) -> None:
         self.stored = stored
@@ -198,24 +198,24 @@ class SimTable(TransactionalTable):
         super().__init__(owner, stored.ref, self.sim_log)
 
     def use_spark(self) -> None:
-        """Have Spark publish groups; called before the epoch is raised."""
+        """Let Spark publish groups from now on; call before the epoch is raised."""
         self._by_spark = True
 
     def prepare(self) -> bool:
-        """From now on everybody commits under the table's lock."""
+        """Make all writers commit under the table's lock from now on."""
         fresh = self._by_spark and not self.stored.locked
         self.stored.locked |= fresh
         return fresh
 
     def commit_group(self, commit: Commit) -> int | None:
-        """Make a commit that publishes rows; what Spark has made of it is to be read back."""
+        """Commit published rows, with Spark if chosen; the result of a Spark commit must be read back."""
         if not self._by_spark:
             return super().commit_group(commit)
         self.sim_log.append_with_spark(commit, self._txid_app)
         return None
 
     def sync(self, versions: range, *, again: bool = False) -> None:
-        """Moments at which the process may die, or a sync fails: then only what is written again becomes durable."""
+        """Sync versions; the process may die, or a sync fail: then only rewritten entries become durable."""
         for version in versions:
             try:
                 self._world.reads(self._process, "table sync", self.stored.uri)
@@ -228,19 +228,19 @@ class SimTable(TransactionalTable):
                 self.stored.volatile.discard(version)
 
     def published_files(self, table: IntentTable, epoch: int, stamp: int) -> tuple[list[DataFile], list[DataFile]]:
-        """The staged file; no state is kept in the layout ``merge`` here."""
+        """Return the staged file as it is: there is no table of the layout ``merge`` here."""
         check_staged(self.stored, table.staged)
         return [DataFile(table.staged.path, table.staged.size)], []
 
     def check_columns(self, table: IntentTable) -> None:
-        """Tables have no columns here."""
+        """Do nothing: simulated tables have no columns."""
 
     def check_staged(self, table: IntentTable) -> None:
-        """Raise `TableCorrupt` unless the staged rows are there."""
+        """Raise `TableCorrupt` unless the staged rows exist."""
         check_staged(self.stored, table.staged)
 
     def at(self, version: int) -> SimLog:
-        """The log at `version`."""
+        """Return the log at `version`."""
         return SimLog(self._world, self._process, self.stored, version)
 
     def has_file(self, path: str) -> bool:
@@ -249,13 +249,13 @@ class SimTable(TransactionalTable):
 
 
 def check_staged(stored: Stored, staged: Staged) -> None:
-    """Raise `TableCorrupt` unless the staged file is there."""
+    """Raise `TableCorrupt` unless the staged file exists."""
     if staged.path not in stored.rows:
         raise TableCorrupt(f"table {stored.uri}: the staged file {staged.path} is missing")
 
 
 class SimPlace:
-    """All tables of a world, as one process sees them."""
+    """Data directory of a world, as one process sees it: all tables."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
@@ -268,17 +268,17 @@ class SimPlace:
         return bool(self._world.tables[ref.uri].versions)
 
     def table(self, owner: TopologyIdentity, ref: TableRef) -> SimTable:
-        """The table `ref` at its newest version."""
+        """Open the table `ref` at its newest version."""
         uri = ref.uri
         self._world.reads(self._process, "table open", uri)
         return SimTable(self._world, self._process, owner, self._world.tables[uri])
 
     def create(self, owner: TopologyIdentity, ref: TableRef, txid: int) -> SimTable:
-        """Make an empty table whose range starts after `txid`."""
+        """Create an empty table whose range starts after `txid`."""
         stored = self._world.tables[ref.uri]
         kind = self._world.passes(self._process, "table create", stored.uri)
         if kind == FAILED or stored.versions:
-            raise self._process.injected(TableCorrupt("the table cannot be made"))
+            raise self._process.injected(TableCorrupt("the table cannot be created"))
         stored.properties = owner.properties()
         info = {**identity_info(owner), "kind": CREATED, "last": txid}
         stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
@@ -287,17 +287,17 @@ class SimPlace:
         return SimTable(self._world, self._process, owner, stored)
 
     def check_staged(self, uri: str, staged: Staged) -> None:
-        """Raise `TableCorrupt` unless a file staged for the table `uri` is there."""
+        """Raise `TableCorrupt` unless the file `staged` for the table `uri` exists."""
         check_staged(self._world.tables[uri], staged)
 
     def check_history(self) -> None:
-        """The history table is always well: its own log is tested elsewhere."""
+        """Do nothing: the history table is never damaged here; its log is tested elsewhere."""
 
     def append_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append the rows of the history that are not there yet."""
+        """Append the rows that the history does not contain yet."""
         kind = self._world.passes(self._process, "history append", "history")
         if kind == FAILED:
-            raise self._process.injected(TableCorrupt("the history did not take it"))
+            raise self._process.injected(TableCorrupt("the history refused the commit"))
         history = self._world.history
         last = max((one["txid"] for one in history if rows and one["timeline"] == rows[0]["timeline"]), default=-1)
         fresh = [row for row in rows if row["txid"] > last]
@@ -308,17 +308,17 @@ class SimPlace:
 
 
 class SimRows:
-    """The rows of a table's files, for a rewind."""
+    """Access of a rewind to the rows of a table's files."""
 
     def __init__(self, process: Process, stored: Stored) -> None:
         self._process, self._stored = process, stored
 
     def txids(self, path: str) -> tuple[int, int]:
-        """The lowest and the highest txid of the rows of a file."""
+        """Return the lowest and the highest txid of the rows of a file."""
         txids = [row[0] for row in self._stored.rows[path]]
         return (min(txids), max(txids)) if txids else (0, 0)
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
-        """The rows up to `txid`, staged as one file."""
+        """Stage the rows up to `txid` as one file."""
         rows = tuple(sorted(row for path in paths for row in self._stored.rows[path] if row[0] <= txid))
         return (self._process.compacted(self._stored, rows),)

@@ -1,4 +1,4 @@
-"""Files as replayable ranges. Imports nothing of other spouts.
+"""Files as replayable ranges; independent of the other spouts.
 
 May import: nothing else.
 Start: spout.py.

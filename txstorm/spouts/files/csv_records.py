@@ -1,4 +1,4 @@
-"""The CSV format of the file spout: records are found by their quotes, and parsed by Arrow."""
+"""CSV format of the file spout: record boundaries are found by scanning quotes; values are parsed by Arrow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, sho
 
 @dataclass(frozen=True)
 class CsvFormat(SkippingBlanks):
-    """Comma-separated values as in RFC 4180; values are text unless `types` says otherwise.
+    """CSV format as in RFC 4180; values are text unless `types` says otherwise.
 
     Attributes:
         columns: all columns of the files, in order; `fields` are those emitted.
         types: column → Arrow type; an empty value of such a column is None.
         delimiter: one ASCII character.
-        header: every file begins with a record of the names of its columns.
+        header: whether every file begins with a record of the names of its columns.
     """
 
     columns: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class CsvFormat(SkippingBlanks):
     header: bool = True
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
-        """Line ends outside quotes; a quote that is never closed takes its own line only.
+        """Return the offsets of line ends outside quotes; a quote that is never closed affects only its own line.
 
-        A quote opens a quoted value at the beginning of the value and nowhere else, as Arrow's reader has it.
+        A quote opens a quoted value only at the beginning of the value, as in Arrow's reader.
         """
         bytes_ = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(bytes_ == 10) + 1
@@ -51,7 +51,7 @@ class CsvFormat(SkippingBlanks):
         return without_blanks(data, ends)
 
     def _scanned(self, data: bytes, lines: Offsets, *, final: bool) -> Offsets:
-        """The same, value by value in the records that have quotes; `lines`: where the lines end."""
+        """Slow path of `boundaries`: scan records with quotes value by value; `lines` holds the ends of all lines."""
         found: list[Offsets] = []
         start = 0
         while True:
@@ -69,10 +69,10 @@ class CsvFormat(SkippingBlanks):
             start = stop
 
     def _record_end(self, data: bytes, start: int) -> int | None:
-        """Behind the line end of the record at `start`; 0 when there is none yet, None while a quote is open."""
+        """Return the end offset of the record at `start`: 0 if there is no line end yet, None if a quote is open."""
         ends = re.compile(b"[\r\n%s]" % re.escape(self.delimiter.encode()))
         while True:
-            while data[start : start + 1] == b'"':  # a quoted value, and after "" the rest of it
+            while data[start : start + 1] == b'"':  # a quoted value, or its continuation after an escaped quote
                 start = data.find(b'"', start + 1) + 1
                 if not start:
                     return None
@@ -84,7 +84,7 @@ class CsvFormat(SkippingBlanks):
             start = end.end()
 
     def start(self, path: str) -> int:
-        """After the byte order mark and the header, which must name the columns."""
+        """Return the offset after the byte order mark and the header, which must name the columns."""
         start, columns = csv_header(path, self.delimiter) if self.header else (super().start(path), self.columns)
         if columns not in ((), self.columns):
             msg = f"file spout: {path}: expected the header {list(self.columns)}, got {list(columns)}"
@@ -92,7 +92,7 @@ class CsvFormat(SkippingBlanks):
         return start
 
     def probe(self, path: str) -> None:
-        """Raises `SpoutError` unless `path` is text and has the header."""
+        """Raise `SpoutError` unless `path` is text and has the header."""
         super().probe(path)
         self.start(path)
 
@@ -101,16 +101,16 @@ class CsvFormat(SkippingBlanks):
         try:
             table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data)))
         except pa.ArrowInvalid as error:
-            raise Undecodable(f"{self._said(error)}: {shown(data)}", "mend the file or the types") from None
+            raise Undecodable(f"{self._message(error)}: {shown(data)}", "correct the file or the types") from None
         if self._is_open(data):
-            raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "mend the file")
+            raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "correct the file")
         if len(table) != rows:
             why = f"expected {rows} records, parsed {len(table)}: a lone carriage return in a value is not quoted"
             raise Undecodable(f"{why}: {shown(data)}", "quote the value")
         collector.emit_batch(table)
 
     def _is_open(self, data: bytes) -> bool:
-        """Whether a quote in the last line of `data` is never closed; Arrow takes the rest for its value."""
+        """Whether a quote in the last line of `data` is never closed; Arrow would parse the rest as its value."""
         lines = data.rstrip(b"\r\n") + b"\n"
         last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
         if b'"' not in last or self._record_end(last, 0) is not None:
@@ -118,7 +118,7 @@ class CsvFormat(SkippingBlanks):
         ends = self.boundaries(lines, final=False)
         return not len(ends) or ends[-1] < len(lines)
 
-    def _said(self, error: pa.ArrowInvalid) -> str:
+    def _message(self, error: pa.ArrowInvalid) -> str:
         """Arrow's message, with the name of the column instead of its number, and without the row."""
         text = re.sub(r"(CSV parse error: )?Row #\d+: ", "", str(error)).partition("\n")[0]
         wrong = re.match(r"Expected \d+ columns, got \d+", text)
@@ -147,6 +147,6 @@ def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
     text = bytes(block.raw(block.start, end)).decode("utf-8", "replace").strip("\r\n")
     names = tuple(next(csv.reader([text], delimiter=delimiter)))
     if len(set(names)) < len(names) or not all(names):
-        msg = f"file spout: {path}: the header {list(names)} has a name twice or an empty one; mend it"
+        msg = f"file spout: {path}: the header {list(names)} has a duplicate or empty name; correct it"
         raise SpoutError(msg)
     return end, names

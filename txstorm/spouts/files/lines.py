@@ -1,4 +1,4 @@
-"""Formats whose records are lines of bytes: text and JSON-lines, and what they share with CSV; ranges are bytes."""
+"""Line-based formats of the file spout, text and JSON-lines, and their base, which CSV shares; ranges are in bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\
 
 
 def read_range(path: str, start: int, size: int) -> bytes:
-    """At most `size` bytes of `path` from `start` on; raises `SpoutError` when the file cannot be read."""
+    """Read at most `size` bytes of `path` from `start` on; raise `SpoutError` if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(start)
@@ -40,14 +40,14 @@ class LineFormat:
 
     Attributes:
         fields: names of the fields.
-        errors: ``strict``: bytes that are not UTF-8 are an error; ``replace``: they become U+FFFD.
+        errors: ``strict``: invalid UTF-8 is an error; ``replace``: it becomes U+FFFD.
     """
 
     fields: tuple[str, ...]
     errors: str = "strict"
 
     def probe(self, path: str) -> None:
-        """Raises `SpoutError` when `path` cannot be read or is plainly of another format."""
+        """Raise `SpoutError` if `path` cannot be read or is recognizably in another format."""
         head = read_range(path, 0, 4)
         for magic, kind in _MAGIC.items():
             if head.startswith(magic):
@@ -55,7 +55,7 @@ class LineFormat:
                 raise SpoutError(msg)
 
     def block(self, path: str, offset: int) -> Block:
-        """The records from `offset` on, as far as one read goes; more when not one whole record fits."""
+        """Read the records from `offset` on: one block, enlarged until at least one whole record fits."""
         start = offset or self.start(path)
         size = READ_BYTES
         data = read_range(path, start, size)
@@ -97,7 +97,7 @@ class LineFormat:
         raise SpoutError(msg)
 
     def extent(self, path: str, size: int) -> int:
-        """The offset at the end of a file of `size` bytes."""
+        """Return the offset at the end of a file of `size` bytes."""
         return size
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
@@ -105,11 +105,11 @@ class LineFormat:
         return np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
 
     def is_record(self, tail: bytes) -> bool:
-        """Whether `tail`, what follows the last line end of the file, is a record."""
+        """Whether `tail`, the bytes after the last line end of the file, is a record."""
         return bool(tail)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment` again, check that it is what was planned, and emit its records; bad ones are refused."""
+        """Read `segment` again, verify its digest, and emit its records; invalid ones are refused."""
         size = segment.stop - segment.start
         data = read_range(segment.file, segment.start, size)
         if len(data) < size:
@@ -122,16 +122,16 @@ class LineFormat:
             self._emit_good(data, segment, collector)
 
     def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit the `rows` records of `data`, which is valid UTF-8; all, or none: raises `Undecodable`."""
+        """Emit all `rows` records of `data`, which is valid UTF-8, or raise `Undecodable` and emit none."""
         raise NotImplementedError
 
     def _decode(self, data: bytes, rows: int, collector: Collector) -> None:
         self.decode(self._utf8(data), rows, collector)
 
     def _emit_good(self, data: bytes, segment: Segment, collector: Collector) -> None:
-        """Emit the records of `data` in their order; those that cannot be decoded alone are refused.
+        """Emit the valid records of `data` in order and refuse the others.
 
-        Halved down to them: what is good is still decoded in large pieces.
+        Bisects down to the invalid records, so that the valid ones are still decoded in large pieces.
         """
         ends = [int(end) for end in self.boundaries(data, final=True)]
         if self.is_record(data[ends[-1] if ends else 0 :]):
@@ -162,7 +162,7 @@ class LineFormat:
         except UnicodeDecodeError as error:
             if self.errors == "replace":
                 return data.decode("utf-8", "replace").encode("utf-8")
-            why = f"byte {data[error.start]:#04x} (number {error.start + 1} of the record) is not UTF-8"
+            why = f"byte {data[error.start]:#04x} (byte {error.start + 1} of the record) is not UTF-8"
             raise Undecodable(why, "convert the file, or read it with errors='replace'") from None
         return data
 
@@ -174,7 +174,7 @@ class Place:
     Attributes:
         start: the offset of its first byte.
         stop: the offset after its last byte.
-        line: its number in the file; None beyond `COUNTED`.
+        line: the number of its line in the file; None beyond `COUNTED`.
     """
 
     file: str
@@ -187,16 +187,16 @@ class Place:
         return f"{self.file}{line} (bytes {self.start}-{self.stop})"
 
     def described(self, data: bytes) -> dict[str, Any]:
-        """The record as a dead letter describes it; bytes that are no UTF-8 are escaped."""
+        """Return the description of the record for a dead letter; bytes that are not UTF-8 are escaped."""
         text = data.strip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
         return {"file": self.file, "line": self.line, "from": self.start, "to": self.stop, "text": text}
 
 
 class Undecodable(Exception):
-    """Bytes that are no record, or hold one that is none.
+    """The given bytes contain an invalid record.
 
     Args:
-        why: what is wrong with them.
+        why: the fault.
         cure: what to do about it.
     """
 
@@ -205,16 +205,16 @@ class Undecodable(Exception):
         self._cure = cure
 
     def error(self, place: Place) -> SpoutError:
-        """As the error of one record, which is all of the bytes."""
+        """Return the error to report if the bytes are exactly one record, at `place`."""
         return SpoutError(f"file spout: {place}: {self}; {self._cure}, or {LEAVE_OUT}")
 
 
 LEAVE_OUT = "set on_error='dead_letter' to leave such records out"
 SHOWN = 80
 KEPT = 64 * 1024
-"""Bytes of a record that are kept in a dead letter."""
+"""Maximum bytes of a record that are stored in a dead letter."""
 COUNTED = 64 << 20
-"""How far into a file lines are counted, to say the number of one."""
+"""Offset up to which lines are counted to give line numbers in errors."""
 
 
 def _lines_before(segment: Segment) -> int | None:
@@ -222,17 +222,17 @@ def _lines_before(segment: Segment) -> int | None:
 
 
 def shown(data: bytes) -> str:
-    """The beginning of a record, for messages."""
+    """Return the beginning of a record, for messages."""
     text = data.strip(b"\r\n").decode("utf-8", "replace")
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
 @dataclass(frozen=True)
 class TextFormat(LineFormat):
-    """One record a line; blank lines are records."""
+    """Text format: one record per line; blank lines are records."""
 
     def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit one column, made from the bytes without touching a single line."""
+        """Emit one column, built from the bytes as a whole instead of line by line."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
@@ -247,23 +247,23 @@ class TextFormat(LineFormat):
 
 @dataclass(frozen=True)
 class SkippingBlanks(LineFormat):
-    """Formats in which a blank line is no record."""
+    """Base of the formats in which blank lines are skipped."""
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
-        """Line ends that are not those of blank lines."""
+        """Return the offsets of line ends, without those of blank lines."""
         return without_blanks(data, super().boundaries(data, final=final))
 
     def is_record(self, tail: bytes) -> bool:
-        """Whether more than line ends is left."""
+        """Whether `tail` contains more than line ends."""
         return bool(tail.strip(b"\r\n"))
 
 
 @dataclass(frozen=True)
 class JsonLinesFormat(SkippingBlanks):
-    """One JSON object a line; a key that is missing gives None."""
+    """JSON-lines format: one JSON object per line; a missing key is None."""
 
     def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit one tuple a line."""
+        """Emit one tuple per line."""
         lines = data.decode("utf-8").split("\n")
         records = [_json_object(line) for line in lines if line and line != "\r"]
         for record in records:
@@ -271,7 +271,7 @@ class JsonLinesFormat(SkippingBlanks):
 
 
 def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
-    """The keys of the first record of `path`, in their order; None when it has no record."""
+    """Return the keys of the first record of `path`, in order; None if the file has no record."""
     block = JsonLinesFormat((), errors).block(path, 0)
     if not len(block.ends):
         return None
@@ -286,16 +286,16 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
 def _json_object(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-        wrong = None if isinstance(record, dict) else f"expected an object, got {type(record).__name__}"
+        fault = None if isinstance(record, dict) else f"expected an object, got {type(record).__name__}"
     except (ValueError, RecursionError) as error:
-        wrong = str(error)
-    if wrong is not None:
-        raise Undecodable(f"no JSON record: {wrong}: {shown(line.encode('utf-8'))}", "mend the file")
+        fault = str(error)
+    if fault is not None:
+        raise Undecodable(f"not a JSON record: {fault}: {shown(line.encode('utf-8'))}", "correct the file")
     return record  # type: ignore[no-any-return]
 
 
 def without_blanks(data: bytes, ends: Offsets) -> Offsets:
-    """`ends` of records in `data` without those of blank lines, which belong to the record behind them then."""
+    """Return `ends`, the ends of lines in `data`, without blank lines; those become part of the following record."""
     starts = np.concatenate(([0], ends[:-1]))[: len(ends)]
     length = ends - starts
     if not len(ends) or length.min() > 2:
@@ -308,12 +308,12 @@ def without_blanks(data: bytes, ends: Offsets) -> Offsets:
 def _require(path: str, offset: int) -> None:
     size = os.stat(path).st_size
     if size < offset:
-        msg = f"file spout: {path} shrank: expected the {offset} bytes that were read, got {size}; put it back"
+        msg = f"file spout: {path} shrank: expected the {offset} bytes that were read, got {size}; restore it"
         raise SpoutError(msg)
 
 
 def _doubled(path: str, start: int, size: int) -> int:
     if size >= LARGEST_RECORD:
-        msg = f"file spout: {path}: the record at offset {start} has no end within {size} bytes; is its format right?"
+        msg = f"file spout: {path}: the record at offset {start} has no end within {size} bytes; check its format"
         raise SpoutError(msg)
     return size * 2

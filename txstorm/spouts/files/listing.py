@@ -18,10 +18,10 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def absolute(paths: Paths) -> tuple[str, ...]:
-    """The paths and globs as absolute local ones.
+    """Return the paths and globs as absolute local ones.
 
     Raises:
-        SpoutError: there is none, or one is not local.
+        SpoutError: no path is given, or one is not local.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
@@ -32,19 +32,19 @@ def absolute(paths: Paths) -> tuple[str, ...]:
 
 def _local(path: str) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
-        msg = f"file spout: {path!r} is no path; name a file or a glob"
+        msg = f"file spout: {path!r} is not a path; name a file or a glob"
         raise SpoutError(msg)
     parts = urlsplit(path)
     if "://" not in path:
         return os.path.abspath(path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        msg = f"file spout: {path!r} is not local; only local paths and file:///... are read, copy it here first"
+        msg = f"file spout: {path!r} is not local; only local paths and file:///... can be read: copy it here first"
         raise SpoutError(msg)
     return os.path.abspath(unquote(path[len("file://") + len(parts.netloc) :]))
 
 
 def expand(paths: Iterable[str]) -> dict[str, int]:
-    """The files now behind `paths`: name → size in bytes, in the order of their names.
+    """List the files that `paths` match now: name → size in bytes, in the order of their names.
 
     Raises:
         SpoutError: a path is missing or a directory, or a glob matches nothing.
@@ -53,29 +53,29 @@ def expand(paths: Iterable[str]) -> dict[str, int]:
 
 
 def _matches(path: str) -> list[str]:
-    # A file whose name has glob characters in it is meant itself.
+    # If a file with exactly this name exists, its glob characters are literal.
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
     found = glob.glob(path, recursive=True)
     if not found:
-        msg = f"file spout: no file matches {path!r}; check the path, it is relative to the directory of the start"
+        msg = f"file spout: no file matches {path!r}; check the path: it is relative to the working directory"
         raise SpoutError(msg)
     return found
 
 
 def check_named(paths: tuple[str, ...], name: str) -> None:
-    """Raise `SpoutError` unless `paths` name the file `name`, which was recorded: a ledger does not choose files."""
+    """Raise `SpoutError` unless `paths` match the recorded file `name`: the ledger must not choose files to read."""
     if not _is_named(paths, name):
         msg = (
             f"file spout: expected a recorded file that its paths name ({', '.join(paths)}), got {name!r}; use the "
-            "paths that the transaction was planned with (relative ones begin at the directory of the start)"
+            "paths that the transaction was planned with (they are relative to the working directory)"
         )
         raise SpoutError(msg)
 
 
 @lru_cache(maxsize=4096)
 def _is_named(paths: tuple[str, ...], name: str) -> bool:
-    """Whether `name` is one of `paths`, or matches a glob among them; the file need not be there."""
+    """Whether `name` is one of `paths`, or matches a glob among them; the file need not exist."""
     if name in paths:
         return True
     parts = tuple(name.split(os.sep))
@@ -99,23 +99,23 @@ def _size(name: str) -> int:
     except OSError as error:
         raise unreadable(name, error) from None
     if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         msg = f"file spout: {name} is {kind}, expected a file; name the files, for example {name}/*"
         raise SpoutError(msg)
     return status.st_size
 
 
 def unreadable(name: str, error: OSError) -> SpoutError:
-    """The error for a file that cannot be opened."""
+    """Return the error for a file that cannot be opened."""
     why = error.strerror or error
-    return SpoutError(f"file spout: {name} cannot be read: {why}; check that it exists, and its mode")
+    return SpoutError(f"file spout: {name} cannot be read: {why}; check that it exists, and its permissions")
 
 
 class Listing:
-    """The files in order; listed again when all that is known is read.
+    """The files to read, in order; listed again when all known files have been read.
 
-    Everything before the position has been read and must stay as it was: a file that appears there would never be
-    read, and one that vanishes or grows there could not be read again.
+    Files before the position must not change: one that appears there would never be read, and one that disappears or
+    grows there could not be read again.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -124,10 +124,10 @@ class Listing:
         self._read: dict[str, int] = {}
 
     def following(self, position: Position, size: int) -> Position | None:
-        """The beginning of the file after that of `position`, whose end is at `size` bytes; None when it is the last.
+        """Return the beginning of the next file; None if the file of `position`, `size` bytes long, is the last one.
 
         Raises:
-            SpoutError: files before the position are not what they were.
+            SpoutError: files before the position have changed.
         """
         name = self._after(position)
         if name is None:
@@ -140,7 +140,7 @@ class Listing:
         return position.moved(name, size)
 
     def refresh(self, position: Position) -> None:
-        """List again, and compare what lies before `position` with what was read."""
+        """List again, and check that the files before `position` are unchanged."""
         now = expand(self._paths)
         if position.file is not None:
             self._check(position, now)
@@ -159,7 +159,7 @@ class Listing:
     def _check(self, position: Position, now: dict[str, int]) -> None:
         current = position.file or ""
         if current not in now:
-            msg = f"file spout: {current} vanished, it was read up to {position.offset}; put it back"
+            msg = f"file spout: {current} disappeared after it was read up to {position.offset}; restore it"
             raise SpoutError(msg)
         before = {name: size for name, size in now.items() if name < current}
         trail = ""
@@ -176,17 +176,17 @@ class Listing:
         else:
             newest = sorted(before, key=os.path.getmtime, reverse=True)[:3]
             files = "1 file that was" if position.behind == 1 else f"{position.behind} files that were"
-            what = f"expected the {files} read, got {len(before)}, of other names or sizes"
+            what = f"expected the {files} read, got {len(before)}, with other names or sizes"
             what += f"; changed last: {', '.join(newest)}" if newest else ""
         return SpoutError(
-            f"file spout: files before {position.file}, which is being read, are not those that were read: {what}; "
-            "new files must sort after all that was read, and files that were read must stay as they are"
+            f"file spout: files before {position.file}, which is being read, have changed since they were read: "
+            f"{what}; new files must sort after the files already read, and those must not change"
         )
 
 
 def _difference(read: dict[str, int], now: dict[str, int]) -> str:
-    said = [f"{name} appeared" for name in sorted(now.keys() - read.keys())]
-    said += [f"{name} vanished" for name in sorted(read.keys() - now.keys())]
-    both = sorted(name for name in read.keys() & now.keys() if read[name] != now[name])
-    said += [f"{name} had {read[name]} bytes when it was read and has {now[name]}" for name in both]
-    return ", ".join(said[:5]) + (f" and {len(said) - 5} more" if len(said) > 5 else "")
+    changes = [f"{name} appeared" for name in sorted(now.keys() - read.keys())]
+    changes += [f"{name} disappeared" for name in sorted(read.keys() - now.keys())]
+    resized = sorted(name for name in read.keys() & now.keys() if read[name] != now[name])
+    changes += [f"{name} had {read[name]} bytes when it was read and has {now[name]} now" for name in resized]
+    return ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")

@@ -1,4 +1,4 @@
-"""Parquet files; ranges are rows, and the digest of a range covers the bytes of the row groups it touches."""
+"""Parquet format of the file spout; ranges are in rows, and a digest covers the bytes of the row groups touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 
 @dataclass(frozen=True)
 class RowGroup:
-    """One row group: its number, the rows [start, stop) it holds, and the bytes it lies in."""
+    """One row group: its number, its rows [start, stop), and its byte range in the file."""
 
     number: int
     start: int
@@ -31,12 +31,12 @@ class RowGroup:
     last_byte: int
 
     def touches(self, segment: Segment) -> bool:
-        """Whether rows of it are in `segment`."""
+        """Whether the row group has rows in `segment`."""
         return self.start < segment.stop and segment.start < self.stop
 
 
 class _Read:
-    """A row group as it was when it was first needed: digested at once, decoded when its rows are asked for."""
+    """Cached row group: its bytes are read and digested at once, and decoded on demand."""
 
     def __init__(self, path: str, group: RowGroup, fields: tuple[str, ...]) -> None:
         self.digest = _digest(path, group)
@@ -53,17 +53,17 @@ class _Read:
         try:
             return file.read_row_group(self._group.number, columns=self._fields, use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            msg = f"file spout: {self._path}: row group {self._group.number} cannot be decoded: {error}; mend the file"
+            msg = f"file spout: {self._path}: row group {self._group.number} cannot be decoded: {error}; replace it"
             raise SpoutError(msg) from None
 
 
 @dataclass(frozen=True)
 class ParquetFormat:
-    """Columns as Arrow, by row ranges.
+    """Parquet format: emits Arrow columns; ranges are in rows.
 
     Attributes:
         fields: the columns emitted.
-        schema: of all columns of the files.
+        schema: schema of all columns, the same in every file.
     """
 
     fields: tuple[str, ...]
@@ -71,11 +71,11 @@ class ParquetFormat:
     _last: dict[tuple[str, RowGroup], _Read] = field(default_factory=dict, compare=False, repr=False)
 
     def probe(self, path: str) -> None:
-        """Raises `SpoutError` unless `path` is a Parquet file with the schema."""
+        """Raise `SpoutError` unless `path` is a Parquet file with the schema."""
         self._row_groups(path)
 
     def block(self, path: str, offset: int) -> Block:
-        """The row group that holds row `offset`."""
+        """Return the row group that contains row `offset`."""
         group = next((one for one in self._row_groups(path) if offset < one.stop), None)
         if group is None:
             self._require(path, offset)
@@ -87,19 +87,19 @@ class ParquetFormat:
     def _require(self, path: str, offset: int) -> None:
         rows = self.extent(path, 0)
         if rows < offset:
-            msg = f"file spout: {path} shrank: expected the {offset} rows that were read, got {rows}; put it back"
+            msg = f"file spout: {path} shrank: expected the {offset} rows that were read, got {rows}; restore it"
             raise SpoutError(msg)
 
     def resume(self, path: str, offset: int) -> int:
-        """Rows are never open: the same `offset`."""
+        """Return `offset`: a row is never incomplete."""
         return offset
 
     def extent(self, path: str, size: int) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return int(parquet_file(path).metadata.num_rows)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment` again, check that it is what was planned, and emit its rows."""
+        """Read `segment` again, verify its digest, and emit its rows."""
         touched = [group for group in self._row_groups(segment.file) if group.touches(segment)]
         digest = blake2b(digest_size=DIGEST_BYTES)
         for group in touched:
@@ -112,7 +112,7 @@ class ParquetFormat:
             _emit_rows(rows.slice(start - group.start, stop - start), segment.file, start, collector)
 
     def _cached(self, path: str, group: RowGroup) -> _Read:
-        # The txids of a pack take neighbouring ranges of one row group, which can only be read as a whole.
+        # The txids of a pack read neighbouring ranges of a row group, which can only be read as a whole.
         read = self._last.get((path, group))
         if read is None:
             read = _Read(path, group, self.fields)
@@ -132,14 +132,14 @@ class ParquetFormat:
 
 
 def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> None:
-    """Emit `rows`, from number `first` of the file on; those with values that Python cannot have are refused."""
+    """Emit `rows`, numbered from `first`; rows with values that Python cannot represent are refused."""
     bad = [row for row in range(rows.num_rows) if _fault(rows.slice(row, 1))] if _is_suspect(rows) else []
     for row in bad:
         found = rows.slice(row, 1)
         text = ", ".join(
             f"{name}={_text(column)}" for name, column in zip(rows.schema.names, found.columns, strict=True)
         )
-        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; mend the file, or {LEAVE_OUT}"
+        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; correct it, or {LEAVE_OUT}"
         collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
     if bad:
         good = np.ones(rows.num_rows, bool)
@@ -149,7 +149,7 @@ def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> N
 
 
 def _is_suspect(rows: pa.Table) -> bool:
-    """Whether a value may be one that Python cannot have: text that is not UTF-8, a time beyond the year 9999."""
+    """Whether Python may be unable to represent a value: text that is not UTF-8, or a time beyond the year 9999."""
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid:
@@ -168,7 +168,7 @@ def _is_far(column: pa.ChunkedArray) -> bool:
 
 
 def _fault(rows: pa.Table) -> str:
-    """Why Python cannot have these rows; empty when it can."""
+    """Return why Python cannot represent these rows; empty if it can."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
             column.to_pylist()
@@ -178,7 +178,7 @@ def _fault(rows: pa.Table) -> str:
 
 
 def _text(column: pa.ChunkedArray) -> str:
-    """The only value of `column`, as text."""
+    """Return the only value of `column`, as text."""
     try:
         value = column[0].as_py()
         return str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
@@ -191,13 +191,13 @@ def _text(column: pa.ChunkedArray) -> str:
 
 
 def parquet_file(path: str) -> pq.ParquetFile:
-    """`path`, opened; raises `SpoutError` when it cannot be read or is no Parquet file."""
+    """Open `path`; raise `SpoutError` if it cannot be read or is not a Parquet file."""
     try:
         return pq.ParquetFile(path)
     except OSError as error:
         raise unreadable(path, error) from None
     except pa.ArrowInvalid as error:
-        msg = f"file spout: {path} is no Parquet file: {error}; check its format"
+        msg = f"file spout: {path} is not a Parquet file: {error}; check its format"
         raise SpoutError(msg) from None
 
 

@@ -1,7 +1,6 @@
 """Metadata of a file spout's batch: the ranges of files it reads, and the position where the next batch begins.
 
-Ranges count bytes in text formats and rows in Parquet; both ends are record boundaries, the first included, the
-second not.
+Ranges count bytes in text formats and rows in Parquet; they begin and end at record boundaries, the end excluded.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class Segment:
-    """A range of one file that one task emits, with the digest of what it held when it was planned."""
+    """A range of one file that one task emits, with the digest of its content when it was planned."""
 
     file: str
     start: int
@@ -37,25 +36,25 @@ class Segment:
         return f"{self.file}:{self.start}-{self.stop}"
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored in the metadata of a txid."""
+        """Return the form in which the metadata of a txid store it."""
         return {"file": self.file, "from": self.start, "to": self.stop, "rows": self.rows, "digest": self.digest}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Segment:
-        """The inverse of `to_json`."""
+        """Read the result of `to_json`."""
         return cls(stored["file"], stored["from"], stored["to"], stored["rows"], stored["digest"])
 
     def verify(self, digest: str) -> None:
-        """Raises `SpoutError` unless `digest`, of what the range holds now, is the planned one."""
+        """Raise `SpoutError` unless `digest`, that of the present content, is the planned one."""
         if digest != self.digest:
             how = f"expected digest {self.digest}, got {digest}"
             raise self.changed(how)
 
     def changed(self, how: str) -> SpoutError:
-        """The error that says the range is not what it was; `how`: expected versus got."""
+        """Return the error for a range that has changed; `how` says what was expected and what was found."""
         return SpoutError(
             f"{self.file}: range {self.start}-{self.stop} changed since its range was planned: {how}; "
-            "put the file back as it was, or start in a new data directory"
+            "restore the file, or start in a new data directory"
         )
 
 
@@ -65,10 +64,10 @@ class Position:
 
     Attributes:
         file: the file read last; None at the very beginning.
-        offset: how far it is read; 0 also stands before a header.
-        open: the last record had no line end yet.
-        behind: how many files are wholly read.
-        trail: running digest of the names and sizes of those.
+        offset: the offset up to which it has been read; 0 if nothing, not even a header, has been read.
+        open: whether the last record had no line end yet.
+        behind: number of files read completely.
+        trail: running digest of the names and sizes of these files.
     """
 
     file: str | None = None
@@ -78,20 +77,20 @@ class Position:
     trail: str = ""
 
     def moved(self, file: str, size: int) -> Position:
-        """The beginning of `file`, after the present file ended at `size` bytes."""
+        """Return the beginning of `file`, which follows the present file of `size` bytes."""
         if self.file is None:
             return Position(file)
         return Position(file, behind=self.behind + 1, trail=extend_trail(self.trail, self.file, size))
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored in the metadata of a txid."""
+        """Return the form in which the metadata of a txid store it."""
         return {
             "file": self.file, "offset": self.offset, "open": self.open, "behind": self.behind, "trail": self.trail,
         }  # fmt: skip
 
     @classmethod
     def after(cls, metadata: Any) -> Position:
-        """The position behind the batch of `metadata`; the beginning for None.
+        """Return the position after the batch of `metadata`; the very beginning for None.
 
         Raises:
             SpoutError: the metadata was written by a newer version.
@@ -102,7 +101,7 @@ class Position:
 
 
 def checked(metadata: Any) -> Any:
-    """`metadata`, if this version of txstorm can read it; raises `SpoutError` otherwise."""
+    """Return `metadata` if this version of txstorm can read it; raise `SpoutError` if not."""
     version = metadata["v"]
     if version != VERSION:
         msg = f"file spout: metadata of format {version!r}, this txstorm knows {VERSION}; run the newer txstorm"
@@ -111,22 +110,22 @@ def checked(metadata: Any) -> Any:
 
 
 def extend_trail(trail: str, file: str, size: int) -> str:
-    """The running digest `trail` with one more file."""
+    """Return the running digest `trail` extended by one file."""
     return blake2b(f"{trail}\0{file}\0{size}".encode("utf-8", "surrogateescape"), digest_size=DIGEST_BYTES).hexdigest()
 
 
 @dataclass(frozen=True)
 class Block:
-    """The whole records that one read of a file found.
+    """The complete records in one block read from a file.
 
     Attributes:
         path: the file.
-        start: where the first record begins.
-        ends: where each record ends.
-        size: size of the file in bytes, known when the read came to its end.
-        open: the last record has no line end.
+        start: offset at which the first record begins.
+        ends: offsets at which the records end.
+        size: offset at which the block ends; the size of the file if the block reaches its end.
+        open: whether the last record has no line end.
         width: bytes per unit of offset.
-        raw: what stands for a range in its digest.
+        raw: returns the bytes that represent a range in its digest.
     """
 
     path: str
@@ -138,11 +137,11 @@ class Block:
     raw: Callable[[int, int], Any]
 
     def holds(self, path: str, offset: int) -> bool:
-        """Whether the record that begins at `offset` of `path` is in here."""
+        """Whether the block contains the record that begins at `offset` of `path`."""
         return path == self.path and len(self.ends) > 0 and self.start <= offset < self.ends[-1]
 
     def take(self, offset: int, rows: int, room: float, *, at_least: int) -> Piece:
-        """The records from `offset` on that fit into `rows` and `room` bytes; `at_least` that many."""
+        """Return the records from `offset` on that fit into `rows` and `room` bytes, but `at_least` that many."""
         first = int(np.searchsorted(self.ends, offset, side="right"))
         limit = max(offset, self.start) + room / self.width
         fitting = int(np.searchsorted(self.ends, limit, side="right"))
@@ -152,7 +151,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Piece:
-    """The records `first` up to, not including, `last` of a block."""
+    """Records `first` to `last`, the latter excluded, of a block."""
 
     block: Block
     first: int
@@ -180,12 +179,12 @@ class Piece:
 
     @property
     def open(self) -> bool:
-        """Whether its last record has no line end."""
+        """Whether the last record has no line end."""
         return self.block.open and self.last == len(self.block.ends)
 
 
 def segments(pieces: Sequence[Piece], parallelism: int) -> list[Segment]:
-    """Cut a batch into `parallelism` shares of as many records each; a share has one segment per file it touches."""
+    """Divide a batch into `parallelism` shares of equally many records; a share has one segment per file it touches."""
     found: list[tuple[int, list[Piece]]] = []
     for share, part in _parts(pieces, parallelism):
         if found and found[-1][0] == share and found[-1][1][-1].block.path == part.block.path:

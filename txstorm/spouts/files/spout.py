@@ -40,26 +40,26 @@ LARGEST_BATCH = 1 << 30
 
 
 class Format(Protocol):
-    """One file format: where records are, and how a range of them is emitted."""
+    """File format: finds record boundaries and emits ranges of records."""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields emitted."""
 
     def probe(self, path: str) -> None:
-        """Raises `SpoutError` unless `path` can be read and looks like this format."""
+        """Raise `SpoutError` unless `path` can be read and looks like this format."""
 
     def block(self, path: str, offset: int) -> Block:
-        """The records from `offset` on (0: the first), as far as one read goes; none at the end of the file."""
+        """Read one block of records from `offset` on (0: the first record); empty at the end of the file."""
 
     def resume(self, path: str, offset: int) -> int:
         """Return the start of the record after one read without a line end; `offset` while the file has not grown."""
 
     def extent(self, path: str, size: int) -> int:
-        """The offset at the end of the file, which has `size` bytes."""
+        """Return the offset at the end of the file, which has `size` bytes."""
 
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Read `segment`, check its digest, emit its records; raises `SpoutError` when it changed."""
+        """Read `segment`, verify its digest, and emit its records; raise `SpoutError` if it has changed."""
 
 
 @dataclass(frozen=True)
@@ -75,34 +75,35 @@ class _Options:
 
 
 class FileSpout(TransactionalSpout):
-    r"""Reads local files in the order of their names, a bounded number of records per transaction.
+    r"""File spout: reads local files in the order of their names, a bounded number of records per transaction.
 
     Example::
 
         FileSpout("books/*.txt", max_batch_rows=2000)                      # field "line"
         FileSpout("sales.csv", types={"amount": int})                      # fields from the header
 
-    Each txid records which byte or row ranges it covers and their digests, so every replay reads the same, on any
-    number of tasks; its boundaries depend on the files and the settings only. A glob is listed again when everything
-    known is read; new files must sort after it. Text: one tuple a line, without ``\n`` or ``\r\n``, UTF-8; a last
-    line without line end is a record. CSV: RFC 4180, blank lines skipped. JSON-lines: a missing key is None.
-    Parquet: columns as they are.
+    Each txid records the byte or row ranges it covers, with their digests, so every replay reads the same records, on
+    any number of tasks; the boundaries depend only on the files and the settings. A glob is listed again when all known
+    files have been read; new files must sort after them. Text: one tuple per line, without ``\n`` or ``\r\n``, UTF-8;
+    a last line without line end is a record. CSV: RFC 4180, blank lines are skipped. JSON-lines: a missing key is
+    None. Parquet: columns keep their types.
 
     Args:
         path: a file, a glob (``**`` too), or a list of them; ``file:///`` allowed; made absolute at once.
-        format: ``text``, ``csv``, ``jsonl`` or ``parquet``; by the extension when None, text for unknown ones.
-        max_batch_rows: the most records of a transaction.
-        max_batch_bytes: the most bytes of a transaction, but at least one record; at most (and by default) 1 GiB.
-        fields: text: the field's name; csv: the columns taken, or all names when there is no header; jsonl: the
-            keys taken, by default those of the first record; parquet: the columns taken.
-        types: csv: column → Python or Arrow type; others stay text.
+        format: ``text``, ``csv``, ``jsonl`` or ``parquet``; if None, chosen by the extension, text if unknown.
+        max_batch_rows: maximum number of records in a transaction.
+        max_batch_bytes: maximum number of bytes in a transaction, which has at least one record; at most (and by
+            default) 1 GiB.
+        fields: text: the name of the field; csv: the columns to emit, or the names of all columns if there is no
+            header; jsonl: the keys to emit, by default those of the first record; parquet: the columns to emit.
+        types: csv: column → Python or Arrow type; other columns stay text.
         header: csv: whether each file begins with the names of its columns.
         delimiter: csv: one ASCII character.
         errors: ``replace`` turns bytes that are not UTF-8 into U+FFFD instead of failing.
 
     Raises:
         SpoutError: the path is not local.
-        SettingError: an option is impossible or does not belong to the format.
+        SettingError: an option is invalid or does not belong to the format.
     """
 
     def __init__(
@@ -130,10 +131,10 @@ class FileSpout(TransactionalSpout):
         self._line = calling_line()
 
     def check(self) -> None:
-        """Look at every file before anything is written.
+        """Probe every file before anything is written.
 
         Raises:
-            SpoutError: a file is missing, unreadable, a directory, or plainly of another format.
+            SpoutError: a file is missing, unreadable, a directory, or recognizably in another format.
         """
         with self._naming_line():
             chosen = self._format()
@@ -141,28 +142,28 @@ class FileSpout(TransactionalSpout):
                 chosen.probe(name)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declares the fields; where they are not given they are read from the first file, or `SpoutError`."""
+        """Declare the fields: those given, or else those of the first file; `SpoutError` if it cannot be read."""
         with self._naming_line():
             declarer.declare(self._format().fields)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Plans ranges; see the class."""
+        """Return the coordinator, which plans the ranges."""
         return _FileCoordinator(self, self._format(), context)
 
     def emitter(self, context: TaskContext) -> Emitter:
-        """Reads ranges; see the class."""
+        """Return an emitter, which reads ranges."""
         return _FileEmitter(self.paths, self._format(), context)
 
     @contextmanager
     def _naming_line(self) -> Iterator[None]:
-        """A source that is missing is named with the line where it was asked for."""
+        """Add to errors about the source the line of code that created the spout."""
         try:
             yield
         except SpoutError as error:
-            raise SpoutError(f"{error}; the spout was made at {self._line}" if self._line else str(error)) from None
+            raise SpoutError(f"{error}; the spout was created at {self._line}" if self._line else str(error)) from None
 
     def _format(self) -> Format:
-        # Kept once found, and shipped with the spout, so that driver and workers agree on the fields.
+        # Cached, and shipped with the spout, so that driver and workers agree on the fields.
         if self._opened is None:
             self._opened = _OPENERS[self._options.format](self._options, self.paths)
         return self._opened
@@ -202,7 +203,7 @@ def _probed(paths: tuple[str, ...]) -> Iterator[str]:
 
 
 def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields asked for, all of which must be among `columns`; all columns when none were asked for."""
+    """Return the requested fields, which must be among `columns`; all columns if none were requested."""
     if not columns:
         msg = f"file spout: {', '.join(paths)}: no header or record to take the fields from; fill a file first"
         raise SpoutError(msg)
@@ -234,11 +235,11 @@ class _FileCoordinator(SpoutCoordinator):
 
     def reached(self, metadata: Any, mark: Any) -> bool:
         position = Position.after(metadata)
-        # What is left may hold no record: a header, blank lines, the end of a line that was taken before.
+        # The remaining bytes may hold no record: a header, blank lines, or the end of a line already read.
         return (position.file or "", position.offset) >= tuple(mark) or self._plan(position) is None
 
     def _plan(self, position: Position) -> Any:
-        """The metadata of the batch that begins at `position`; None when there is no record."""
+        """Return the metadata of the batch that begins at `position`; None if there is no record."""
         if self._planned is None or self._planned[0] != position:
             self._listing.ensure(position)
             pieces, after = self._collect(position)
@@ -268,7 +269,7 @@ class _FileCoordinator(SpoutCoordinator):
         return pieces, position
 
     def _at(self, position: Position) -> tuple[Position, Block | None, int]:
-        """`position`, past a line end that came later; the block that holds it, if any; the file's size else."""
+        """Return `position`, moved past a line end added since, its block (None: no records), and the block's end."""
         if position.file is None:
             return position, None, 0
         if position.open:

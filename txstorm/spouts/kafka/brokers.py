@@ -1,4 +1,4 @@
-"""Coordinator's view of the Kafka brokers: topics, their partitions, and the end offsets of these.
+"""The coordinator's view of the Kafka brokers: topics, their partitions and end offsets.
 
 Requests that may take long run on a separate thread, so that they do not block the driver. Offsets are requested from
 the leaders of the partitions, with a short timeout for each leader.
@@ -39,9 +39,9 @@ class Aside:
         return self._open is not None
 
     def ask(self, question: Any, work: Callable[[], Any]) -> Any:
-        """Run `work`; return or raise its result, or return `PENDING` if that takes longer: then ask again.
+        """Run `work`; return or raise its result, or `PENDING` if it takes longer than `patience`: then call again.
 
-        While an earlier, different question is unanswered, `work` does not start; that answer is discarded.
+        `work` does not start while a different question is pending; the answer to that one is discarded.
         """
         if self._open is not None and self._open[0] != question and self._open[1].done():
             self._open = None
@@ -87,15 +87,14 @@ class Asked(Protocol):
 class Offsets:
     """Offset requests to the brokers, one to each leader.
 
-    A leader that has not answered in time is not waited for again, only watched by a request in the background,
-    until it has answered that.
+    A leader that did not answer in time is not waited for again until it has answered a request in the background.
 
     Args:
-        cluster: whom to ask.
+        cluster: client of the brokers.
         patience: seconds to wait for a leader.
 
     Attributes:
-        stale: an answer said that the leaders or topics are not those that are known here.
+        stale: whether an answer showed that the known leaders or topics have changed.
     """
 
     def __init__(self, cluster: Asked, patience: float) -> None:
@@ -105,11 +104,11 @@ class Offsets:
         self.stale = False
 
     def ask(self, topics: Mapping[str, Topic], wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """The offsets of those partitions of `wanted` whose leaders answer.
+        """Request offsets; return those of the partitions whose leaders answered.
 
         Args:
-            topics: tells the leaders.
-            wanted: as of `Cluster.ask`.
+            topics: topics with the leaders of their partitions.
+            wanted: partition → which offset; as for `Cluster.ask`.
         """
         groups = _by_leader(topics, wanted)
         self._watch(groups)
@@ -147,7 +146,11 @@ def _by_leader(topics: Mapping[str, Topic], wanted: Mapping[Partition, int]) -> 
 
 
 def _answered(answers: Answers) -> dict[Partition, int | None]:
-    return {one: answer.result() for one, answer in answers.items() if answer.done() and answer.exception() is None}
+    return {
+        partition: answer.result()
+        for partition, answer in answers.items()
+        if answer.done() and answer.exception() is None
+    }
 
 
 LOOK = 2.0
@@ -157,11 +160,11 @@ ASK = 1.0
 """Seconds to wait for the offsets of one leader."""
 
 AWAY = 1.0
-"""Seconds between two looks while a partition is away, or the last look failed, at most."""
+"""Maximum seconds between two listings while a partition is unavailable, or if the last listing failed."""
 
 
 class WouldAskError(Exception):
-    """The answer needs a request to the brokers, and the view must not make one now (`KafkaView.mute`)."""
+    """The result needs a request to the brokers, which is not allowed now (`KafkaView.mute`)."""
 
 
 class KafkaView:
@@ -169,14 +172,14 @@ class KafkaView:
 
     Args:
         source: which topics.
-        cluster: whom to ask.
-        monotonic: seconds.
+        cluster: client of the brokers.
+        monotonic: clock, in seconds.
 
     Attributes:
-        topics: those that are there, as of the last look.
-        ends: partition → its end, as of the last `ask_ends`; without those that could not be asked.
-        away: partitions that could not be asked then.
-        trouble: why the last look failed; empty when it did not.
+        topics: existing topics, as of the last listing.
+        ends: partition → its end offset, as of the last `ask_ends`; without unavailable partitions.
+        away: partitions that were unavailable then.
+        trouble: why the last listing failed; empty if it did not.
         mute: make no requests: raise `WouldAskError` instead.
     """
 
@@ -194,11 +197,11 @@ class KafkaView:
 
     @property
     def partitions(self) -> list[Partition]:
-        """All that are known."""
+        """All known partitions, in order."""
         return [(name, number) for name, topic in sorted(self.topics.items()) for number in sorted(topic.leaders)]
 
     def look(self, *, now: bool) -> bool:
-        """List topics and partitions again if that is due, or `now`; return False if no broker answers."""
+        """List topics and partitions again if that is due, or if `now`; return False if no broker answers."""
         if not (now or self._due()):
             return True
         self.check_mute()
@@ -219,34 +222,34 @@ class KafkaView:
 
     def _names(self) -> list[str]:
         patterns = self._source.patterns
-        there = self._cluster.names(LOOK) if patterns else []
-        matching = [name for name in there if any(pattern.search(name) for pattern in patterns)]
+        existing = self._cluster.names(LOOK) if patterns else []
+        matching = [name for name in existing if any(pattern.search(name) for pattern in patterns)]
         return sorted({*self._source.named, *matching})
 
     def ask_ends(self, partitions: Collection[Partition]) -> None:
-        """Learn the ends of `partitions`, in one request to each leader."""
+        """Request the end offsets of `partitions`, with one request to each leader."""
         found = self._ask(dict.fromkeys(partitions, LATEST))
         self.ends = {partition: end for partition, end in found.items() if end is not None}
         self.away = set(partitions) - set(self.ends)
 
     def beginnings(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The first offsets of `partitions`; without those that cannot be asked."""
+        """Return the first offsets of `partitions`, without unavailable partitions."""
         found = self._ask(dict.fromkeys(partitions, EARLIEST))
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the start offsets of `partitions` that the user chose, without partitions that cannot be asked."""
+        """Return the start offsets of `partitions` that the user chose, without unavailable partitions."""
         start = self._source.start
         if isinstance(start, Mapping):
-            chosen = {one: start[one[0]][one[1]] for one in partitions if one[1] in start.get(one[0], {})}
-            return {**self.beginnings([one for one in partitions if one not in chosen]), **chosen}
+            chosen = {(topic, n): start[topic][n] for topic, n in partitions if n in start.get(topic, {})}
+            return {**self.beginnings([partition for partition in partitions if partition not in chosen]), **chosen}
         if start == "earliest":
             return self.beginnings(partitions)
         spec = int(start.timestamp() * 1000) if isinstance(start, datetime) else LATEST
         found = self._ask(dict.fromkeys(partitions, spec))
         beyond = [partition for partition, offset in found.items() if offset is None]
         ends = self._ask(dict.fromkeys(beyond, LATEST))
-        return {one: offset for one, offset in {**found, **ends}.items() if offset is not None}
+        return {partition: offset for partition, offset in {**found, **ends}.items() if offset is not None}
 
     def _ask(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
         if not wanted:
@@ -255,6 +258,6 @@ class KafkaView:
         return self._offsets.ask(self.topics, wanted)
 
     def check_mute(self) -> None:
-        """Called before anybody is asked anything."""
+        """Raise `WouldAskError` if the view is muted; called before every request."""
         if self.mute:
             raise WouldAskError

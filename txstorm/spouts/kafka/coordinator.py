@@ -1,4 +1,4 @@
-"""The coordinator of Kafka spouts: what the brokers hold now, held against what was read, gives the next ranges."""
+"""Coordinator of Kafka spouts: plans the next offset ranges from the positions read and what the brokers hold now."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ GROUP_EVERY = 1.0
 """Seconds between two writes to the consumer group."""
 
 PATIENCE = 0.2
-"""Seconds: brokers that are well answer within milliseconds, and an answer that comes later waits to be asked for."""
+"""Seconds to block for an answer: healthy brokers need milliseconds; a later answer is fetched by the next call."""
 
 _SAMPLING = {"queued.min.messages": 1, "queued.max.messages.kbytes": 2048, "max.partition.fetch.bytes": 1 << 18}
 
 
 class KafkaCoordinator(SpoutCoordinator):
-    """Plans ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`.
+    """Plans offset ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`.
 
     Args:
-        source: what the user asked for.
+        source: the options of the spout.
         component: the spout's id.
-        cluster: whom to ask; by default the brokers.
-        monotonic: seconds.
-        patience: seconds that the driver is kept waiting for brokers, at most.
+        cluster: client of the brokers; created by default.
+        monotonic: clock, in seconds.
+        patience: maximum seconds that the driver is blocked for an answer of the brokers.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
         """Plan the next ranges; `NOT_READY` if there is nothing to read, no broker answers, or an answer is pending."""
-        # First in this run, or planned again after a failure: what was known may have been the fault.
+        # First in this run, or planned again after a failure, whose cause may be outdated cached knowledge.
         again = self._last == 0 or txid <= self._last
         batch = self._planned(txid, prev_metadata, again=again)
         if batch is PENDING:
             return NOT_READY
         self._say_trouble()
         self._say_away()
-        # What was started once and failed is planned, also when there is nothing left for it.
+        # A txid that was started and failed is planned again, even if no data is left for it.
         if batch is None or (txid > self._highest and not self._worth(batch, first=prev_metadata is None)):
             return NOT_READY
         self._last, self._highest = txid, max(txid, self._highest)
@@ -79,7 +79,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return batch.to_json()
 
     def _planned(self, txid: int, before: Any, *, again: bool) -> Any:
-        """The next `Batch`; None if the brokers cannot be asked, `PENDING` while a request is in flight."""
+        """Return the next `Batch`; None if the brokers are unavailable, `PENDING` while a request is in flight."""
         if not again and not self._aside.busy:
             try:
                 return self._plan_mute(before)
@@ -88,7 +88,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._aside.ask((txid, before), lambda: self._plan(before, again=again))
 
     def _plan_mute(self, before: Any) -> Batch | None:
-        """Plan with what is known: a backlog needs no request, and another thread would cost more than the planning."""
+        """Plan from cached knowledge, on this thread: enough for a backlog, and cheaper than a thread switch."""
         self._view.mute = True
         try:
             return self._plan(before, again=False)
@@ -96,15 +96,15 @@ class KafkaCoordinator(SpoutCoordinator):
             self._view.mute = False
 
     def _plan(self, before: Any, *, again: bool) -> Batch | None:
-        """Plan the batch after the one with metadata `before`; None when the brokers cannot be asked."""
+        """Plan the batch after the one with metadata `before`; None if the brokers are unavailable."""
         if again:
-            self._close_reader()  # it may be what was wrong: see `Readers.lend`
+            self._close_reader()  # it may be the cause of the failure: see `Readers.lend`
         if not self._view.look(now=again):
             return None
         return self._batch(Positions.after(before), first=before is None, again=again)
 
     def _worth(self, batch: Batch, *, first: bool) -> bool:
-        """Whether there is a transaction to start. The first one also pins where reading began, where that moves."""
+        """Whether to start a transaction: there is data, or it is the first and must record a start that may move."""
         pins = first and self._source.start != "earliest" and bool(batch.positions.next)
         return bool(batch.ranges or batch.lost or pins)
 
@@ -112,12 +112,12 @@ class KafkaCoordinator(SpoutCoordinator):
         positions, lost = self._same_topics(before)
         positions, new = self._with_new(positions, first=first)
         if again:
-            positions, out = self._within(positions)
-            lost += out
+            positions, out_of_range = self._within(positions)
+            lost += out_of_range
         else:
             self._look_ahead(positions)
-            if any(self._view.ends.get(one, start) < start for one, start in positions.next.items()):
-                # It ends before what was read of it: perhaps it is another topic of the same name.
+            if any(self._view.ends.get(partition, start) < start for partition, start in positions.next.items()):
+                # The partition ends before the position: perhaps it is another topic of the same name.
                 self._view.look(now=True)
                 return self._batch(before, first=first, again=True)
         return Batch(positions, self._ranges(positions), new=new, away=self._view.away, lost=lost)
@@ -126,7 +126,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return plan_ranges(positions.next, self._view.ends, self._budgets(positions))
 
     def _look_ahead(self, positions: Positions) -> None:
-        """Ask for the ends, unless those that are known fill a batch of every topic."""
+        """Request the end offsets, unless the known ones already suffice to fill a batch of every topic."""
         budgets = self._budgets(positions)
         planned = dict.fromkeys({topic for topic, _ in positions.next}, 0)
         for (topic, _), (start, stop) in plan_ranges(positions.next, self._view.ends, budgets).items():
@@ -142,25 +142,25 @@ class KafkaCoordinator(SpoutCoordinator):
                 waiting.setdefault(partition[0], {})[partition] = (start, end)
         return {topic: self._sizes.budget(topic, extents) for topic, extents in waiting.items()}
 
-    # -- what there is, held against what there was -------------------------------------------------------------
+    # -- topics, partitions and offsets now, compared with the positions ----------------------------------------
 
     def _same_topics(self, positions: Positions) -> tuple[Positions, list[Lost]]:
-        """`positions` without those of topics that were made anew; raises `SpoutError` if nothing may be lost."""
+        """Return `positions` without recreated topics, and the lost offsets; raise `SpoutError` if none may be lost."""
         topics = self._view.topics
-        others = {name for name, known in positions.ids.items() if name in topics and topics[name].id != known}
+        recreated = {name for name, known in positions.ids.items() if name in topics and topics[name].id != known}
         lost = [
-            Lost(one, start, None, "the topic was deleted and made anew")
-            for one, start in positions.next.items()
-            if one[0] in others
+            Lost((topic, number), start, None, "the topic was deleted and recreated")
+            for (topic, number), start in positions.next.items()
+            if topic in recreated
         ]
         self._refuse_lost(lost)
-        self._refuse_missing([one for one in positions.next if one[1] not in _numbers(topics, one[0])])
-        for one in [one for one in self._view.ends if one[0] in others]:
-            del self._view.ends[one]
-        return _without(positions, others), lost
+        self._refuse_missing([(topic, n) for topic, n in positions.next if n not in _numbers(topics, topic)])
+        for partition in [partition for partition in self._view.ends if partition[0] in recreated]:
+            del self._view.ends[partition]
+        return _without(positions, recreated), lost
 
     def _with_new(self, positions: Positions, *, first: bool) -> tuple[Positions, list[Partition]]:
-        """`positions` with those of partitions that are there for the first time, and which these are."""
+        """Return `positions` with those of new partitions added, and the new partitions."""
         new = [partition for partition in self._view.partitions if partition not in positions.next]
         if not new:
             return positions, []
@@ -173,7 +173,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return Positions(ids, {**positions.next, **joined}), list(joined)
 
     def _within(self, positions: Positions) -> tuple[Positions, list[Lost]]:
-        """`positions`, none outside of what the brokers have now; raises `SpoutError` if nothing may be lost."""
+        """Return `positions` moved into the brokers' present ranges, and the offsets lost, or raise `SpoutError`."""
         beginnings = self._view.beginnings(positions.next)
         self._view.ask_ends(positions.next)
         lost, moved = [], {}
@@ -193,34 +193,34 @@ class KafkaCoordinator(SpoutCoordinator):
             names = ", ".join(map(named, sorted(missing)))
             msg = (
                 f"spout {self._component!r}: {names}: not at {self._source.servers} any more; a transactional spout "
-                "keeps what it had: bring it back, or use OpaqueTransactionalKafkaSpout"
+                "needs all its partitions: restore them, or use OpaqueTransactionalKafkaSpout"
             )
             raise SpoutError(msg)
 
     def _refuse_lost(self, lost: Collection[Lost]) -> None:
         if lost and not self._source.opaque:
             msg = (
-                f"spout {self._component!r}: not to be read any more: {'; '.join(map(str, lost))}; a transactional "
-                "spout reads every offset: use OpaqueTransactionalKafkaSpout to go on without, or start in a new "
-                "data directory"
+                f"spout {self._component!r}: offsets that can no longer be read: {'; '.join(map(str, lost))}; a "
+                "transactional spout reads every offset: use OpaqueTransactionalKafkaSpout to continue without them, "
+                "or start in a new data directory"
             )
             raise SpoutError(msg)
 
-    # -- what is worth saying -----------------------------------------------------------------------------------
+    # -- notices ------------------------------------------------------------------------------------------------
 
     def _say_news(self, txid: int, batch: Batch, *, first: bool) -> None:
-        for one in batch.lost:
-            self._notices.say(f"txid {txid}: lost: {one}; recorded with the txid")
+        for lost in batch.lost:
+            self._notices.say(f"txid {txid}: lost: {lost}; recorded with the txid")
         for partition in [] if first else sorted(batch.new):
             self._notices.say(
                 f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}"
             )
 
     def _say_away(self) -> None:
-        gone, back = sorted(self._view.away - self._away), sorted(self._away - self._view.away)
+        newly_away, back = sorted(self._view.away - self._away), sorted(self._away - self._view.away)
         self._away = set(self._view.away)
-        if gone:
-            self._notices.say(f"away: {', '.join(map(named, gone))}; positions are kept, the others go on")
+        if newly_away:
+            self._notices.say(f"away: {', '.join(map(named, newly_away))}; positions are kept, the others continue")
         if back:
             self._notices.say(f"back: {', '.join(map(named, back))}")
 
@@ -234,10 +234,10 @@ class KafkaCoordinator(SpoutCoordinator):
         """See `SpoutCoordinator`."""
         return self._notices.take()
 
-    # -- all that is there, and all that is committed -----------------------------------------------------------
+    # -- available and committed positions ----------------------------------------------------------------------
 
     def latest(self) -> Any:
-        """Topic → its id, and the ends of those of its partitions that can be asked; waits for the answers."""
+        """Return topic → its id and the ends of its available partitions; blocks until the brokers answer."""
         return self._aside.wait(self._ends)
 
     def _ends(self) -> Any:
@@ -251,19 +251,19 @@ class KafkaCoordinator(SpoutCoordinator):
         return mark
 
     def reached(self, metadata: Any, mark: Any) -> bool:
-        """Whether every partition of `mark` was read up to its end, but for those that are away or another's now."""
+        """Whether every partition of `mark` was read up to its end; unavailable and recreated ones do not count."""
         positions, topics = Positions.after(metadata), self._view.topics
         if not self._source.opaque and any(topic not in topics for topic in positions.ids):
-            return False  # planning says what is missing
+            return False  # planning reports the missing topic
         return all(
-            self._stands(positions, entry["id"], (topic, number)) >= end or (topic, number) in self._view.away
+            self._position(positions, entry["id"], (topic, number)) >= end or (topic, number) in self._view.away
             for topic, entry in mark.items()
             if topic in topics and topics[topic].id == entry["id"]
             for number, end in entry["ends"].items()
         )
 
-    def _stands(self, positions: Positions, id: str, partition: Partition) -> int:
-        """The next offset of `partition` of the topic with `id`, also if no transaction has it because it was empty."""
+    def _position(self, positions: Positions, id: str, partition: Partition) -> int:
+        """The next offset of `partition` of topic `id`: recorded, or, if it was empty so far, where it will start."""
         if positions.ids.get(partition[0]) == id and partition in positions.next:
             return positions.next[partition]
         return self._found.get((id, partition), 0)
@@ -274,7 +274,7 @@ class KafkaCoordinator(SpoutCoordinator):
             self._lag.committed(Positions.after(metadata).next)
 
     def close(self) -> None:
-        """Close all clients; one that waits for brokers which do not answer is closed when it has waited."""
+        """Close all clients; a client blocked on unavailable brokers is closed after its timeout."""
         if self._lag is not None:
             self._lag.close()
         self._aside.close(self._close_reader)
@@ -292,7 +292,7 @@ class KafkaCoordinator(SpoutCoordinator):
 
 
 class _LagTools:
-    """Shows in a consumer group what is committed."""
+    """Writes the committed positions to a consumer group, for tools that show the lag."""
 
     def __init__(self, source: KafkaSource, monotonic: Callable[[], float]) -> None:
         self._source = source
@@ -327,5 +327,5 @@ def _numbers(topics: Mapping[str, Any], topic: str) -> Collection[int]:
 def _without(positions: Positions, topics: Collection[str]) -> Positions:
     return Positions(
         {topic: known for topic, known in positions.ids.items() if topic not in topics},
-        {one: offset for one, offset in positions.next.items() if one[0] not in topics},
+        {partition: offset for partition, offset in positions.next.items() if partition[0] not in topics},
     )

@@ -1,4 +1,4 @@
-"""Keys and values of Kafka records: bytes, text, JSON or Avro, a column at a time."""
+"""Decoders for keys and values of Kafka records: bytes, text, JSON or Avro, a column at a time."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ Raw = Sequence[bytes | None]
 
 
 class Decoded(NamedTuple):
-    """A column, and what could not be decoded: row → why; there is a null in its place."""
+    """A decoded column; rows that could not be decoded are null, with the reason in a mapping row → why."""
 
     column: pa.Array | list[Any]
     bad: Mapping[int, str]
 
 
 class Decoder(Protocol):
-    """Turns the bytes of one column into values; shipped to the workers."""
+    """Decoder of one column of bytes; shipped to the workers."""
 
     def check(self) -> None:
-        """Called before anything is written; raises `SpoutError` when something it needs is not there."""
+        """Check the requirements before anything is written; raise `SpoutError` if one is missing."""
 
     def column(self, raw: Raw) -> Decoded:
-        """The values of `raw`; None stays None."""
+        """Decode `raw`; None stays None."""
 
 
 class Bytes:
-    """Leaves them as they are."""
+    """Decoder that leaves bytes as they are."""
 
     def check(self) -> None:
-        """Nothing to look at."""
+        """Do nothing: there are no requirements."""
 
     def column(self, raw: Raw) -> Decoded:
-        """A binary column."""
+        """Return a binary column."""
         return Decoded(pa.array(raw, pa.binary()), {})
 
 
@@ -45,10 +45,10 @@ class Text:
     """UTF-8."""
 
     def check(self) -> None:
-        """Nothing to look at."""
+        """Do nothing: there are no requirements."""
 
     def column(self, raw: Raw) -> Decoded:
-        """A column of strings."""
+        """Return a column of strings."""
         try:
             return Decoded(pa.array(raw, pa.binary()).cast(pa.string()), {})
         except pa.ArrowInvalid:
@@ -57,35 +57,35 @@ class Text:
 
 
 class Each:
-    """Decodes value by value with a function of bytes, which raises ValueError for what is none.
+    """Decoder that calls a function of bytes for every value; it raises for bytes that it cannot decode.
 
     Args:
-        decode: is shipped to the workers.
+        decode: the function; it is shipped to the workers.
     """
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
 
     def check(self) -> None:
-        """Nothing to look at."""
+        """Do nothing: there are no requirements."""
 
     def column(self, raw: Raw) -> Decoded:
-        """A list of values."""
+        """Return a list of values."""
         return Decoded(*_one_by_one(raw, self._decode))
 
 
 class Avro:
-    """Avro values whose schemas are in a schema registry, in Confluent's wire format. Needs the extra ``avro``.
+    """Decoder of Avro values in Confluent's wire format, with schemas in a schema registry. Needs the extra ``avro``.
 
-    Records become dicts. Schemas may refer to others. Each worker asks for each schema once.
+    Records become dicts. Schemas may refer to others. Each worker fetches each schema once.
 
     Args:
         registry: URL of the registry.
         auth: user and password.
-        ca_file: PEM file of its certificate authority.
+        ca_file: PEM file of the certificate authority of the registry.
 
     Raises:
-        SettingError: the URL cannot be one.
+        SettingError: the URL is invalid.
         MissingDependency: fastavro is not installed.
     """
 
@@ -96,7 +96,7 @@ class Avro:
         self._registry: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker asks for itself: what was fetched here is not shipped.
+        # Each worker fetches the schemas itself: the cache here is not shipped.
         return {"_where": self._where, "_registry": None}
 
     def _opened(self) -> Any:
@@ -107,11 +107,11 @@ class Avro:
         return self._registry
 
     def check(self) -> None:
-        """Ask the registry whether it is there."""
+        """Check that the registry answers."""
         self._opened().check()
 
     def column(self, raw: Raw) -> Decoded:
-        """A list of values."""
+        """Return a list of values."""
         return Decoded(*_one_by_one(raw, self._opened().decode))
 
 
@@ -119,7 +119,7 @@ DECODERS: Mapping[str, Callable[[], Decoder]] = {"bytes": Bytes, "utf-8": Text, 
 
 
 def decoder(chosen: Any, what: str) -> Decoder:
-    """The decoder of `what` (key or value) that the user has chosen: a name, a function of bytes, or a decoder."""
+    """Return the decoder for `what` ("key" or "value"); `chosen` is a name, a function of bytes, or a decoder."""
     if isinstance(chosen, str) and chosen in DECODERS:
         return DECODERS[chosen]()
     if hasattr(chosen, "column") and hasattr(chosen, "check"):
@@ -140,8 +140,8 @@ def _one_by_one(raw: Raw, decode: Callable[[bytes], Any]) -> tuple[list[Any], di
             try:
                 value = decode(data)
             except (FailedException, SpoutError):
-                raise  # not of this record: the registry is away, or refuses
-            except Exception as error:  # noqa: BLE001 - a function of the user's; the record is to blame
+                raise  # not an error of this record: the registry is unavailable, or refuses the request
+            except Exception as error:  # noqa: BLE001 - a user's function: any exception is an error of the record
                 bad[row] = f"{type(error).__name__}: {error}"
         values.append(value)
     return values, bad

@@ -20,22 +20,22 @@ Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """One spout's source.
+    """Source of one Kafka spout: topics, client settings, and limits of a transaction.
 
     Attributes:
-        opaque: an undecided batch may be planned anew.
+        opaque: whether an undecided batch may be planned differently after a failure.
         topics: names, and patterns, which begin with ``^``.
-        settings: librdkafka's, ``bootstrap.servers`` among them; never stored.
-        start: where partitions begin that are there at the first transaction.
-        rows: the most offsets of a topic in a transaction.
-        size: the most bytes of a topic in a transaction, as an estimate.
+        settings: client settings of librdkafka, ``bootstrap.servers`` among them; never stored.
+        start: where to begin in partitions that exist at the first transaction.
+        rows: maximum number of offsets of a topic in a transaction.
+        size: maximum number of bytes of a topic in a transaction, as an estimate.
         fields: the fields emitted.
-        key: decodes keys.
-        value: decodes values.
+        key: decoder of keys.
+        value: decoder of values.
         isolation: ``read_committed`` or ``read_uncommitted``.
         group: consumer group that positions are written to, for lag tools.
-        discover: seconds between two looks for new partitions and topics.
-        patience: seconds that reading waits while nothing comes.
+        discover: seconds between two searches for new partitions and topics.
+        patience: seconds that reading waits without receiving records.
     """
 
     opaque: bool
@@ -54,26 +54,26 @@ class KafkaSource:
 
     @property
     def servers(self) -> str:
-        """As they are shown."""
+        """The brokers' addresses, for messages."""
         return str(self.settings["bootstrap.servers"])
 
     @property
     def named(self) -> list[str]:
-        """Topics that must be there."""
+        """Topics given by name; they must exist."""
         return [topic for topic in self.topics if not topic.startswith("^")]
 
     @property
     def patterns(self) -> list[re.Pattern[str]]:
-        """Topics that may be there."""
+        """Patterns of topics; they may match none."""
         return [re.compile(topic) for topic in self.topics if topic.startswith("^")]
 
     def reads(self, topic: str) -> bool:
-        """Whether the spout was told to read `topic`, by name or by a pattern."""
+        """Whether `topic` is to be read: it is given by name, or a pattern matches it."""
         return topic in self.named or any(pattern.search(topic) for pattern in self.patterns)
 
 
 def listed(topics: str | Sequence[str]) -> tuple[str, ...]:
-    """`topics` as a tuple; raises `SettingError` for what can be no topic, and patterns that are none."""
+    """Return `topics` as a tuple; raise `SettingError` for invalid topic names and patterns."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or not all(isinstance(name, str) and name for name in names):
         msg = f"kafka spout: topics is {topics!r}, expected a name, a pattern that begins with ^, or a list of them"
@@ -92,7 +92,7 @@ def listed(topics: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_source(source: KafkaSource) -> KafkaSource:
-    """`source` if it is possible; raises `SettingError` with all that is wrong with it."""
+    """Return `source` if it is valid; raise `SettingError` with all its faults if not."""
     faults = [
         *(f"{name} is {value!r}, expected an int > 0" for name, value in _counts(source) if not _is_count(value)),
         *(f"{name} is {value!r}, expected seconds > 0" for name, value in _seconds(source) if not _is_seconds(value)),

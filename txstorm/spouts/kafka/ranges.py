@@ -1,4 +1,4 @@
-"""Offset ranges that a transaction reads from Kafka, as pure functions of positions and ends; metadata of a txid.
+"""Offset ranges that a transaction reads from Kafka, as pure functions of positions and ends; its metadata.
 
 The metadata, version 1::
 
@@ -6,8 +6,8 @@ The metadata, version 1::
      "topics": {topic: {"id": its id, "next": {partition: offset}, "from": {partition: offset}}},
      "new": ["topic/partition", …], "away": [the same], "lost": [{"topic", "partition", "from", "to", "cause"}, …]}
 
-``next`` says of every partition that is known where the next transaction begins, so the metadata of one txid are
-enough to go on. ``from`` names those that this one reads, from there up to ``next``.
+``next`` holds the offset at which the next transaction begins, for every known partition, so the metadata of one txid
+suffice to continue. ``from`` holds the first offset, for the partitions that this transaction reads, up to ``next``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Lost:
-    """Offsets of a partition that no transaction has read and none can read any more; `stop` is None if unknown."""
+    """Offsets of a partition that were never read and can no longer be read; `stop` is None if unknown."""
 
     partition: Partition
     start: int
@@ -32,7 +32,7 @@ class Lost:
     cause: str
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the metadata."""
+        """Return the form in which the metadata hold it."""
         topic, number = self.partition
         return {"topic": topic, "partition": number, "from": self.start, "to": self.stop, "cause": self.cause}
 
@@ -47,7 +47,7 @@ class Positions:
 
     Attributes:
         ids: topic → id of the topic that the offsets belong to.
-        next: partition → the first offset that is not read yet.
+        next: partition → the first offset that has not been read.
     """
 
     ids: Mapping[str, str] = field(default_factory=dict)
@@ -74,11 +74,11 @@ class Batch:
     """Ranges that one transaction reads, and the events to record with them.
 
     Attributes:
-        positions: where every partition stands before it.
-        ranges: partition → what is read of it.
-        new: partitions that are in a transaction for the first time.
-        away: partitions that cannot be asked now.
-        lost: what cannot be read any more.
+        positions: position of every partition before the transaction.
+        ranges: partition → the range read.
+        new: partitions that are part of a transaction for the first time.
+        away: partitions that are unavailable now.
+        lost: offsets that can no longer be read.
     """
 
     positions: Positions
@@ -105,7 +105,7 @@ class Batch:
 
 
 def checked(metadata: Any) -> Any:
-    """`metadata` if this version can read them; raises `SpoutError`."""
+    """Return `metadata` if this version can read them; raise `SpoutError` if not."""
     version = metadata.get("v") if isinstance(metadata, dict) else None
     if version != VERSION:
         msg = f"kafka spout: metadata of version {version!r}, expected {VERSION}; use the txstorm that wrote them"
@@ -114,19 +114,19 @@ def checked(metadata: Any) -> Any:
 
 
 def named(partition: Partition) -> str:
-    """`partition` as it is shown."""
+    """Return `partition` in the form used in messages, ``topic/number``."""
     return f"{partition[0]}/{partition[1]}"
 
 
 def ids_of(metadata: Any) -> dict[str, str]:
-    """Topic → its id, of the topics that the txid with `metadata` reads."""
+    """Return the ids, by name, of the topics that the txid with `metadata` reads."""
     return {topic: entry["id"] for topic, entry in checked(metadata)["topics"].items() if entry["from"]}
 
 
 def ranges_of(metadata: Any, task: int = 0, tasks: int = 1) -> dict[Partition, Range]:
     """Return the ranges that task `task` of `tasks` reads in the txid with `metadata`.
 
-    A partition stays with its task while no others are added, so that its consumer can read on.
+    A partition stays with its task while no others are added, so that the task's consumer can continue.
     """
     known = sorted(
         (topic, int(number)) for topic, entry in checked(metadata)["topics"].items() for number in entry["next"]
@@ -143,12 +143,12 @@ def ranges_of(metadata: Any, task: int = 0, tasks: int = 1) -> dict[Partition, R
 def plan_ranges(
     positions: Mapping[Partition, int], ends: Mapping[Partition, int], budgets: Mapping[str, int]
 ) -> dict[Partition, Range]:
-    """The next ranges: of every topic as many offsets as its budget allows, shared fairly among its partitions.
+    """Plan the next ranges: of every topic as many offsets as its budget allows, shared fairly among its partitions.
 
     Args:
-        positions: partition → where it stands.
-        ends: partition → where it ends now; a partition that is not there gives nothing.
-        budgets: topic → the most offsets of a transaction.
+        positions: partition → its next offset.
+        ends: partition → its end now; a partition without an end is not read.
+        budgets: topic → maximum number of offsets in a transaction.
     """
     ranges = {}
     for topic, budget in budgets.items():
@@ -163,12 +163,12 @@ def plan_ranges(
 
 
 def shares(waiting: Mapping[Partition, int], budget: int) -> dict[Partition, int]:
-    """Divide `budget` offsets evenly among partitions; what one does not have goes to the others.
+    """Divide `budget` offsets evenly among partitions; the unused share of a partition goes to the others.
 
-    Where the budget is smaller than the number of partitions, those with most to give come first.
+    If the budget is smaller than the number of partitions, those with the most waiting offsets come first.
     """
     given: dict[Partition, int] = {}
-    # Those with little are served in full before the rest is divided; the larger ones share what is over.
+    # The smallest backlogs are served in full first; the remaining budget is divided among the larger ones.
     order = sorted(waiting, key=lambda partition: (waiting[partition], partition))
     for served, partition in enumerate(order):
         left = len(order) - served

@@ -1,4 +1,4 @@
-"""Readers of Kafka ranges, kept by a process from one batch to the next: opening one costs more than a small batch."""
+"""Pool of Kafka readers, reused from one batch to the next: opening a reader costs more than a small batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.clients.kafka.cluster import Cluster, Partition, Range
 from txstorm.clients.kafka.reader import RangeReader
 
 IDLE = 16
-"""Readers that wait for the next batch, at most; each has threads and buffers of its own."""
+"""Maximum number of idle readers; each has its own threads and buffers."""
 
 LONGEST_IDLE = 60.0
 
@@ -28,11 +28,11 @@ class _Idle:
 
 
 class Readers:
-    """Lends readers, each to one batch at a time; at most `IDLE` of them wait, none for longer than a minute.
+    """Pool of readers, each lent to one batch at a time; at most `IDLE` are kept idle, for at most a minute.
 
     Args:
-        make: makes a reader from settings and isolation level.
-        monotonic: seconds.
+        make: creates a reader from settings and isolation level.
+        monotonic: clock, in seconds.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Readers:
         ranges: Mapping[Partition, Range],
         ids: Mapping[str, str],
     ) -> Iterator[RangeReader]:
-        """A reader with these settings, if possible one that stands where `ranges` begin.
+        """Lend a reader with these settings, preferably one positioned where `ranges` begin.
 
-        One that failed is not lent again, nor are those that waited meanwhile: after a restart of its leader and then
-        a topic made anew, for one, librdkafka takes what is said of the new topic for old, and never reads it.
+        A reader that failed is closed, and so are idle ones with the same settings: if a leader restarts and then a
+        topic is recreated, for example, librdkafka takes the new topic's metadata for outdated and never reads it.
         """
         key = _key(settings, isolation)
-        reader = self._taken(key, ranges, ids) or self._make(settings, isolation)
+        reader = self._take(key, ranges, ids) or self._make(settings, isolation)
         try:
             yield reader
         except BaseException:
@@ -70,17 +70,17 @@ class Readers:
 
     def _drop(self, key: str, reader: RangeReader) -> None:
         with self._lock:
-            dropped = [one.reader for one in self._idle if one.key == key]
-            self._idle = [one for one in self._idle if one.key != key]
-        for one in (reader, *dropped):
-            one.close()
+            dropped = [idle.reader for idle in self._idle if idle.key == key]
+            self._idle = [idle for idle in self._idle if idle.key != key]
+        for closing in (reader, *dropped):
+            closing.close()
 
-    def _taken(self, key: str, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> RangeReader | None:
+    def _take(self, key: str, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> RangeReader | None:
         with self._lock:
-            fitting = [one for one in self._idle if one.key == key]
+            fitting = [idle for idle in self._idle if idle.key == key]
             if not fitting:
                 return None
-            best = max(fitting, key=lambda one: one.reader.fits(ranges, ids))
+            best = max(fitting, key=lambda idle: idle.reader.fits(ranges, ids))
             self._idle.remove(best)
             return best.reader
 
@@ -88,22 +88,22 @@ class Readers:
         now = self._monotonic()
         with self._lock:
             self._idle.append(_Idle(key, reader, now))
-            old = self._idle[:-IDLE]
-            old += [one for one in self._idle[-IDLE:] if now - one.since > LONGEST_IDLE]
-            self._idle = [one for one in self._idle if one not in old]
-        for one in old:
-            one.reader.close()
+            expired = self._idle[:-IDLE]
+            expired += [idle for idle in self._idle[-IDLE:] if now - idle.since > LONGEST_IDLE]
+            self._idle = [idle for idle in self._idle if idle not in expired]
+        for idle in expired:
+            idle.reader.close()
 
     def close(self) -> None:
-        """Close all that wait; those that are lent wait, and are closed, later."""
+        """Close all idle readers; a lent one returns to the pool and is closed later."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for one in idle:
-            one.reader.close()
+            closing, self._idle = self._idle, []
+        for idle in closing:
+            idle.reader.close()
 
 
 READERS = Readers()
-"""Those of this process."""
+"""The pool of this process."""
 
 atexit.register(READERS.close)
 
@@ -112,7 +112,7 @@ _CLUSTERS_KEPT = 4
 
 
 def cluster_of(settings: Mapping[str, Any], isolation: str) -> Cluster:
-    """The one of this process with these settings; may be asked from several threads."""
+    """Return the process-wide client with these settings; it is thread-safe."""
     key = _key(settings, isolation)
     if key not in _CLUSTERS:
         while len(_CLUSTERS) >= _CLUSTERS_KEPT:

@@ -1,4 +1,4 @@
-"""Kafka records as Arrow columns, and the digest of what was read."""
+"""Kafka records as Arrow columns, and the digest of the records read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OFFSET, _KEY, _VALUE = map(methodcaller, ("offset", "key", "value"))
 
 
 class PartitionDigest:
-    """Digest of offsets, keys and values; the same however the records come in pieces."""
+    """Digest of offsets, keys and values; independent of how the records are divided into pieces."""
 
     def __init__(self) -> None:
         self._parts = [hashlib.blake2b(digest_size=16) for _ in range(5)]
         self._count = 0
 
     def add(self, offsets: np.ndarray[Any, Any], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
-        """More records, in the order of their offsets."""
+        """Add records, in the order of their offsets."""
         self._count += len(offsets)
         self._parts[0].update(offsets.tobytes())
         for part, raw in ((1, keys), (3, values)):
@@ -46,7 +46,7 @@ class PartitionDigest:
                 self._parts[part + 1].update(data.slice(0, int(ends[-1])))
 
     def digest(self, extent: Range) -> str:
-        """Of the range that the records were read from."""
+        """Return the digest of the records, which were read from the range `extent`."""
         whole = hashlib.blake2b(f"{extent[0]} {extent[1]} {self._count}".encode(), digest_size=16)
         for part in self._parts:
             whole.update(part.digest())
@@ -56,15 +56,15 @@ class PartitionDigest:
 def emit_records(
     source: KafkaSource, where: str, partition: Partition, extent: Range, messages: Sequence[Any], collector: Collector
 ) -> None:
-    """Emit the records of one range, and tell its digest. What cannot be decoded is refused, record by record.
+    """Emit the records of one range and report its digest; records that cannot be decoded are refused one by one.
 
     Args:
-        source: what is emitted of a record.
+        source: options of the spout, with the fields to emit and the decoders.
         where: names spout and txid in errors.
-        partition: of what.
+        partition: the partition that was read.
         extent: the range that was read.
         messages: of type `confluent_kafka.Message`.
-        collector: receives them.
+        collector: receives the tuples.
     """
     digest = PartitionDigest()
     for chunk in _chunks(messages):
@@ -75,7 +75,7 @@ def emit_records(
 
 
 def _chunks(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Few enough for one record batch each, whose columns hold 2 GiB at most."""
+    """Split `messages` into chunks that each fit into one record batch, whose columns hold at most 2 GiB."""
     ends = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)))
     start = 0
     while start < len(messages):
@@ -87,7 +87,7 @@ def _chunks(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 class _Piece:
-    """Some records of one partition."""
+    """Consecutive records of one partition, emitted as one record batch."""
 
     def __init__(self, source: KafkaSource, where: str, partition: Partition, messages: Sequence[Any]) -> None:
         self._source = source

@@ -14,7 +14,7 @@ LARGEST = 1 << 20
 """Largest record by the brokers' default, in bytes: a batch that fits even such records needs no sample."""
 
 Sample = Callable[[Partition, Range], float | None]
-"""The mean size of a record in this range, in bytes; None when there is none."""
+"""Function that returns the mean size of a record in a range, in bytes; None if it cannot be determined."""
 
 
 class Sampled(Protocol):
@@ -30,13 +30,13 @@ class Sampled(Protocol):
 
 
 class Sizes:
-    """Gives the budget of a topic in offsets.
+    """Estimates of record sizes, which turn a topic's budget in bytes into one in offsets.
 
     Args:
-        rows: the most offsets of a topic in a transaction.
-        size: the most bytes, as an estimate.
-        sample: asked at most every `AGE` seconds for each topic.
-        monotonic: seconds.
+        rows: maximum number of offsets of a topic in a transaction.
+        size: maximum number of bytes, as an estimate.
+        sample: measures a range; called at most every `AGE` seconds for each topic.
+        monotonic: clock, in seconds.
     """
 
     def __init__(self, rows: int, size: int, sample: Sample, monotonic: Callable[[], float]) -> None:
@@ -48,12 +48,12 @@ class Sizes:
         self._due: dict[str, float] = {}
 
     def budget(self, topic: str, waiting: Mapping[Partition, Range]) -> int:
-        """The most offsets of `topic` in a transaction; `waiting` is what there is of each partition."""
+        """Return the maximum number of offsets of `topic` in a transaction; `waiting` holds the unread ranges."""
         count = min(self._rows, sum(stop - start for start, stop in waiting.values()))
         if count * LARGEST <= self._size:
             return self._rows
         if self._monotonic() >= self._due.get(topic, 0.0):
-            partition = max(waiting, key=lambda one: (waiting[one][1] - waiting[one][0], one))
+            partition = max(waiting, key=lambda name: (waiting[name][1] - waiting[name][0], name))
             start, stop = waiting[partition]
             mean = self._sample(partition, (start, min(stop, start + SAMPLE)))
             self._due[topic] = self._monotonic() + AGE
@@ -62,20 +62,20 @@ class Sizes:
 
 
 def sampling(reader: Callable[[], Sampled], patience: float) -> Sample:
-    """Samples read with what `reader` gives."""
+    """Return a `Sample` function that reads with the reader returned by `reader`."""
 
     def sample(partition: Partition, extent: Range) -> float | None:
         try:
-            found = reader().read({partition: extent}, {}, patience)[partition]
+            messages = reader().read({partition: extent}, {}, patience)[partition]
         except (Unavailable, Unreadable):
             return None
         finally:
             reader().leave()
-        return sum(map(size_of, found)) / len(found) if found else None
+        return sum(map(size_of, messages)) / len(messages) if messages else None
 
     return sample
 
 
 def size_of(message: object) -> int:
-    """The bytes of a record."""
+    """Return the size of a record, in bytes."""
     return len(message)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Spouts over Kafka topics: exact ranges of offsets, planned in the driver and read by the tasks.
 
-How they work, and why so: docs/design/024-kafka-spouts.md. The metadata: `txstorm.spouts.kafka.ranges`.
+Design: docs/design/024-kafka-spouts.md. Metadata: `txstorm.spouts.kafka.ranges`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from txstorm.spouts.kafka.readers import READERS, cluster_of
 from txstorm.spouts.kafka.records import emit_records
 
 CHECK = 5.0
-"""Seconds that `check` waits for the brokers."""
+"""Timeout of `check`, in seconds."""
 
 
 class TransactionalKafkaSpout(TransactionalSpout):
-    """Reads Kafka topics; every replay of a transaction reads exactly the same records.
+    """Kafka spout; every replay of a transaction reads exactly the same records.
 
     Example::
 
@@ -34,36 +34,36 @@ class TransactionalKafkaSpout(TransactionalSpout):
         TransactionalKafkaSpout(["^web-", "orders"], "broker:9092", start="latest", value="json",
                                 settings={"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", …})
 
-    The driver plans a range of offsets of every partition; tasks read them with consumers that belong to no group.
-    Positions are in the ledger. A range that cannot be read again exactly, because of retention, ``delete_records``,
-    compaction, or a topic that was deleted and made anew, ends the topology with a `SpoutError` that names it. A
-    broker that is away is waited for. A new partition, or a new topic that a pattern matches, joins between two
-    transactions, from its beginning.
+    The driver plans a range of offsets of every partition; tasks read the ranges with consumers that belong to no
+    group. Positions are in the ledger. If a range cannot be read again exactly, because of retention,
+    ``delete_records``, compaction, or a topic that was deleted and recreated, the topology ends with a `SpoutError`
+    that names the range. Reading waits for unavailable brokers. A new partition, or a new topic that a pattern
+    matches, is read from its beginning, starting with one of the next transactions.
 
     Args:
         topics: a topic, a pattern that begins with ``^``, or a list of them. Topics must exist; patterns may match
             nothing yet, and never match internal topics.
         bootstrap_servers: ``HOST:PORT``, or several with commas.
-        start: where the partitions begin that are there at the first transaction: ``earliest``, ``latest``, an
-            aware datetime (the first record not before it), or ``{topic: {partition: offset}}`` (others begin at
-            their beginning). Without meaning later.
-        max_batch_rows: the most offsets of each topic in a transaction.
-        max_batch_bytes: the most bytes of each topic in a transaction, estimated from samples.
-        fields: those emitted, of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
+        start: where to begin in partitions that exist at the first transaction: ``earliest``, ``latest``, an aware
+            datetime (the first record not before it), or ``{topic: {partition: offset}}`` (partitions not listed: at
+            their beginning). No effect after the first transaction.
+        max_batch_rows: maximum number of offsets of each topic in a transaction.
+        max_batch_bytes: maximum number of bytes of each topic in a transaction, estimated from samples.
+        fields: the fields to emit: some of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
             ``headers`` (a list of ``{"key": text, "value": bytes}``).
         key: how keys are decoded; as `value`.
         value: how values are decoded: ``bytes``, ``utf-8``, ``json``, `Avro`, or a function of bytes, which raises
-            for what it cannot decode. None stays None.
-        isolation_level: ``read_committed``, or ``read_uncommitted`` to see records of transactions that are open or
-            aborted too.
-        consumer_group: a group that committed positions are also written to, for tools that show the lag. Never read.
-        discover_seconds: seconds between two looks for new partitions and topics.
-        patience: seconds that a task waits while nothing comes of its partitions, before the batch is replayed.
-        settings: client settings of librdkafka, among them those for SASL and SSL. They are shipped to the workers
+            for bytes that it cannot decode. None stays None.
+        isolation_level: ``read_committed``, or ``read_uncommitted`` to also read records of open and aborted
+            transactions.
+        consumer_group: a group to which committed positions are also written, for tools that show the lag. Never read.
+        discover_seconds: seconds between two searches for new partitions and topics.
+        patience: seconds that a task waits without receiving records before its batch is replayed.
+        settings: client settings of librdkafka, including those for SASL and SSL. They are shipped to the workers
             and stored nowhere.
 
     Raises:
-        SettingError: an argument is impossible.
+        SettingError: an argument is invalid.
         MissingDependency: confluent-kafka is not installed.
     """
 
@@ -109,8 +109,8 @@ class TransactionalKafkaSpout(TransactionalSpout):
             SpoutError: no broker answers, the credentials or the certificate are refused, or a topic does not exist.
         """
         source = self._source
-        for one in (source.key, source.value):
-            one.check()
+        for decoding in (source.key, source.value):
+            decoding.check()
         try:
             cluster = Cluster(source.settings, source.isolation)
             found = cluster.topics(source.named, CHECK)
@@ -122,28 +122,28 @@ class TransactionalKafkaSpout(TransactionalSpout):
             raise SpoutError(msg) from None
         absent = [name for name in source.named if name not in found]
         if absent:
-            msg = f"kafka spout: {source.servers} has no topic {', '.join(absent)}; create it, or mind the name"
+            msg = f"kafka spout: {source.servers} has no topic {', '.join(absent)}; create it, or correct the name"
             raise SpoutError(msg)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declares the fields chosen."""
+        """Declare the fields chosen."""
         declarer.declare(self._source.fields)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Plans ranges."""
+        """Return the coordinator, which plans the ranges."""
         return KafkaCoordinator(self._source, context.component)
 
     def emitter(self, context: TaskContext) -> Emitter:
-        """Reads ranges."""
+        """Return an emitter, which reads ranges."""
         return _KafkaEmitter(self._source, context)
 
 
 class OpaqueTransactionalKafkaSpout(TransactionalKafkaSpout):
-    """Reads Kafka topics; every record is committed once, but a replay may be another batch.
+    """Opaque Kafka spout; every record is committed once, but a replay may contain other records than before.
 
-    As `TransactionalKafkaSpout`, but nothing stops it: a partition whose leader is away gives nothing and keeps its
-    position while the others go on, and offsets that cannot be read any more are passed over. That is reported, and
-    recorded with the txid, in its metadata (``lost``).
+    Like `TransactionalKafkaSpout`, but the topology never ends because of missing data: a partition whose leader is
+    unavailable emits nothing and keeps its position while the others continue, and offsets that can no longer be read
+    are skipped. They are reported, and recorded in the metadata of the txid (``lost``).
     """
 
     opaque = True
@@ -160,19 +160,19 @@ class _KafkaEmitter(Emitter):
             return
         where = f"spout {self._context.component!r}, txid {attempt.txid}"
         if foreign := sorted({topic for topic, _ in mine if not self._source.reads(topic)}):
-            # A ledger does not choose topics: the credentials are those of the topology.
+            # The ledger must not choose which topics are read with the topology's credentials.
             msg = (
                 f"{where}: expected recorded ranges of topics among {list(self._source.topics)}, got {foreign!r}; name "
                 "the topics that the transaction was planned with"
             )
             raise SpoutError(msg)
         try:
-            found = self._read(mine, ids_of(metadata), where)
+            messages = self._read(mine, ids_of(metadata), where)
         except Unavailable as error:
             msg = f"{where}: {error}"
             raise (SpoutError if error.refused else FailedException)(msg) from None
         for partition, extent in mine.items():
-            emit_records(self._source, where, partition, extent, found[partition], collector)
+            emit_records(self._source, where, partition, extent, messages[partition], collector)
 
     def _read(
         self, mine: Mapping[Partition, Range], ids: Mapping[str, str], where: str
@@ -180,35 +180,36 @@ class _KafkaEmitter(Emitter):
         source = self._source
         try:
             with READERS.lend(source.settings, source.isolation, mine, ids) as reader:
-                found = reader.read(mine, ids, source.patience)
+                messages = reader.read(mine, ids, source.patience)
         except Unreadable as error:
             self._check_ids(mine, ids, where)
             if error.unknown:
                 raise Unavailable(str(error)) from None
-            raise self._gone(where, error.partition, mine[error.partition], f"offset {error.offset}: {error}") from None
-        # After reading: the reader asked for it when the topic had this id already, and has it still.
+            cause = f"offset {error.offset}: {error}"
+            raise self._unreadable(where, error.partition, mine[error.partition], cause) from None
+        # Check after reading: the reader saw this id before, so the topic was not recreated in between.
         self._check_ids(mine, ids, where)
-        return found
+        return messages
 
     def _check_ids(self, mine: Mapping[Partition, Range], ids: Mapping[str, str], where: str) -> None:
         wanted = {topic for topic, _ in mine}
         try:
-            there = cluster_of(self._source.settings, self._source.isolation).topics(wanted, self._source.patience)
+            topics = cluster_of(self._source.settings, self._source.isolation).topics(wanted, self._source.patience)
         except Unavailable as error:
-            msg = f"{where}: the brokers do not say which topic was read: {error}"
+            msg = f"{where}: cannot check the ids of the topics read: {error}"
             raise FailedException(msg) from None
         for partition, extent in mine.items():
-            found = there.get(partition[0])
-            if found is None or found.id != ids[partition[0]]:
-                state = "no longer exists" if found is None else f"was made anew: its id is {found.id}"
+            topic = topics.get(partition[0])
+            if topic is None or topic.id != ids[partition[0]]:
+                state = "no longer exists" if topic is None else f"was recreated: its id is {topic.id}"
                 cause = f"the topic {state}, expected the one with id {ids[partition[0]]}"
-                raise self._gone(where, partition, extent, cause)
+                raise self._unreadable(where, partition, extent, cause)
 
-    def _gone(self, where: str, partition: Partition, extent: Range, cause: str) -> Exception:
+    def _unreadable(self, where: str, partition: Partition, extent: Range, cause: str) -> Exception:
         what = f"{where}: {named(partition)}, offsets {extent[0]} to {extent[1] - 1} cannot be read: {cause}"
         if self._source.opaque:
-            return FailedException(what)  # planned again, with what there is
+            return FailedException(what)  # planned again, from the offsets that exist
         return SpoutError(
-            f"{what}; a transactional spout reads every range it has planned: use OpaqueTransactionalKafkaSpout to go "
-            "on without, or start in a new data directory"
+            f"{what}; a transactional spout reads every range it has planned: use OpaqueTransactionalKafkaSpout to "
+            "continue without it, or start in a new data directory"
         )

@@ -59,9 +59,9 @@ def test_file_that_appears_ahead_of_the_position_is_taken_after_a_restart(bench,
     [
         (lambda d: write(d / "a.txt", "0\n"), "a.txt appeared"),
         (lambda d: write(d / "c.txt", ""), "c.txt appeared"),
-        (lambda d: os.unlink(d / "b.txt"), "b.txt vanished"),
+        (lambda d: os.unlink(d / "b.txt"), "b.txt disappeared"),
         (lambda d: append(d / "b.txt", "late\n"), "b.txt had 6 bytes when it was read and has 11"),
-        (lambda d: os.rename(d / "b.txt", d / "a.txt"), "a.txt appeared, .*b.txt vanished"),
+        (lambda d: os.rename(d / "b.txt", d / "a.txt"), "a.txt appeared, .*b.txt disappeared"),
     ],
 )
 def test_change_behind_the_position_is_an_error_naming_the_file(bench, tmp_path, change, seen):
@@ -87,7 +87,7 @@ def test_file_being_read_that_vanishes_is_named(bench, tmp_path):
     (tmp_path / "d.txt").unlink()
     with pytest.raises(SpoutError, match=r"d\.txt"):
         bench.plan(3)
-    with pytest.raises(SpoutError, match=r"d\.txt vanished, it was read up to 4"):
+    with pytest.raises(SpoutError, match=r"d\.txt disappeared after it was read up to 4"):
         restarted(bench, 2).plan(3)
 
 

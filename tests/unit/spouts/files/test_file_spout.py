@@ -170,7 +170,7 @@ def test_replay_reads_the_same_again_on_any_number_of_tasks(tmp_path):
 
 def test_bad_utf8_is_named_by_offset_or_replaced(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nb\xffd\n")
-    expected = r"'lines', txid 2: .*a\.txt, line 2 \(bytes 5-9\): byte 0xff \(number 2 of the record\) is not UTF-8"
+    expected = r"'lines', txid 2: .*a\.txt, line 2 \(bytes 5-9\): byte 0xff \(byte 2 of the record\) is not UTF-8"
     with pytest.raises(SpoutError, match=expected):
         read_all(FileSpout(tmp_path / "a.txt", max_batch_rows=1))
     assert one_line(tmp_path / "a.txt", errors="replace") == ["fine", "b\ufffdd"]
@@ -253,8 +253,8 @@ def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
         ),
         ('a,b\n1,"open\n2,3\n', {}, r"line 2 \(bytes 4-12\): a quote opened in the record is never closed"),
         ("a,b\n1,x\r2,y\n", {}, r"line 2 \(bytes 4-12\): expected 1 records, parsed 2: a lone carriage return"),
-        ("a,a\n1,2\n", {}, r"header \['a', 'a'\] has a name twice"),
-        ("a,\n1,2\n", {}, "or an empty one"),
+        ("a,a\n1,2\n", {}, r"header \['a', 'a'\] has a duplicate or empty name"),
+        ("a,\n1,2\n", {}, "a duplicate or empty name"),
         ("a,b\n", {"fields": ["a", "z"]}, r"no column \['z'\]; the columns are \['a', 'b'\]"),
         ("a,b\n", {"types": {"z": int}}, r"no column \['z'\]"),
         ("", {}, "no header or record to take the fields from"),
@@ -281,9 +281,9 @@ def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_p
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"é":1}\n{"é":}\n', r"line 2 \(bytes 9-17\): no JSON record: Expecting value"),
-        ('{"a":1}\n[1]\n', r"line 2 \(bytes 8-12\): no JSON record: expected an object, got list"),
-        ('{"a":1},{"a":2}\n', "no JSON record: Extra data"),
+        ('{"é":1}\n{"é":}\n', r"line 2 \(bytes 9-17\): not a JSON record: Expecting value"),
+        ('{"a":1}\n[1]\n', r"line 2 \(bytes 8-12\): not a JSON record: expected an object, got list"),
+        ('{"a":1},{"a":2}\n', "not a JSON record: Extra data"),
         ("", "no header or record to take the fields from"),
     ],
 )
@@ -342,7 +342,7 @@ def test_parquet_of_another_schema_or_no_parquet_is_named(tmp_path):
     with pytest.raises(SpoutError, match=r"b\.parquet: expected the columns .*got \['z: int64'\]"):
         check_spout(FileSpout(tmp_path / "*.parquet"))
     (tmp_path / "c.parquet").write_text("no")
-    with pytest.raises(SpoutError, match=r"c\.parquet is no Parquet file"):
+    with pytest.raises(SpoutError, match=r"c\.parquet is not a Parquet file"):
         check_spout(FileSpout(tmp_path / "c.parquet"))
 
 
@@ -373,8 +373,8 @@ def test_parquet_that_changed_is_refused(tmp_path):
     [
         (("s3://bucket/a.txt",), SpoutError, "'s3://bucket/a.txt' is not local"),
         (("file://host/a.txt",), SpoutError, "is not local"),
-        (("",), SpoutError, "is no path"),
-        (("a\0b",), SpoutError, "is no path"),
+        (("",), SpoutError, "is not a path"),
+        (("a\0b",), SpoutError, "is not a path"),
         (([],), SpoutError, "no path given"),
         ((["a.txt", "b.csv"],), SettingError, r"several formats, \['csv', 'text'\]"),
     ],
@@ -416,7 +416,7 @@ def test_check_names_what_is_wrong(tmp_path):
     assert f"no file matches '{tmp_path}/*.txt'" in fault(tmp_path / "*.txt")
     assert "is a directory, expected a file" in fault(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    assert "is no regular file" in fault(tmp_path / "pipe")
+    assert "is not a regular file" in fault(tmp_path / "pipe")
     (tmp_path / "z.gz").write_bytes(b"\x1f\x8b\x08\x00")
     assert "holds gzip data" in fault(tmp_path / "z.gz")
     pq.write_table(table(0, 1), tmp_path / "p.parquet")

@@ -137,7 +137,7 @@ def test_a_topic_with_another_id_is_another_topic():
     plans(opaque, 1)
     brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
     # Its end is before the position: that is looked into at once.
-    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*made anew"):
+    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
         transactional.initialize_transaction(2, first)
     second = opaque.initialize_transaction(2, first)
     assert ranges_of(second) == {("t", 0): (0, 3)}
