@@ -4,10 +4,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
-from store_cases import INCARNATION, TOPOLOGY, intent_of, record
+from store_cases import intent_of, open_store, record
 
 from txstorm.api.state import KeyedState
-from txstorm.state.store import StateStore
 
 KINDS = {"s": str, "i": int, "b": bool, "y": bytes, "t": datetime, "d": date, "m": Decimal}
 ROW = {
@@ -27,9 +26,7 @@ WIDE = KeyedState(
 
 
 def put(data_dir, state, values, txid=1, store=None, drop=()):
-    store = store or StateStore.open(
-        data_dir, topology=TOPOLOGY, incarnation=INCARNATION, timeline=0, states={"c": [state]}, sinks={}, create=True
-    )
+    store = store or open_store(data_dir, states={"c": [state]}, sinks={}, create=True, epoch=None)
     group = store.group(txid)
     handle = group.begin_txid(txid).state("c", 0, state.name)
     group.activate(True)

@@ -101,10 +101,10 @@ def _history(txid: int) -> Row:
 def keep_up(store: StateStore) -> None:
     """All upkeep that there is to do."""
     for ref in store.tables:
-        if ref.uri != "state/kept" and (work := store.upkeep(ref.uri, 1)) is not None:
+        if ref.uri != "state/kept" and (work := store.upkeep.begin(ref.uri, 1)) is not None:
             for _ in work.steps():
                 pass
-            store.upkept(work, 1)
+            store.upkeep.finish(work, 1)
 
 
 def content(table: Path) -> list[Row]:

@@ -14,7 +14,7 @@ from txstorm import faults
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.state.commit_group import CommitGroup
-from txstorm.state.store import StateStore
+from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent, TxidRecord
 
@@ -36,15 +36,17 @@ def record(txid: int, attempt: int | None = None, digest: str = "d") -> TxidReco
 
 
 def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, **changes: Any) -> StateStore:
-    arguments: dict[str, Any] = {
-        "topology": TOPOLOGY,
-        "incarnation": INCARNATION,
-        "timeline": 0,
-        "states": {"count": [COUNTS, TOTALS]},
-        "sinks": {"count": [OUT]},
-        "create": create,
-    }
-    store = StateStore.open(data_dir, **{**arguments, **changes})
+    """Open the store of these tables, with changes of what it is opened with."""
+    owner = TopologyIdentity(
+        changes.pop("topology", TOPOLOGY), changes.pop("incarnation", INCARNATION), changes.pop("timeline", 0)
+    )
+    recorded = RecordedTables(create, changes.pop("committed", 0), changes.pop("recorded", None))
+    spark = changes.pop("spark", None)
+    settings = StoreSettings(
+        **{key: changes.pop(key) for key in ("bounds", "log_retention", "max_lag") if key in changes}
+    )
+    resources = DeclaredResources(**{"states": {"count": [COUNTS, TOTALS]}, "sinks": {"count": [OUT]}, **changes})
+    store = StateStore.open(data_dir, owner, resources, recorded, settings=settings, spark=spark)
     if epoch is not None:
         store.raise_epoch(epoch)
     return store
@@ -154,7 +156,7 @@ def _commit_plan(store: StateStore, ledger: JsonLedger, txids: list[int], epoch:
     store.publish(intent, epoch)
     group.apply(intent.last)
     ledger.write(currtx=intent.last + 1, tables=store.last_txids(), intent=None)
-    store.compact()
+    store.upkeep.compact()
 
 
 def main(data_dir: str) -> None:

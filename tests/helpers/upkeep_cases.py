@@ -36,10 +36,10 @@ def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) 
     """All upkeep there is to do; returns the tables."""
     done = []
     for uri in ("state/counts", "state/totals", "changes/counts", "changes/totals", "sinks/out"):
-        if uri.partition("/")[0] in kinds and (work := store.upkeep(uri, 1)) is not None:
+        if uri.partition("/")[0] in kinds and (work := store.upkeep.begin(uri, 1)) is not None:
             for _ in work.steps():
                 pass
-            done += [uri] * store.upkept(work, 1)
+            done += [uri] * store.upkeep.finish(work, 1)
     return done
 
 

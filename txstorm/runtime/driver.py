@@ -89,7 +89,12 @@ class Driver:
         self._ends = ends or PhaseEnds(self.processed, self._commit_group, lambda dead: None)
         self._committing = 0
         self._upkeep = Upkeep(
-            session.store, self._commits.in_turn, self._inbox.put, self._fail, session.monotonic, session.retention
+            session.store.upkeep,
+            self._commits.in_turn,
+            self._inbox.put,
+            self._fail,
+            session.monotonic,
+            session.retention,
         )
         self._waiters = Waiters(session.planning)
         self.control = Control(session, monitor, lambda: self.state, self._feed, lambda drain: self.stop(drain=drain))

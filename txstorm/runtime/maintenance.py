@@ -18,13 +18,13 @@ from txstorm import faults
 from txstorm.books.books import Books
 from txstorm.books.savepoint import kept_versions
 from txstorm.errors import FencedError, TxstormError
-from txstorm.state.store import StateStore
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STATE
 from txstorm.storage.tables.table import DeltaTableState, Shortening
 from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, prune_changes, prune_history, retain_table
+from txstorm.storage.upkeep.schedule import UpkeepSchedule
 from txstorm.storage.upkeep.small_files import SmallFileCompaction
 
 retention_log = logging.getLogger("txstorm.retention")
@@ -39,7 +39,7 @@ class Retention:
     """Removes history older than `history_retention`. Its steps run on the publishing thread, between two groups.
 
     Args:
-        store, books: the tables and the ledger.
+        schedule, books: the tables and the ledger.
         timeline: the current one.
         seconds: the setting `history_retention`.
         now: returns the current time in UTC microseconds.
@@ -48,14 +48,14 @@ class Retention:
 
     def __init__(
         self,
-        store: StateStore,
+        schedule: UpkeepSchedule,
         books: Books,
         timeline: int,
         seconds: float,
         now: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        self._store, self._books, self._timeline = store, books, timeline
+        self._schedule, self._books, self._timeline = schedule, books, timeline
         self._seconds, self._now, self._monotonic = seconds, now, monotonic
         self._begun = monotonic()
 
@@ -73,7 +73,7 @@ class Retention:
             TableCorrupt: a log, or data that a savepoint needs, is damaged.
         """
         self._begun = self._monotonic()
-        data_dir = self._store.data_dir
+        data_dir = self._schedule.data_dir
         horizon = yield from find_horizon(data_dir, self._timeline, self._now() - int(self._seconds * 1_000_000))
         if horizon is None:
             return
@@ -90,9 +90,9 @@ class Retention:
         retention_log.info("the retained history begins with txid %s", horizon.txid)
 
     def _tables(self, txid: int) -> Steps[None]:
-        store, epoch = self._store, self._books.epoch
+        schedule, epoch = self._schedule, self._books.epoch
         saved = kept_versions(self._books.savepoints().values())
-        tables = sorted(store.tables.items(), key=lambda item: item[0].kind != STATE)  # states before their changes
+        tables = sorted(schedule.tables.items(), key=lambda item: item[0].kind != STATE)  # states before their changes
         states: dict[str, int | None] = {}
         for ref, table in tables:
             if ref.kind == CHANGES and (as_of := states.get(ref.name)) is not None:
@@ -101,13 +101,13 @@ class Retention:
                 yield None
             kept_files = partial(self._kept, ref)
             as_of = yield from retain_table(
-                store.data_dir, table, txid, epoch, saved.get(ref.uri, frozenset()), kept_files
+                schedule.data_dir, table, txid, epoch, saved.get(ref.uri, frozenset()), kept_files
             )
             if ref.kind == STATE:
                 states[ref.name] = as_of
 
     def _kept(self, ref: TableRef) -> set[str]:
-        return self._store.kept_files(ref, self._books.intents())
+        return self._schedule.kept_files(ref, self._books.intents())
 
     @property
     def _millis(self) -> int:
@@ -126,7 +126,7 @@ class Upkeep:
     """Maintains the tables while the topology runs. Call from the driver thread only.
 
     Args:
-        store: the tables.
+        schedule: the upkeep of the tables: what is due, and the work.
         in_turn: queues a call for the publishing thread, where it runs between two groups.
         back: queues a call for the driver thread.
         fail: ends the run with an error.
@@ -136,14 +136,14 @@ class Upkeep:
 
     def __init__(
         self,
-        store: StateStore,
+        schedule: UpkeepSchedule,
         in_turn: Callable[[Callable[[], Any]], Future[Any]],
         back: Callable[[Callable[[], None]], None],
         fail: Callable[[BaseException], None],
         monotonic: Callable[[], float],
         retention: Retention | None = None,
     ) -> None:
-        self._store, self._in_turn, self._back, self._fail = store, in_turn, back, fail
+        self._schedule, self._in_turn, self._back, self._fail = schedule, in_turn, back, fail
         self._monotonic, self._retention = monotonic, retention
         self._before: list[str] | None = None
         self._thinned_at = 0.0
@@ -157,7 +157,7 @@ class Upkeep:
     def committed(self) -> None:
         """Note that a group was committed, and start to shorten one table log that has become long, if there is one."""
         self._committed_at = self._monotonic()
-        table = None if self._tidying else next((table for table in self._store.tables.values() if table.is_long), None)
+        table = None if self._tidying else self._schedule.long_log()
         if table is not None:
             self._tidying = True
             self._shorten(table)
@@ -196,18 +196,18 @@ class Upkeep:
         now = self._monotonic()
         if self._busy or now < self._not_before:
             return
-        uri, permanent = self._store.due(now), False
+        uri, permanent = self._schedule.due(now), False
         if uri is None and idle and self._committed_at is not None and now - self._committed_at > IDLE_SECONDS:
-            uri = next(iter(self._store.behind()), None)
+            uri = next(iter(self._schedule.behind()), None)
             self._committed_at = None if uri is None else self._committed_at
         if uri is None and self._retention is not None and self._retention.is_due():
             uri, permanent = self._retain(self._retention), True
         if uri is not None:
             self._busy = True
-            self._ask(lambda: self._store.upkeep(uri, _millis(), stays=permanent), self._begun)
-        elif not self._busy and now - self._thinned_at > THIN_SECONDS and self._store.has_superseded(_millis()):
+            self._ask(lambda: self._schedule.begin(uri, _millis(), stays=permanent), self._begun)
+        elif not self._busy and now - self._thinned_at > THIN_SECONDS and self._schedule.has_superseded(_millis()):
             self._busy, self._thinned_at = True, now
-            self._step(self._store.thin(_millis()))
+            self._step(self._schedule.thin(_millis()))
 
     def _retain(self, retention: Retention) -> str | None:
         """Start the steps of retention once every state has a version that is never thinned.
@@ -215,7 +215,7 @@ class Upkeep:
         The changes before such a version are then no longer needed. Returns the next state that has none.
         """
         if self._before is None:
-            self._before = self._store.unsettled()
+            self._before = self._schedule.unsettled()
         if self._before:
             return self._before.pop()
         self._before, self._busy = None, True
@@ -290,7 +290,8 @@ class Upkeep:
     def _write(self, work: Compaction | SmallFileCompaction) -> None:
         try:
             if all(not self._stopping.is_set() for _ in work.steps()):
-                self._back(lambda: self._ask(lambda: self._store.upkept(work, _millis()), lambda _: self._ended(None)))
+                done = partial(self._schedule.finish, work)
+                self._back(lambda: self._ask(lambda: done(_millis()), lambda _: self._ended(None)))
             else:
                 work.give_up()
         except Exception as error:  # noqa: BLE001 - handed to the driver thread

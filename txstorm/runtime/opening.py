@@ -43,9 +43,11 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
-from txstorm.state.store import StateStore
+from txstorm.state.index.index import Bounds
+from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
 from txstorm.storage.rows.schema import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
@@ -267,23 +269,18 @@ def _lead(start: _Start, books: Books, writer: SparkWriter | None) -> tuple[Stat
     waiting = take_over(data_dir, books, identity)
     roster = check_roster(topology, books, drop)  # again: another start was not fenced before `take_over`
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
+    settings, recorded = topology.settings, books.tables()
+    letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
+    states = max(1, sum(map(len, topology.states.values())))
     store = StateStore.open(
         data_dir,
-        topology=topology.id,
-        incarnation=identity.incarnation,
-        timeline=identity.timeline,
-        states=topology.states,
-        sinks=topology.sinks,
-        maps=topology.maps,
-        outlets=topology.outlets,
-        create=known is None,
-        committed=committed,
-        recorded=(recorded := books.tables()),
-        letters=TABLE_SCHEMA if topology.settings.dead_letters or LETTERS_REF.uri in recorded else None,
-        cache_bytes=topology.settings.index_cache_bytes,
+        TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
+        DeclaredResources(topology.states, topology.sinks, topology.maps, topology.outlets, letters),
+        RecordedTables(known is None, committed, recorded),
+        settings=StoreSettings(
+            Bounds(memory=settings.index_cache_bytes // states), settings.log_retention, settings.state_max_lag
+        ),
         spark=writer,
-        log_retention=topology.settings.log_retention,
-        max_lag=topology.settings.state_max_lag,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
@@ -340,7 +337,7 @@ def _assemble(
     committer = GroupFinisher(program, store, books, identity, publisher, jobs, finishing)
     retention, clock = None, options.clock
     if (seconds := settings.history_retention) is not None:
-        retention = Retention(store, books, identity.timeline, seconds, clock.now, clock.monotonic)
+        retention = Retention(store.upkeep, books, identity.timeline, seconds, clock.now, clock.monotonic)
     return Session(
         data_dir=Path(store.data_dir),
         coded=start.topology,

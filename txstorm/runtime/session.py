@@ -129,7 +129,7 @@ class Session:
                 self.books.check_lease()
                 self.flush_history()
                 clock, stays = lambda: self.monotonic() if compact() else math.inf, self.retention is not None
-                self.store.compact(COMPACT_SECONDS, clock=clock, stays=stays)
+                self.store.upkeep.compact(COMPACT_SECONDS, clock=clock, stays=stays)
                 steps = iter(()) if self.retention is None else self.retention.steps()
                 while compact() and next(steps, self) is not self:
                     pass

@@ -20,7 +20,7 @@ def test_every_type_in_key_and_value_comes_back(tmp_path):
     store = put(tmp_path, WIDE, {key: wide(), nothing: dict.fromkeys(wide())})
     expected = [{**dict.fromkeys(KINDS), **dict.fromkeys(wide())}, {**{n: ROW[n] for n in KINDS}, **wide()}]
     assert read_state(tmp_path, "wide").to_pylist() == expected
-    store.compact()
+    store.upkeep.compact()
     assert read_state(tmp_path, "wide").to_pylist() == expected
 
 
@@ -70,7 +70,7 @@ def test_a_state_without_key_is_one_row(tmp_path):
     assert read_state(tmp_path, "one", 1).to_pylist() == [{"n": 1}]
     put(tmp_path, state, {}, 3, store, drop=[()])
     assert read_state(tmp_path, "one").to_pylist() == []
-    store.compact()
+    store.upkeep.compact()
     assert read_state(tmp_path, "one", 0).to_pylist() == []
     assert read_state(tmp_path, "one", 2).to_pylist() == [{"n": 2}]
 
@@ -90,12 +90,12 @@ def test_every_txid_reads_as_it_was_whatever_was_compacted(tmp_path, seed):
         now = {key: value for key, value in {**now, **values}.items() if key not in drop}
         was[txid] = now
         if choose.random() < 0.4:
-            store.compact()
+            store.upkeep.compact()
     for txid, expected in was.items():
         table = read_state(tmp_path, "n", txid)
         assert dict(zip(*table.to_pydict().values(), strict=True)) == expected, f"seed {seed}, txid {txid}"
         assert txid_of(table) == txid
-    store.compact()
+    store.upkeep.compact()
     assert dict(read_by_a_plain_reader(tmp_path)) == was[12], f"seed {seed}"
 
 
@@ -114,7 +114,7 @@ def test_grouping_does_not_show(tmp_path):
     store = open_store(other, create=True)
     for txid, counts in enumerate(plan, start=1):
         commit(store, txid, counts)
-    store.compact()
+    store.upkeep.compact()
     for txid in range(5):
         assert rows_json(read_state(one, "counts", txid)) == rows_json(read_state(other, "counts", txid))
 
@@ -132,7 +132,7 @@ def test_the_topologys_last_txid_may_be_later_than_the_tables(tmp_path):
 
 def test_a_txid_before_the_state_began(tmp_path):
     commit(open_store(tmp_path, create=True, committed=5), 6, {"a": 1})
-    open_store(tmp_path, epoch=2).compact()
+    open_store(tmp_path, epoch=2).upkeep.compact()
     assert read_state(tmp_path, "counts", 5).num_rows == 0
     with pytest.raises(StateError, match="as of txid 4: it begins after txid 5; ask for txid 5 or later"):
         read_state(tmp_path, "counts", 4)
@@ -175,7 +175,7 @@ def test_reading_while_a_run_writes(tmp_path):
     for txid in range(1, 6):
         commit(store, txid, {"a": 1})
         assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": txid}]
-        store.compact()
+        store.upkeep.compact()
         assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": txid}]
 
 

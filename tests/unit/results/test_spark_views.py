@@ -37,7 +37,7 @@ def test_views_show_what_is_read(spark, tmp_path, progress):
         counts = {word: chance.choice([1, 2, None]) for word in chance.sample("abcdef", 3)}
         commit(store, txid, counts)
         if txid in (4, 9):
-            store.compact()
+            store.upkeep.compact()
         if txid == 6:
             make(spark, data, None, 6, "now-")
     assert shown(spark, "now-state_counts") == read(read_state(data, "counts"))
@@ -87,7 +87,7 @@ def test_collections_and_keys_whose_time_is_over(spark, tmp_path):
     for txid, stamp in stamps.items():
         committed(store, txid, stamp, lambda r, txid=txid: write(r, txid))
         if txid == 4:
-            store.compact()
+            store.upkeep.compact()
         if txid == 5:
             follow = views(tmp_path, None, 5, "now_", stamps.get)
     for view in [*follow, *views(tmp_path, 3, 6, "then_", stamps.get)]:

@@ -36,9 +36,12 @@ class Work:
         self.given_up = True
 
 
-class Store:
+class Schedule:
     def __init__(self, *works):
-        self.works, self.done, self.error = list(works), [], None
+        self.works, self.done, self.error, self.logs = list(works), [], None, []
+
+    def long_log(self):
+        return next((log for log in self.logs if log.is_long), None)
 
     def due(self, now):
         return "state/counts" if self.works else None
@@ -52,10 +55,10 @@ class Store:
     def has_superseded(self, now):
         return False
 
-    def upkeep(self, uri, now, *, stays=False):
+    def begin(self, uri, now, *, stays=False):
         return self.works.pop(0)
 
-    def upkept(self, work, now):
+    def finish(self, work, now):
         if self.error is not None:
             raise self.error
         self.done.append(work)
@@ -65,8 +68,10 @@ class Bench:
     """An `Upkeep` whose driver thread is the test."""
 
     def __init__(self, *works):
-        self.store, self.inbox, self.failures, self.now, self.turns = Store(*works), [], [], 0.0, 0
-        self.upkeep = upkeep.Upkeep(self.store, self.in_turn, self.inbox.append, self.failures.append, lambda: self.now)
+        self.schedule, self.inbox, self.failures, self.now, self.turns = Schedule(*works), [], [], 0.0, 0
+        self.upkeep = upkeep.Upkeep(
+            self.schedule, self.in_turn, self.inbox.append, self.failures.append, lambda: self.now
+        )
 
     def in_turn(self, call):
         done, self.turns = Future(), self.turns + 1
@@ -95,7 +100,7 @@ def test_it_works_on_its_own_thread_and_ends_in_turn():
     first, second = Work(), Work()
     bench = Bench(first, second)
     bench.turn()
-    assert bench.store.done == [first, second]
+    assert bench.schedule.done == [first, second]
     assert {first.thread, second.thread} == {"txstorm-upkeep"}
     assert bench.failures == []
 
@@ -106,11 +111,11 @@ def test_what_fails_is_tried_again_later(error, caplog):
     bench = Bench(first, second)
     bench.turn()
     assert first.given_up
-    assert (bench.store.done, bench.failures) == ([], [])
+    assert (bench.schedule.done, bench.failures) == ([], [])
     assert "retried later" in caplog.text
     bench.now = upkeep.PAUSE + 1
     bench.turn()
-    assert bench.store.done == [second]
+    assert bench.schedule.done == [second]
 
 
 class Log:
@@ -136,12 +141,12 @@ class Log:
 
 def test_long_logs_are_shortened_beside_commits_one_after_a_commit():
     bench = Bench()
-    bench.store.tables = {"a": Log(bench), "b": Log(bench)}
+    bench.schedule.logs = [Log(bench), Log(bench)]
     for left in (1, 0, 0):
         bench.upkeep.committed()
         bench.upkeep.committed()  # the first one has not been answered yet
         bench.turn(1)
-        assert sum(log.is_long for log in bench.store.tables.values()) == left
+        assert sum(log.is_long for log in bench.schedule.logs) == left
     assert bench.failures == []
 
 
@@ -161,7 +166,7 @@ def test_what_a_step_of_retention_asks_for_is_found_beside_commits():
 
 def test_a_fault_of_shortening_ends_the_run():
     bench = Bench()
-    bench.store.tables = {"a": Log(bench, faults.InjectedFault("x"))}
+    bench.schedule.logs = [Log(bench, faults.InjectedFault("x"))]
     bench.upkeep.committed()
     bench.turn(1)
     assert [str(failure) for failure in bench.failures] == ["x"]
@@ -188,10 +193,10 @@ def test_retention_follows_when_all_states_are_up_to_date_a_step_a_turn():
     bench = Bench()
     kept = bench.upkeep._retention = Kept(bench)
     works = {"state/a": Work(), "state/b": Work()}
-    bench.store.unsettled = lambda: list(works)
-    bench.store.upkeep = lambda uri, now, *, stays: works[uri]
+    bench.schedule.unsettled = lambda: list(works)
+    bench.schedule.begin = lambda uri, now, *, stays: works[uri]
     bench.turn()
-    assert set(bench.store.done) == set(works.values())
+    assert set(bench.schedule.done) == set(works.values())
     assert kept.done == [0, 1, 2]
     kept.due, kept.done = True, []
     bench.upkeep.end()
@@ -209,7 +214,7 @@ def test_nothing_to_do_is_no_fault():
 @pytest.mark.parametrize("error", [FencedError("taken over"), ValueError("ours")])
 def test_what_must_end_the_run_does(error):
     bench = Bench(Work())
-    bench.store.error = error
+    bench.schedule.error = error
     bench.turn()
     assert bench.failures == [error]
 
@@ -223,7 +228,7 @@ def test_an_end_waits_for_the_file_at_hand_only():
     work.begun.wait()
     work.go.set()
     bench.upkeep.end()
-    assert bench.store.done == []
+    assert bench.schedule.done == []
 
 
 def kinds(data_dir, table):

@@ -77,7 +77,7 @@ def test_published_and_looked_up_like_those_of_the_driver(tmp_path, monkeypatch)
     commit(stores[1], 2, {**dict.fromkeys(WORDS, 1), "w3": None})
     for store in stores:
         commit(store, 3, {"w3": 5, "w4": 1})
-        store.compact()
+        store.upkeep.compact()
     for txid in (1, 2, 3):
         cuts = [read_state(path, "counts", txid).to_pylist() for path in (one, other)]
         assert cuts[0] == cuts[1]

@@ -49,7 +49,7 @@ class Schedule:
 
     def compact(self):
         self.publish()
-        self.store.compact()
+        self.store.upkeep.compact()
 
     def restart(self):
         """What is not published is gone; so may be the index, or it is damaged."""

@@ -54,7 +54,7 @@ def test_opened_again_it_goes_on(tmp_path):
     commit(open_store(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
     store = open_store(tmp_path, epoch=2)
     commit(store, 3, {"a": 1}, epoch=2)
-    store.compact()
+    store.upkeep.compact()
     store = open_store(tmp_path, epoch=3)
     commit(store, 4, {"a": 1, "b": 1}, epoch=3)
     assert counts(tmp_path) == {"a": 3, "b": 2}
@@ -99,13 +99,13 @@ def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path,
     with ThreadPoolExecutor() as threads:
         group = threads.submit(store.group, 2)
         assert reading.wait(60)
-        assert store.due(time.monotonic()) is None
-        upkeep = threads.submit(store.upkeep, "state/counts", 0)
+        assert store.upkeep.due(time.monotonic()) is None
+        upkeep = threads.submit(store.upkeep.begin, "state/counts", 0)
         go_on.set()
         assert upkeep.result(60) is not None
         group.result(60)
     assert len(indexes) == 2  # of two states, each once
-    assert store.due(time.monotonic()) is not None
+    assert store.upkeep.due(time.monotonic()) is not None
     commit(store, 2, {"a": 3}, epoch=2)
     assert counts(tmp_path) == {"a": 4, "b": 2}
 
@@ -247,7 +247,7 @@ def test_a_state_table_ahead_of_its_changes_is_an_error(tmp_path):
     store = open_store(tmp_path, create=True)
     shutil.copytree(tmp_path / "changes/counts", tmp_path / "old")
     commit(store, 1, {"a": 1})
-    store.compact()
+    store.upkeep.compact()
     shutil.rmtree(tmp_path / "changes/counts")
     (tmp_path / "old").rename(tmp_path / "changes/counts")
     with pytest.raises(TableCorrupt, match="state/counts: is as of txid 1, but changes/counts ends at 0"):

@@ -18,7 +18,7 @@ def rows(spark, path, *columns):
 def test_spark_reads_states_changes_and_sinks(spark, tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 2}, {"a": 1, "b": None})
-    store.compact()
+    store.upkeep.compact()
     assert rows(spark, tmp_path / "state/counts", "word", "n", "_txid", "_prev.n") == [("a", 2, 2, 1)]
     assert rows(spark, tmp_path / "state/totals", "n", "mean") == [(4, 0.5)]
     changes = rows(spark, tmp_path / "changes/counts", "_txid", "_op", "word")
@@ -30,7 +30,7 @@ def test_spark_reads_states_changes_and_sinks(spark, tmp_path):
 
 
 def test_spark_reads_every_type(spark, tmp_path):
-    put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): wide()}).compact()
+    put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): wide()}).upkeep.compact()
     table = spark.read.format("delta").load(str(tmp_path / "state/wide"))
     found = table.toArrow().select([*KINDS, *wide()])
     expected = read_state(tmp_path, "wide")

@@ -1,5 +1,5 @@
-"""Maintenance in parallel to commits: compaction, small files, retention, sweeping, the read guard.
+"""Maintenance in parallel to commits: its schedule, compaction, small files, retention, sweeping, the read guard.
 
 May import: storage.tables, storage.rows, clients.
-Start: compaction.py.
+Start: schedule.py.
 """

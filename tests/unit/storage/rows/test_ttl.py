@@ -90,7 +90,7 @@ def test_readers_see_what_is_there_at_the_stamp_of_each_txid(tmp_path):
         committed(store, txid, stamp, lambda r, txid=txid: r.state("count", 0, "seen").put(f"u{txid}", row(txid)))
     expected = {txid: shown(tmp_path, txid, stamp) for txid, stamp in stamps.items()}
     assert expected == {1: ["u1"], 2: ["u1", "u2"], 3: ["u2", "u3"], 4: ["u3", "u4"]}
-    store.compact()
+    store.upkeep.compact()
     assert {txid: shown(tmp_path, txid, stamp) for txid, stamp in stamps.items()} == expected
     kept = DeltaHandle.open(tmp_path / "state/seen").read()
     assert sorted(kept["user"].to_pylist()) == ["u3", "u4"]  # the others are not in the files any more

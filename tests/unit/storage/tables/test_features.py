@@ -281,7 +281,7 @@ def test_what_spark_switches_on(tmp_path, spark, monkeypatch):
         for txid in range(1, 6):
             commit(store, txid, {"a": 1, f"w{txid}": 2})
         path = data_dir / "sinks/out"
-        gathering = store.upkeep("sinks/out", 1)  # under way when it comes
+        gathering = store.upkeep.begin("sinks/out", 1)  # under way when it comes
         assert list(gathering.steps())
         for text in on:
             ask(spark, path, text)
@@ -291,7 +291,7 @@ def test_what_spark_switches_on(tmp_path, spark, monkeypatch):
         intent = intent_of(group, [record(6)])
         if refused:
             with pytest.raises((TableRefused, BlockedError), match=refused):
-                store.upkept(gathering, 1)
+                store.upkeep.finish(gathering, 1)
             with pytest.raises((TableRefused, BlockedError), match=refused):
                 store.publish(intent, 1)
             with pytest.raises(TableRefused, match=refused):
@@ -299,7 +299,7 @@ def test_what_spark_switches_on(tmp_path, spark, monkeypatch):
             found = sorted(map(tuple, spark.sql(f"SELECT word, n FROM delta.`{path}`").collect()))
             assert found == expected, name
         else:
-            store.upkept(gathering, 1)
+            store.upkeep.finish(gathering, 1)
         if off is None:
             continue
         for text in off:

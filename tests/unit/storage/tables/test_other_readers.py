@@ -124,7 +124,7 @@ def test_what_a_user_makes_of_it_is_undone(tmp_path):
 def test_files_with_bounds_of_another_column_have_none(old):
     """As a state's table that was restored by an older txstorm, until it is compacted."""
     store = open_old(old, epoch=2)
-    store.compact()
+    store.upkeep.compact()
     store.close()
     handle = DeltaHandle.open(old / "state/counts")
     actions = [json.loads(line) for line in handle.log_entry(handle.version).read_text().splitlines()]
@@ -136,7 +136,7 @@ def test_files_with_bounds_of_another_column_have_none(old):
     assert found(old, "state/counts") == ""
     assert differences(old / "state/counts", READERS["deltalake"]) == []
     play(again, 7, epoch=3)
-    again.compact()
+    again.upkeep.compact()
     opened(old, epoch=4)
     assert found(old, "state/counts") == "_kg"
     assert differences(old / "state/counts", READERS["deltalake"]) == []
@@ -146,7 +146,7 @@ def test_files_with_bounds_of_another_column_have_none(old):
 def test_txstorm_finds_bounds_whatever_the_table_says(tmp_path, column):
     """Compaction and reading of ranges go on file by file, before and after checkpoints, at old versions."""
     store = filled(tmp_path, 3)
-    store.compact()
+    store.upkeep.compact()
     for uri in ("state/counts", "changes/counts"):
         DeltaTable(str(tmp_path / uri)).alter.set_table_properties({STATS: column})
         handle = DeltaHandle.open(tmp_path / uri)
@@ -168,7 +168,7 @@ def test_spark_finds_the_rows_and_tables_that_it_wrote_are_read_by_all(places, t
     assert [one for uri in TABLES for one in spark_differences(spark, places["compacted"] / uri)] == []
     assert spark_differences(spark, places["as committed"] / "sinks/out") == []
     store = filled(tmp_path, 2, spark=SparkWriter(SparkDelta(spark)))
-    store.compact()
+    store.upkeep.compact()
     for reader in READERS.values():
         assert [one for uri in BY_SPARK for one in differences(tmp_path / uri, reader, every=3)] == []
     assert [one for uri in BY_SPARK for one in spark_differences(spark, tmp_path / uri)] == []

@@ -111,8 +111,8 @@ def test_the_same_rows_by_either_writer(copied, tmp_path_factory):
         store = opened_by(None, direct, txid)
         commit(store, txid, counts, epoch=txid)
     again = opened_by(None, copied, 4, committed=3)
-    again.compact()
-    store.compact()
+    again.upkeep.compact()
+    store.upkeep.compact()
     assert writers(copied) == writers(copied, "sinks/out") == ["spark", "direct", "spark"]
     assert writers(copied, "changes/totals") == ["direct"] * 3
     for uri in (REF.uri, "sinks/out", "state/counts", "state/totals"):

@@ -53,14 +53,14 @@ def test_commits_upkeep_and_checkpoints(tmp_path, monkeypatch, layout):
                 table.shortened(work)
                 shortened += work.made is not None
             due = (
-                store.upkeep(uri, 1)
-                if txid % 10 == 0 and (uri := store.due(time.monotonic() + txid * 100)) is not None
+                store.upkeep.begin(uri, 1)
+                if txid % 10 == 0 and (uri := store.upkeep.due(time.monotonic() + txid * 100)) is not None
                 else None
             )
         if due is not None:
             list(due.steps())
             with unlisted(tmp_path):
-                kept_up += store.upkept(due, 1)
+                kept_up += store.upkeep.finish(due, 1)
     assert shortened >= 3
     assert kept_up >= 3
     store.close()

@@ -40,7 +40,7 @@ def test_a_plain_reader_sees_the_last_txid(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 2}, {"b": None, "c": 3})
     assert plain(tmp_path) == []
-    assert store.compact() == ["counts", "totals"]
+    assert store.upkeep.compact() == ["counts", "totals"]
     assert plain(tmp_path) == [("a", 1), ("c", 3)]
     assert infos(tmp_path)[0]["as_of"] == 2
     row = next(row for row in DeltaHandle.open(tmp_path / "state/counts").read().to_pylist() if row["word"] == "c")
@@ -50,20 +50,20 @@ def test_a_plain_reader_sees_the_last_txid(tmp_path):
 
 def test_nothing_changed_nothing_written(tmp_path):
     store = open_store(tmp_path, create=True)
-    assert store.compact() == []
+    assert store.upkeep.compact() == []
     commit(store, 1, {"a": 1})
-    store.compact()
+    store.upkeep.compact()
     commit(store, 2, {})  # changes the totals only
-    assert store.compact() == ["totals"]
+    assert store.upkeep.compact() == ["totals"]
     assert len(infos(tmp_path)) == 3  # created, epoch, compacted
 
 
 def test_an_emptied_state_is_empty(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
-    store.compact()
+    store.upkeep.compact()
     commit(store, 2, {"a": None})
-    store.compact()
+    store.upkeep.compact()
     assert plain(tmp_path) == []
     assert read_state(tmp_path, "counts", 1).to_pylist() == [{"word": "a", "n": 1}]
 
@@ -72,9 +72,9 @@ def test_the_time_limit_leaves_the_rest_for_later(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     ticks = iter([0.0, 1.0, 2.0, 6.0])
-    assert store.compact(5.0, clock=lambda: next(ticks)) == ["counts"]
-    assert store.compact(0.0) == []
-    assert store.compact() == ["totals"]
+    assert store.upkeep.compact(5.0, clock=lambda: next(ticks)) == ["counts"]
+    assert store.upkeep.compact(0.0) == []
+    assert store.upkeep.compact() == ["totals"]
 
 
 def test_published_but_not_applied_is_left_for_later(tmp_path):
@@ -82,16 +82,16 @@ def test_published_but_not_applied_is_left_for_later(tmp_path):
     group = store.group(1)
     add(group, 1, {"a": 1})
     store.publish(intent_of(group, [record(1)]), 1)
-    assert store.compact() == []
+    assert store.upkeep.compact() == []
     group.apply(1)
-    assert store.compact() == ["counts", "totals"]
+    assert store.upkeep.compact() == ["counts", "totals"]
 
 
 def test_what_is_not_decided_is_not_in_it(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     add(store.group(2), 2, {"a": 1})
-    store.compact()
+    store.upkeep.compact()
     assert plain(tmp_path) == [("a", 1)]
 
 
@@ -99,10 +99,10 @@ def test_several_files_and_the_old_ones_leave(tmp_path, monkeypatch):
     monkeypatch.setattr("txstorm.storage.tables.rewrite.FILE_ROWS", 2)
     store = open_store(tmp_path, create=True)
     commit(store, 1, dict.fromkeys("abcde", 1))
-    store.compact()
+    store.upkeep.compact()
     assert len(DeltaHandle.open(tmp_path / "state/counts").files()) == 3
     commit(store, 2, dict.fromkeys("abcd"))
-    store.compact()
+    store.upkeep.compact()
     assert len(DeltaHandle.open(tmp_path / "state/counts").files()) == 1
     assert plain(tmp_path) == [("e", 1)]
 
@@ -112,7 +112,7 @@ def test_a_stale_coordinator_cannot_compact(tmp_path):
     commit(store, 1, {"a": 1})
     open_store(tmp_path, epoch=2)
     with pytest.raises(FencedError, match="state/counts"):
-        store.compact()
+        store.upkeep.compact()
     assert plain(tmp_path) == []
 
 
@@ -120,19 +120,19 @@ def test_two_compactions_do_not_double_the_rows(tmp_path):
     store, other = open_store(tmp_path, create=True), open_store(tmp_path)
     commit(store, 1, {"a": 1})
     other.load()
-    assert store.compact() == ["counts", "totals"]
-    assert other.compact() == []
+    assert store.upkeep.compact() == ["counts", "totals"]
+    assert other.upkeep.compact() == []
     assert plain(tmp_path) == [("a", 1)]
 
 
 def test_a_race_in_the_last_moment_is_seen(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
-    late, later = store.upkeep("state/counts", 0), store.upkeep("state/counts", 0)
+    late, later = store.upkeep.begin("state/counts", 0), store.upkeep.begin("state/counts", 0)
     for one in (late, later):
         assert len(list(one.steps())) == 1
-    assert store.upkept(late, 1)
-    assert not store.upkept(later, 1)
+    assert store.upkeep.finish(late, 1)
+    assert not store.upkeep.finish(later, 1)
     table = DeltaTableState.open(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION), TableRef("state", "counts"))
     with pytest.raises(TableCorrupt, match="state/counts: expected at most txid 0, found 1"):
         table.exchange(RewriteFiles([], [], 0, 0, 0), 1)
@@ -145,11 +145,11 @@ def test_failing_anywhere_leaves_the_old_or_the_new(tmp_path, point):
     commit(store, 1, {"a": 1})
     faults.arm(f"{point}:raise:1")
     with pytest.raises(faults.InjectedFault):
-        store.compact()
+        store.upkeep.compact()
     faults.arm("")
     assert plain(tmp_path) == ([("a", 1)] if point == "compact.after" else [])
     store = open_store(tmp_path, epoch=2)
-    store.compact()
+    store.upkeep.compact()
     assert plain(tmp_path) == [("a", 1)]
     assert read_state(tmp_path, "counts").to_pylist() == [{"word": "a", "n": 1}]
 
@@ -189,11 +189,11 @@ def test_the_table_is_in_files_by_key_group_and_only_changed_ones_are_written(tm
 def test_it_is_as_of_the_txid_it_began_with_whatever_is_committed_beside_it(tmp_path, many):
     for txid in range(LAST + 1, LAST + 4):
         commit(many, txid, counts(txid))
-    work = many.upkeep("state/counts", 1)
+    work = many.upkeep.begin("state/counts", 1)
     for txid, _ in enumerate(work.steps(), start=LAST + 4):
         commit(many, txid, counts(txid))
         assert words_of(tmp_path) == expected(LAST)
-    assert many.upkept(work, 1)
+    assert many.upkeep.finish(work, 1)
     assert words_of(tmp_path) == expected(LAST + 3)
     assert infos(tmp_path)[0]["as_of"] == LAST + 3
     found = read_state(tmp_path, "counts").to_pylist()
@@ -219,9 +219,9 @@ def test_a_first_compaction_of_many_rows_is_cut_too(tmp_path, monkeypatch):
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     commit(store, 1, {f"w{i}": i for i in range(100)})
-    work = store.upkeep("state/counts", 1)
+    work = store.upkeep.begin("state/counts", 1)
     assert len(list(work.steps())) == 13
-    assert store.upkept(work, 1)
+    assert store.upkeep.finish(work, 1)
     assert words_of(tmp_path) == {f"w{i}": i for i in range(100)}
 
 
@@ -241,7 +241,7 @@ def test_a_table_whose_files_do_not_say_what_they_hold_is_rewritten_whole(tmp_pa
 
 def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, many):
     commit(many, LAST + 1, counts(LAST + 1))
-    work = many.upkeep("state/counts", 1)
+    work = many.upkeep.begin("state/counts", 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # as on a full disk, no file can grow
     try:

@@ -40,7 +40,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
         world = World(tmp_path_factory.mktemp("retention") / "data").go_on(16, every=99)
-        world.store.compact(stays=True)
+        world.store.upkeep.compact(stays=True)
     return world
 
 
@@ -108,10 +108,10 @@ class World:
         return self
 
     def retention(self):
-        return Retention(self.store, self.ledger, 0, KEPT, lambda: self.last * 1_000_000, lambda: 0.0)
+        return Retention(self.store.upkeep, self.ledger, 0, KEPT, lambda: self.last * 1_000_000, lambda: 0.0)
 
     def retain(self):
-        self.store.compact(stays=True)
+        self.store.upkeep.compact(stays=True)
         return [*self.retention().steps()]
 
     def check(self):

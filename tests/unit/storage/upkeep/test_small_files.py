@@ -51,10 +51,10 @@ def test_files_become_few_and_rows_stay(tmp_path, store):
 
 
 def test_commits_and_starts_go_on_over_it(tmp_path, store):
-    work = store.upkeep("changes/counts", 1)
+    work = store.upkeep.begin("changes/counts", 1)
     assert len(list(work.steps())) == 1
     commit(store, LAST + 1, counts(LAST + 1))  # beside it
-    assert store.upkept(work, 1)
+    assert store.upkeep.finish(work, 1)
     commit(store, LAST + 2, counts(LAST + 2))
     again = open_store(tmp_path, epoch=2)
     commit(again, LAST + 3, counts(LAST + 3), epoch=2)
@@ -65,56 +65,59 @@ def test_commits_and_starts_go_on_over_it(tmp_path, store):
 
 def test_two_of_them_do_not_double_rows(tmp_path, store):
     changes = plain(tmp_path, "changes/counts")
-    one, other = store.upkeep("changes/counts", 1), store.upkeep("changes/counts", 1)
+    one, other = store.upkeep.begin("changes/counts", 1), store.upkeep.begin("changes/counts", 1)
     for work in (one, other):
         list(work.steps())
-    assert store.upkept(one, 1)
-    assert not store.upkept(other, 1)
+    assert store.upkeep.finish(one, 1)
+    assert not store.upkeep.finish(other, 1)
     assert plain(tmp_path, "changes/counts") == changes
 
 
 def test_a_stale_coordinator_cannot(tmp_path, store):
-    work = store.upkeep("changes/counts", 1)
+    work = store.upkeep.begin("changes/counts", 1)
     list(work.steps())
     open_store(tmp_path, epoch=2)
     with pytest.raises(FencedError, match="changes/counts"):
-        store.upkept(work, 1)
+        store.upkeep.finish(work, 1)
 
 
 def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, store):
     def staged():
         return len(list((tmp_path / "changes/counts/_txstorm/staged").iterdir()))
 
-    work = store.upkeep("changes/counts", 1)
+    work = store.upkeep.begin("changes/counts", 1)
     list(work.steps())
     assert store.sweep([]) == []
     assert staged() == LAST + 1
     work.give_up()
     assert staged() == LAST
-    work = store.upkeep("changes/counts", 1)
+    work = store.upkeep.begin("changes/counts", 1)
     list(work.steps())
-    assert store.upkept(work, 1)
+    assert store.upkeep.finish(work, 1)
     assert store.sweep([]) == []  # the old files are those of versions that are kept
 
 
 def test_what_a_clean_end_comes_before_is_swept(tmp_path, store):
     for uri in ("changes/counts", "state/counts"):
-        list(store.upkeep(uri, 1).steps())
-    written = [*store.kept_files(table_ref("changes/counts"), []), *store.kept_files(table_ref("state/counts"), [])]
+        list(store.upkeep.begin(uri, 1).steps())
+    written = [
+        *store.upkeep.kept_files(table_ref("changes/counts"), []),
+        *store.upkeep.kept_files(table_ref("state/counts"), []),
+    ]
     assert len(written) > 2
-    store.compact(0.0)  # no time is left for another one
+    store.upkeep.compact(0.0)  # no time is left for another one
     assert sorted(path.rpartition("/")[2] for path in store.sweep([])) == sorted(Path(one).name for one in written)
 
 
 def test_it_is_due_after_so_many_commits(tmp_path, store):
     keep_up(store)
-    assert store.due(0.0) is None
+    assert store.upkeep.due(0.0) is None
     commit(store, LAST + 1, counts(LAST + 1))
     commit(store, LAST + 2, counts(LAST + 2))
-    assert store.due(0.0) in ("state/counts", "state/totals")
+    assert store.upkeep.due(0.0) in ("state/counts", "state/totals")
     keep_up(store, ("state",))
     commit(store, LAST + 3, {})
-    assert store.due(0.0) in ("changes/counts", "changes/totals", "sinks/out", "state/totals")
+    assert store.upkeep.due(0.0) in ("changes/counts", "changes/totals", "sinks/out", "state/totals")
 
 
 @pytest.mark.parametrize("point", ["gather.before", "gather.staged", "gather.after"])

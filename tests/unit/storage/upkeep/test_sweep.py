@@ -52,7 +52,7 @@ def test_files_that_a_kept_version_names_stay(tmp_path):
     store = open_store(tmp_path, create=True)
     for txid in (1, 2, 3):
         commit(store, txid, {"a": 1})
-        store.compact()
+        store.upkeep.compact()
     assert store.sweep([]) == []
     assert [read_state(tmp_path, "counts", txid)["n"].to_pylist() for txid in (1, 2, 3)] == [[1], [2], [3]]
 
@@ -61,7 +61,7 @@ def test_files_of_dropped_versions_go(tmp_path):
     store = open_store(tmp_path, create=True)
     for txid in range(1, 4):
         commit(store, txid, {"a": 1})
-        store.compact()
+        store.upkeep.compact()
     log = tmp_path / "state/counts/_delta_log"
     store = open_store(tmp_path, epoch=2)
     table = store._delta[next(ref for ref in store._delta if ref.uri == "state/counts")]

@@ -59,13 +59,13 @@ class World:
 
     def compact(self, *, thin=True):
         self.now += MINUTE
-        work = self.store.upkeep(STATE.uri, self.now)
+        work = self.store.upkeep.begin(STATE.uri, self.now)
         if work is not None:
             assert all(True for _ in work.steps())
-            assert self.store.upkept(work, self.now)
+            assert self.store.upkeep.finish(work, self.now)
             assert plain(self.data_dir) == plain_of(self.words[self.last], plain(self.data_dir))
         if thin:
-            assert all(True for _ in self.store.thin(self.now))
+            assert all(True for _ in self.store.upkeep.thin(self.now))
 
     def start_again(self):
         self.epoch += 1
@@ -146,7 +146,7 @@ def rewound(world, txid):
     owner = world.store.tables[STATE].owner
     refs = list(world.store.tables)
     todo = tuple(plan_table(world.data_dir, owner, ref, txid, world.epoch, world.now) for ref in refs)
-    for _ in world.store.thin(world.now + 60 * MINUTE):  # the one that led wakes up when it is decided
+    for _ in world.store.upkeep.thin(world.now + 60 * MINUTE):  # the one that led wakes up when it is decided
         pass
     rewind = Rewind(TOPOLOGY, INCARNATION, owner.timeline + 1, world.epoch, txid, None, todo)
     for one in todo:
@@ -196,12 +196,12 @@ def test_files_are_not_removed_under_a_reader_of_this_process(tmp_path):
         world.compact(thin=False)
     world.now += 20 * MINUTE
     with reading(world.data_dir):
-        assert list(world.store.thin(world.now)) == []
+        assert list(world.store.upkeep.thin(world.now)) == []
     assert len(world.files()) == 5
-    assert world.store.has_superseded(world.now)
-    list(world.store.thin(world.now))
+    assert world.store.upkeep.has_superseded(world.now)
+    list(world.store.upkeep.thin(world.now))
     assert len(world.files()) == 1
-    assert not world.store.has_superseded(world.now)
+    assert not world.store.upkeep.has_superseded(world.now)
 
 
 def test_a_reader_that_stood_still_for_too_long_reads_again(tmp_path, monkeypatch):
@@ -249,7 +249,7 @@ def test_killed_while_it_removes_and_started_again(tmp_path):
     world.now = 30 * MINUTE
     world.compact()
     world.now += 20 * MINUTE
-    list(world.store.thin(world.now))
+    list(world.store.upkeep.thin(world.now))
     assert len(world.files()) == 1
     world.check()
 
@@ -258,7 +258,7 @@ def thin(data_dir):
     """Bring the state up to date, which reads what is to be removed, and remove it."""
     store = open_store(Path(data_dir), epoch=2)
     commit(store, 7, {"w1": 1}, epoch=2)
-    work = store.upkeep(STATE.uri, 30 * MINUTE)
+    work = store.upkeep.begin(STATE.uri, 30 * MINUTE)
     list(work.steps())
-    store.upkept(work, 30 * MINUTE)
-    list(store.thin(30 * MINUTE))
+    store.upkeep.finish(work, 30 * MINUTE)
+    list(store.upkeep.thin(30 * MINUTE))

@@ -1,0 +1,222 @@
+"""Upkeep schedule of a run's tables: which one is due, and the work on it.
+
+Upkeep is compaction, small-file compaction, shortening of logs, thinning of versions and sweeping. Its caller provides
+the threads: `due` and its like never block, log entries are made in the committer's turn, and new files may be written
+beside commits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.history import HISTORY
+from txstorm.storage.tables.identity import TableRef, table_ref
+from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
+from txstorm.storage.tables.table import DeltaTableState
+from txstorm.storage.upkeep.compaction import Compaction, Growth, Recent
+from txstorm.storage.upkeep.read_guard import removing
+from txstorm.storage.upkeep.retention import Steps
+from txstorm.storage.upkeep.small_files import SmallFileCompaction, are_many, small_files
+from txstorm.storage.upkeep.sweep import kept_by, remove_own, sweep_table
+
+
+class UpkeepSchedule:
+    """Upkeep of the Delta tables of one run.
+
+    Until `start`, no table is due. Not thread-safe, except that `due`, `behind`, `unsettled`, `has_superseded` and
+    `long_log` may be called beside everything else, and `published` once per table at a time.
+
+    Args:
+        data_dir: the data directory.
+        tables: the tables, at the versions last read.
+        max_lag: seconds by which the table of a state may lag behind its changes; None: no bound.
+        load: blocks until the states are loaded and `start` was called.
+        applied: returns the last txid of a table's change rows that are in the index.
+        unpublished: returns the files of a table that this run has staged and may still decide.
+
+    Attributes:
+        epoch: the coordinator's epoch, once it has taken over the tables.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        tables: Mapping[TableRef, DeltaTableState],
+        max_lag: float | None,
+        load: Callable[[], None],
+        applied: Callable[[str], int],
+        unpublished: Callable[[str], set[str]],
+    ) -> None:
+        self.data_dir, self.tables = data_dir, tables
+        self.epoch = 0
+        self._max_lag, self._load, self._applied, self._unpublished = max_lag, load, applied, unpublished
+        self._works: dict[str, Compaction | SmallFileCompaction] = {}
+        self._loose: dict[str, int] = {}
+        self._growths: dict[str, Growth] = {}
+
+    def start(self) -> None:
+        """Count the change rows and small files of the tables, which were just refreshed; from now on they become due.
+
+        Called once, when the states are loaded.
+        """
+        growths: dict[str, Growth] = {}
+        for ref, changes in self.tables.items():
+            if ref.kind == CHANGES:
+                kept = self.tables[TableRef(STATE, ref.name)]
+                later = changes.handle.row_count((TXID.name, kept.last_txid()))
+                growths[ref.name] = Growth(kept.handle.row_count(), later, Recent(changes.last_txid()))
+        self._loose = {ref.uri: small_files(table) for ref, table in self.tables.items() if ref.kind != STATE}
+        self._growths = growths  # assigned at once: the driver thread reads them meanwhile
+
+    def published(self, table: IntentTable, last: int, rows: pa.Table | None) -> None:
+        """Note that a group ending with txid `last` was published to `table`; `rows`: its rows, if in memory."""
+        if table.kind != STATE:
+            self._loose[table.uri] = self._loose.get(table.uri, 0) + len(table.files)
+        if table.kind == CHANGES and table.name in self._growths:
+            growth, later = self._growths[table.name], sum(staged.rows for staged in table.files)
+            growth.later += later
+            growth.recent.add(last, rows if rows is not None and rows.num_rows == later else None)
+
+    # -- what is due --------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> str | None:
+        """A table that needs upkeep: the state whose compaction is most overdue, or a table with many small files.
+
+        `now`: monotonic seconds.
+        """
+        waits = ((growth.overdue(now, self._max_lag), name) for name, growth in self._growths.items())
+        longest = max(((overdue, name) for overdue, name in waits if overdue is not None), default=None)
+        if longest is not None:
+            return TableRef(STATE, longest[1]).uri
+        return next((uri for uri, loose in self._loose.items() if are_many(loose)), None)
+
+    def behind(self) -> list[str]:
+        """The state tables that are not up to date."""
+        return [TableRef(STATE, name).uri for name, growth in self._growths.items() if growth.later]
+
+    def unsettled(self) -> list[str]:
+        """The state tables that are not up to date, or at a version that is not retained."""
+        return [TableRef(STATE, name).uri for name, growth in self._growths.items() if not growth.is_settled]
+
+    def has_superseded(self, now: int) -> bool:
+        """Whether `thin` has files to remove; `now`: milliseconds since 1970."""
+        return any(growth.versions is not None and growth.versions.is_due(now) for growth in self._growths.values())
+
+    def long_log(self) -> DeltaTableState | None:
+        """A table whose log needs a checkpoint, or to be shortened; None if there is none."""
+        return next((table for table in self.tables.values() if table.is_long), None)
+
+    # -- the work -----------------------------------------------------------------------------------------------
+
+    def begin(self, uri: str, now: int, *, stays: bool = False) -> Compaction | SmallFileCompaction | None:
+        """Begin upkeep of the table `uri`; None if there is nothing to do.
+
+        Call this and `finish` in the committer's turn; the steps in between may run on another thread, in parallel to
+        commits. `now`: milliseconds since 1970. `stays`: whether the resulting version is to be retained.
+        """
+        self._load()
+        ref = table_ref(uri)
+        if ref.kind == STATE:
+            work: Compaction | SmallFileCompaction | None = self._compaction(ref.name, now, stays=stays)
+        else:
+            self._loose[uri] = 0
+            table = self.tables[ref].opener()()
+            work = SmallFileCompaction(table, self.epoch, now) if are_many(small_files(table)) else None
+        if work is not None:
+            self._works[uri] = work
+        return work
+
+    def finish(self, work: Compaction | SmallFileCompaction, now: int) -> bool:
+        """Commit the files written by `work`; False if they are useless by now.
+
+        `now`: milliseconds since 1970.
+        """
+        return work.finish(self.tables[table_ref(work.uri)], now)
+
+    def compact(
+        self,
+        limit_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        *,
+        stays: bool = False,
+    ) -> list[str]:
+        """Compact the state tables up to the last txid, then `thin`; return the names of those that were behind.
+
+        Called in the committer's turn, at a clean stop. No table is started after `limit_seconds`. A state
+        with published rows that are not applied yet is left for the next time. `stays`: whether the resulting versions
+        are to be retained.
+
+        Raises:
+            FencedError: a newer coordinator has taken over.
+        """
+        self._load()
+        until = None if limit_seconds is None else clock() + limit_seconds
+        done = []
+        for name in self._growths:
+            if until is not None and clock() >= until:
+                break
+            work = self.begin(TableRef(STATE, name).uri, int(now() * 1000), stays=stays)
+            if work is not None and all(until is None or clock() < until for _ in work.steps()):
+                done += [name] * self.finish(work, int(now() * 1000))
+        self._works.clear()  # upkeep has ended: files that it did not put into the log are swept
+        for _ in self.thin(int(now() * 1000)):
+            if until is not None and clock() >= until:
+                break
+        return done
+
+    def thin(self, now: int) -> Steps[None]:
+        """Remove the files of versions superseded long enough ago, one version per step.
+
+        Called in the committer's turn; ends early while this process reads the data directory. `now`: milliseconds
+        since 1970. Passes the fault point ``thin.removed``.
+        """
+        for name, growth in self._growths.items():
+            table = self.tables[TableRef(STATE, name)]
+            while growth.versions is not None and growth.versions.is_due(now):
+                with removing(self.data_dir) as free:
+                    if not free:
+                        return
+                    remove_own(table.path, growth.versions.due(now))
+                growth.versions.removed()
+                yield None
+
+    def sweep(self, live: Sequence[Intent]) -> list[str]:
+        """Remove files of this and older epochs that nothing refers to; returns them, relative to the data directory.
+
+        `live`: the intents the ledger still holds; what they name is kept.
+        """
+        removed = []
+        for ref, table in self.tables.items():
+            swept = sweep_table(table.path, self.epoch, self.kept_files(ref, live), table.handle)
+            removed += [f"{ref.uri}/{path}" for path in swept]
+        history = self.data_dir / HISTORY
+        if is_table(history):
+            swept = sweep_table(history, self.epoch, set(), DeltaHandle.open(history))
+            removed += [f"{HISTORY}/{path}" for path in swept]
+        return removed
+
+    def kept_files(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
+        """The files of the table `ref` in use by `live` intents, this run or its upkeep, relative to the table."""
+        work = self._works.get(ref.uri)
+        kept = kept_by(live, ref.uri) | self._unpublished(ref.uri)
+        return kept | (work.written if work is not None else set())
+
+    def _compaction(self, name: str, now: int, *, stays: bool) -> Compaction | None:
+        """Make the compaction of state `name` up to the last applied txid; None if its table is at that txid."""
+        kept, changes = TableRef(STATE, name), TableRef(CHANGES, name)
+        last, base = self.tables[changes].last_txid(), self.tables[kept].last_txid()
+        as_of, growth = min(self._applied(changes.uri), last), self._growths[name]
+        if base >= last:
+            growth.later = 0
+        if base >= as_of and not (stays and not growth.is_settled):
+            return None
+        growth.begin(time.monotonic(), whole=as_of == last)
+        opened = self.tables[kept].opener(), self.tables[changes].opener()
+        return Compaction(kept.uri, opened, growth, (base, max(base, as_of)), self.epoch, now, stays=stays)
