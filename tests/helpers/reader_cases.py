@@ -168,7 +168,7 @@ class Query:
 
 
 def queries(rows: list[Row], schema: pa.Schema) -> list[Query]:
-    """Whole, each column alone, and filtered on each column by values of it, by one that is not there, and by null."""
+    """Whole, each column alone, and filtered on each column: by null, its least, its middle and its greatest value."""
     names = tuple(schema.names)
     found = [Query(names), *(Query((name,)) for name in names)]
     for field in schema:
@@ -176,10 +176,12 @@ def queries(rows: list[Row], schema: pa.Schema) -> list[Query]:
         if pa.types.is_nested(field.type):
             continue
         values = sorted({row[field.name] for row in rows} - {None})
-        for value in values[:: max(1, len(values) // 3)]:
-            found.append(Query(names, field.name, "=", value))
-            if not isinstance(value, bool | bytes):
-                found += [Query(names, field.name, op, value) for op in (">", "<=")]
+        if not values:
+            continue
+        least, middle, greatest = values[0], values[len(values) // 2], values[-1]
+        found += [Query(names, field.name, "=", value) for value in dict.fromkeys((least, middle, greatest))]
+        if not isinstance(middle, bool | bytes):
+            found += [Query(names, field.name, op, middle) for op in (">", "<=")]
     return found
 
 

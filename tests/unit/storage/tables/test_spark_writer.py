@@ -16,7 +16,8 @@ from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_stor
 from wide_cases import WIDE, wide_rows
 
 from txstorm import faults
-from txstorm.clients.delta import handle as delta_client
+from txstorm.clients.delta import entry as delta_entry
+from txstorm.clients.delta import handle as delta_handle
 from txstorm.clients.delta.archive import archive_entries
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import ARCHIVE, LOG
@@ -247,7 +248,8 @@ def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, m
     """Where the lock holds nobody off, Delta does: the epoch's commit carries the txid under the same key."""
     store = opened_by(delta, copied, 4)
     intent, content = decided(store, 4, {"e": 1}), rows(copied)
-    monkeypatch.setattr(delta_client, "locked", lambda table: nullcontext())
+    for client in (delta_handle, delta_entry):
+        monkeypatch.setattr(client, "locked", lambda table: nullcontext())
     slow = Halfway(delta, tmp_path, lambda: table(copied).raise_epoch(5)).spark()
     with pytest.raises(FencedError, match="epoch 5 has taken over from this one with epoch 4"):
         publish(table(copied, slow), intent)
