@@ -93,9 +93,8 @@ def test_runs_of_the_command_line_have_one_seed_and_replays_too(sets: Path) -> N
     recorded = origin_recorded(sets / "data")
     assert recorded is not None and recorded.hash_seed is not None
     assert recorded.hash_seed.seed == "0"
-    for seed in (None, "random", "0"):
-        done = python(*REPLAY, seed=seed)
-        assert (done.returncode, json.loads(done.stdout)["equal"]) == (0, True), (seed, done.stdout, done.stderr)
+    done = python(*REPLAY, seed="random")
+    assert (done.returncode, json.loads(done.stdout)["equal"]) == (0, True), (done.stdout, done.stderr)
     done = python(*REPLAY, seed="7")  # chosen by the user, and not ours to change
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["tables"]["sinks/rows"]["reordered"]) == (1, True)
