@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +33,8 @@ from txstorm.storage.tables.intent import OUTLET, Intent, decode
 pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).resolve().parent
+PATIENCE = 10
+"""Seconds in which everything that a cluster refuses is named (docs/fault-matrix.md, 38)."""
 NO_ROWS = sink_schema(SinkTable("out", COLUMNS)).empty_table()
 
 
@@ -68,10 +69,10 @@ def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:
         assert txids == sorted(txids)
 
 
-def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, child: Program) -> None:
     until = time.monotonic() + 60
     while not path.exists():
-        assert child.poll() is None, child.stdout.read()
+        assert child.poll() is None, child.printed
         assert time.monotonic() < until, f"{path} did not come"
         time.sleep(0.01)
 
@@ -319,7 +320,7 @@ def test_a_host_that_is_not_there_is_named_within_ten_seconds(tmp_path):
     began = time.monotonic()
     with pytest.raises(AwayError, match=f"the brokers cannot be asked: .*127.0.0.1:{port}.*Connection refused"):
         ends(topology(f"127.0.0.1:{port}", "words", timeout=2), tmp_path / "data")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE
 
 
 def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
@@ -329,19 +330,19 @@ def secured(kafka_broker, **changed: str) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"sasl.password": "wrong"}, "[Aa]uthentication"),
         ({"ssl.ca.location": ""}, "certificate verify failed"),
     ],
 )
-def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker, tmp_path, changed, told):
+def test_what_a_secured_cluster_refuses_is_told_within_ten_seconds(kafka_broker, tmp_path, changed, reason):
     topic = kafka_broker.make_topic()
     brokers, settings = secured(kafka_broker, **changed)
     began = time.monotonic()
-    with pytest.raises(InputError, match=f"the brokers cannot be asked: .*{told}") as refused:
-        ends(topology(brokers, topic, settings=settings, timeout=2), tmp_path / "data")
-    assert time.monotonic() - began < 10
+    with pytest.raises(InputError, match=f"the brokers cannot be asked: .*{reason}") as refused:
+        ends(topology(brokers, topic, settings=settings, timeout=4), tmp_path / "data")
+    assert time.monotonic() - began < PATIENCE
     assert "wrong" not in str(refused.value)
 
 
