@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from servers.family import Member, members
+from servers.kafka_reading import committed_values
 from servers.running import Kafka, ZooKeeper, start_kafka, start_zookeeper
 from servers.spark import cluster, is_executor, is_worker
-from soak_verifier import Verifier
+from soak_tables import verify
 from trouble import EXCUSED, FENCED
 from trouble_parties import WORDS, Drivers, Lease, Writer, wait_until
-from trouble_verifier import committed_values
+from verifier import Verifier
 
 PARTITIONS = 8
 SESSION = 4.0
@@ -190,9 +191,9 @@ class Soak:
                 self.close()
             self.commits.look()
             self.say("verifying")
-            verifier = Verifier(self.drivers.data_dir, self.topic, committed_values(kafka.bootstrap, self.topic))
-            verifier.verify()
-        return self._report(minutes, verifier)
+            committed = committed_values(kafka.bootstrap, self.topic)
+            verifier, records = verify(self.drivers.data_dir, self.topic, committed)
+        return self._report(minutes, verifier, records)
 
     def _set_up(self, kafka: Kafka, zookeeper: ZooKeeper) -> None:
         self.kafka, self.zookeeper, self.rng = kafka, zookeeper, random.Random(self.seed)
@@ -343,7 +344,7 @@ class Soak:
             f"txid {seen[-1].last if seen else 0}, recovery p50 {p50} s, p99 {p99} s"
         )
 
-    def _report(self, minutes: float, verifier: Verifier) -> dict[str, Any]:
+    def _report(self, minutes: float, verifier: Verifier, records: int) -> dict[str, Any]:
         codes = [one for one in self.drivers.ended if one[0] not in (-signal.SIGKILL, FENCED)]
         for code, said in codes:
             if not any(one in said for one in EXCUSED):
@@ -352,7 +353,7 @@ class Soak:
             "minutes": minutes,
             "seed": self.seed,
             "faults": {kind: self.faults.count[kind] for kind in KINDS},
-            "records": len(verifier.records.offset),
+            "records": records,
             "txids": verifier.txids,
             "lost": verifier.lost,
             "twice": verifier.twice,

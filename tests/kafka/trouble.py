@@ -16,11 +16,12 @@ from pathlib import Path
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from servers.kafka import is_transaction_end
+from servers.kafka_reading import committed_values
 from servers.proxy import LossyProxy
 from servers.running import Kafka, ZooKeeper
 from servers.zookeeper import is_write
 from trouble_parties import Drivers, Lease, Writer, wait_until
-from trouble_verifier import Ended, Known, committed_values, verify
+from trouble_tables import Ended, Known, verify
 
 SESSION = 2.0
 PARTITIONS = 8

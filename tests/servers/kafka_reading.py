@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,3 +95,36 @@ def _record(message: Any) -> Record:
         message.timestamp()[1],
         {name: content.decode() for name, content in message.headers() or []},
     )
+
+
+def committed_values(brokers: str, topic: str) -> Iterator[tuple[int, int, str]]:
+    """(partition, offset, value) of every committed record that can be read now."""
+    settings = {
+        "bootstrap.servers": brokers,
+        "group.id": uuid.uuid4().hex,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "log_level": 0,
+    }
+    until_decided(brokers, topic)
+    consumer = Consumer(settings)
+    try:
+        places = [
+            TopicPartition(topic, n) for n in consumer.list_topics(topic, timeout=SECONDS).topics[topic].partitions
+        ]
+        for place in places:
+            place.offset = consumer.get_watermark_offsets(place, timeout=SECONDS)[0]
+        consumer.assign(places)
+        open_ = {place.partition for place in places}
+        while open_:
+            message = consumer.poll(SECONDS)
+            assert message is not None, f"{topic}: nothing came in {SECONDS} s of partitions {sorted(open_)}"
+            if message.error() is None:
+                yield message.partition(), message.offset(), message.value().decode()
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                open_.discard(message.partition())
+    finally:
+        consumer.close()

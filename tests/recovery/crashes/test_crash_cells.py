@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from crash_cells import AFTER, ALL, BEFORE, END_TO_END, FOURTH, PARTITIONS, QUICK, Cell, expected, word
-from grid_verifier import check_extents, verify
+from grid_tables import check_extents, verify
 from recovery_cases import (
     KILLED,
     Forks,

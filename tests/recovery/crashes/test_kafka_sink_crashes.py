@@ -7,7 +7,7 @@ from itertools import cycle, groupby
 from pathlib import Path
 
 import pytest
-from grid_verifier import verify
+from grid_tables import verify
 from programs import Program, loaded
 from recovery_cases import KILLED, check, environment, eventually, is_frozen
 from scenarios.words import SPOUTS, TXIDS, lines

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from crash_cells import AFTER, BEFORE, PARTITIONS, expected, word
-from grid_verifier import Found, check_extents, verify
+from grid_tables import Found, check_extents, verify
 from programs import Program, loaded
 from recovery_cases import (
     check_ledger,

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from crash_cells import expected
-from grid_verifier import verify
+from grid_tables import verify
 from recovery_cases import Forks
 
 pytestmark = pytest.mark.integration

@@ -1,0 +1,103 @@
+"""What the tables of the crash grid's topology must hold, whatever the source has given; read with `verifier` alone.
+
+The rows kept are held against the extents that the transactions have read; counts and sum, change by change, against
+the rows kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verifier import Rows, Verifier
+
+CHANGED = ("changes/counts", "changes/totals", "sinks/rows")
+"""The tables that every transaction changes."""
+OTHERS = ("state/counts", "state/totals")
+
+Kept = tuple[int, int, int, str]
+"""A row of the sink: partition, offset, generation, word."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is in the tables.
+
+    Attributes:
+        rows: txid → the rows that it kept, sorted.
+        epochs: of the coordinators that led the tables.
+    """
+
+    rows: Mapping[int, list[Kept]]
+    epochs: frozenset[int]
+
+    def batches(self) -> dict[int, dict[int, tuple[int, int, int]]]:
+        """Txid → partition → (first offset, number of rows, generation)."""
+        return {
+            txid: {
+                partition: _batch([(offset, made) for at, offset, made, _ in rows if at == partition])
+                for partition in sorted({at for at, *_ in rows})
+            }
+            for txid, rows in self.rows.items()
+        }
+
+
+def verify(data_dir: Path, *, swept: bool = True) -> Found:
+    """Check everything that does not depend on what the source has given; with `swept` that no file is left over."""
+    verifier = Verifier(data_dir)
+    epochs = verifier.check_logs(CHANGED, OTHERS, swept=swept)
+    verifier.assert_clean()  # only then can the tables be read
+    kept: dict[int, list[Kept]] = defaultdict(list)
+    for row in verifier.table("sinks/rows").to_pylist():
+        kept[row["_txid"]].append((row["partition"], row["offset"], row["generation"], row["word"]))
+    verifier.expect(set(kept) == {*range(1, verifier.txids + 1)}, "a transaction has kept no row")
+    rows = {txid: sorted(kept[txid]) for txid in sorted(kept)}
+    with verifier.noting("sinks/rows"):
+        _check_offsets(rows)
+    columns = [(txid, row[3]) for txid, some in rows.items() for row in some]
+    verifier.check_counts(
+        "counts", "word", Rows.of({"_txid": [one for one, _ in columns], "word": [one for _, one in columns]})
+    )
+    _check_totals(verifier, rows)
+    verifier.assert_clean()
+    return Found(rows, epochs)
+
+
+def check_extents(data_dir: Path, batches: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> None:
+    """The history says that the memory spout has read `batches`."""
+    for row in Verifier(data_dir).history:
+        read = {int(p): (start, count) for p, (start, count) in json.loads(row["extents"])["meta"].items() if count}
+        assert read == {p: (start, count) for p, (start, count, _) in batches[row["txid"]].items()}, row
+
+
+def _batch(rows: list[tuple[int, int]]) -> tuple[int, int, int]:
+    """Of one transaction and partition: (first offset, number of rows, generation)."""
+    generations = {generation for _, generation in rows}
+    assert len(generations) == 1, f"one transaction holds rows of two attempts: {rows}"
+    return rows[0][0], len(rows), generations.pop()
+
+
+def _check_offsets(rows: Mapping[int, list[Kept]]) -> None:
+    """Of each partition every offset once, in the order of the transactions, from the first one without gaps."""
+    ends: Counter[int] = Counter()
+    for txid, some in rows.items():
+        for partition, offset, *_ in some:
+            assert offset == ends[partition], f"txid {txid}, partition {partition}: {offset}, not {ends[partition]}"
+            ends[partition] += 1
+
+
+def _check_totals(verifier: Verifier, rows: Mapping[int, list[Kept]]) -> None:
+    """After each transaction the sum of the rows so far, and its own txid."""
+    before, expected = None, []
+    for txid, some in rows.items():
+        now = {"rows": (before or {"rows": 0})["rows"] + len(some), "txid": txid}
+        expected.append((txid, now, before))
+        before = now
+    changes = sorted(verifier.table("changes/totals").to_pylist(), key=lambda row: row["_txid"])
+    found = [(row["_txid"], {"rows": row["rows"], "txid": row["txid"]}, row["_prev"]) for row in changes]
+    verifier.expect(found == expected, f"changes/totals: {found}, expected {expected}")
+    state = [{"rows": row["rows"], "txid": row["txid"]} for row in verifier.table("state/totals").to_pylist()]
+    verifier.expect(state == [before], f"state/totals: {state}, expected {before}")

@@ -1,0 +1,18 @@
+"""The program that tests start, freeze and kill has every scenario that it names."""
+
+from __future__ import annotations
+
+import pytest
+from recovery_cases import finish, start
+from scenarios import SCENARIOS, scenario
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_is_there(name: str) -> None:
+    assert callable(scenario(name))
+
+
+@pytest.mark.integration
+def test_a_scenario_that_is_not_there_is_an_error() -> None:
+    status, output = finish(start("nowhere"))
+    assert (status, "KeyError: 'nowhere'" in output) == (1, True)
