@@ -356,7 +356,7 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_killed_driver_recovers(tmp_path: Path):
-    seconds, again = killed_driver(tmp_path, 400, "local")
+    seconds, again = killed_driver(tmp_path, 200, "local")
     assert seconds > 0
     assert again > 0
 

@@ -105,9 +105,9 @@ def test_the_disk_does_not_grow_with_the_versions_and_every_txid_is_answered(pla
     monkeypatch.setattr(versions, "SUPERSEDED_MILLIS", 200)
     data_dir = place / "data"
     with running(data_dir, state_max_lag=0.01) as handle:
-        eventually(lambda: len(made(data_dir)) > 8 and len(files(data_dir)) < len(made(data_dir)) / 2)
+        eventually(lambda: len(made(data_dir)) > 6 and len(files(data_dir)) < len(made(data_dir)) / 2)
         saved = handle.savepoint("one")
-        eventually(lambda: len(made(data_dir)) > 16 and len(files(data_dir)) < 8)
+        eventually(lambda: len(made(data_dir)) > 12 and len(files(data_dir)) < 6)
     committed = handle.progress.committed
     for txid in range(1, committed + 1, max(1, committed // 10)):
         assert {row["n"] for row in read_state(data_dir, "counts", txid).to_pylist()} == {txid}
