@@ -92,7 +92,7 @@ def readings(data_dir):
 
 @pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.parametrize("file", FILES)
-def test_nobody_waits_for_what_is_no_file(file, kind, data_dir, stopped):
+def test_readers_and_runs_do_not_block_on_pipes_and_devices(file, kind, data_dir, stopped):
     NO_FILES[kind](min(data_dir.glob(FILES[file])))
     readings(data_dir)
     try:
@@ -119,7 +119,7 @@ def test_a_file_of_another_size_is_named(data_dir):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
-def test_nobody_leads_by_a_lock_that_is_no_file(kind, data_dir):
+def test_a_lock_that_is_no_regular_file_gives_no_lease(kind, data_dir):
     path = data_dir / "ledger.db.lock"
     NO_FILES[kind](path)
     with closing(open_ledger(data_dir, create=False)) as ledger:

@@ -40,6 +40,6 @@ def test_it_is_refused(topics, options, said):
     assert "secret" not in str(caught.value)
 
 
-def test_several_faults_are_told_at_once():
+def test_several_faults_are_reported_at_once():
     with pytest.raises(SettingError, match=r"max_batch_rows.*discover_seconds.*start"):
         TransactionalKafkaSpout("t", "127.0.0.1:9092", max_batch_rows=-1, discover_seconds=-1, start="never")

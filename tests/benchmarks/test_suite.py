@@ -94,7 +94,7 @@ def test_a_lost_key_is_named(counted: Job):
         check("loop", counted)
 
 
-def test_a_key_that_is_there_twice_is_told(counted: Job):
+def test_a_duplicate_key_is_reported(counted: Job):
     replaced(counted, lambda rows: rows.append(rows[0]))
     with pytest.raises(Inexact, match="some keys are there twice"):
         check("loop", counted)
@@ -212,7 +212,7 @@ def test_the_same_packs_are_processed_without_transactions(results: Results):
             assert one.more == {name: ours.more[name] for name in ("jobs", "largest pack")}
 
 
-def test_seconds_are_told_by_comparison_and_entry(results: Results):
+def test_seconds_are_reported_by_comparison_and_entry(results: Results):
     assert list(results.seconds) == ["warm-up", *(one.name for one in SMALL)]
     assert list(results.seconds["small"]) == ["txstorm", "loop"]
     assert all(seconds > 0 for each in results.seconds.values() for seconds in each.values())
@@ -388,6 +388,6 @@ def test_bytes_are_counted_by_kind(tmp_path: Path):
     assert result["changed"] > 16 * 300 * 12
 
 
-def test_files_are_told_apart():
+def test_files_are_distinguished_by_kind():
     paths = ["t/_delta_log/1.json", "t/_delta_log/1.checkpoint.parquet", "t/part.parquet", "ledger.db-wal", "i/x.mdb"]
     assert [kind_of(path) for path in paths] == ["log", "checkpoints", "data", "ledger", "index"]

@@ -157,7 +157,7 @@ def test_what_was_executed_for_a_discarded_attempt_is_dropped(world, tmp_path) -
     )
 
 
-def test_one_that_hangs_ahead_of_its_turn_holds_nobody_up(world, tmp_path) -> None:
+def test_a_committer_that_hangs_ahead_of_its_turn_holds_up_no_other(world, tmp_path) -> None:
     """Its thread is left behind; the commits before it, which wait for that thread, go on with another."""
     world.append(0, *"abcdef")
     (world.directory / "wait-1").touch()

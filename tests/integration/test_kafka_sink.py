@@ -155,7 +155,7 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
     assert [record.index for record in committed_records(kafka_broker.bootstrap, topic)] == list(range(fencing.ROWS))
 
 
-def test_a_transaction_of_somebody_else_that_stays_open_before_the_mark_is_told(kafka_broker, tmp_path):
+def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_broker, tmp_path):
     topic, marks = kafka_broker.make_topic(), kafka_broker.make_topic(cleanup_policy="compact")
     other = Producer(
         {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"other-{topic}", "log_level": 0}
@@ -181,7 +181,7 @@ def test_a_transaction_of_somebody_else_that_stays_open_before_the_mark_is_told(
     ("point", "nth"),
     [("kafka.begun", 2), ("kafka.sent", 1), ("kafka.sent", 4), ("kafka.committed", 1), ("kafka.committed", 2)],
 )
-def test_a_step_that_fails_is_done_once(kafka_broker, tmp_path, point, nth):
+def test_a_step_that_fails_is_retried_and_done_once(kafka_broker, tmp_path, point, nth):
     topic = kafka_broker.make_topic(partitions=2)
     faults.arm(f"{point}:raise:{nth}")
     if nth == 1:  # that is in P0

@@ -345,7 +345,7 @@ def test_the_lease_is_looked_at_when_it_was_not_seen_for_a_while_only(place: Pla
     ledger.check_lease()  # that commit has seen it
 
 
-def test_a_waiting_handle_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = place.ledger(), place.ledger()
     first.acquire("one")
     # Nobody looks again by itself.

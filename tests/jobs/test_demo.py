@@ -118,7 +118,7 @@ def test_its_counts_are_those_of_plain_python(engine: str, expected: Counter[str
         pytest.param("spark", "spark", "p7.1.written", marks=[*SPARK, pytest.mark.long]),
     ],
 )
-def test_killed_it_continues_where_it_stood(
+def test_a_killed_demo_continues_where_it_was(
     first_engine: str, engine: str, point: str, expected: Counter[str], tmp_path: Path
 ):
     first = demo("--json", "--data-dir", tmp_path / "data", "--engine", first_engine, fault=f"{point}:kill:2")
@@ -165,7 +165,7 @@ def test_interrupted_it_ends_with_130_and_continues(expected: Counter[str], tmp_
 
 
 @pytest.mark.integration
-def test_finished_it_begins_anew_unless_told_to_keep(expected: Counter[str], again: Path):
+def test_a_finished_demo_starts_over_unless_told_to_keep(expected: Counter[str], again: Path):
     def run(*argv: str) -> dict[str, Any]:
         return last_line(demo("--json", "--data-dir", again, "--engine", "local", *argv))
 
@@ -174,7 +174,7 @@ def test_finished_it_begins_anew_unless_told_to_keep(expected: Counter[str], aga
 
 
 @pytest.mark.integration
-def test_killed_while_it_empties_its_directory_it_begins_anew(again: Path, tmp_path: Path):
+def test_a_demo_killed_while_it_empties_its_directory_starts_over(again: Path, tmp_path: Path):
     from jobs.demo import FINISHED
 
     for name in ("ledger.db", "format.json"):

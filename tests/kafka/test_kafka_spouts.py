@@ -96,7 +96,7 @@ def test_every_record_once_while_records_arrive_and_batches_fail(kafka_broker: K
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
 
 
-def test_the_checks_for_spouts_of_ones_own(kafka_broker: Kafka):
+def test_the_checks_for_user_defined_spouts(kafka_broker: Kafka):
     """T31, T32: what their Kafka spouts promise."""
     topic = kafka_broker.make_topic(partitions=3)
     produce_with_aborts(kafka_broker, topic, 60, 3, random.Random(3))
@@ -278,7 +278,7 @@ def made_anew(kafka: Kafka, topic: str) -> None:
     kafka.make_topic(topic)
 
 
-def test_a_topic_made_anew_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
+def test_a_recreated_topic_stops_a_transactional_spout(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(100))
     spout = spout_of(kafka_broker, topic, max_batch_rows=10)
@@ -290,7 +290,7 @@ def test_a_topic_made_anew_stops_a_transactional_spout(kafka_broker: Kafka, tmp_
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_opaque_spout_reads_a_topic_made_anew_from_its_beginning(kafka_broker: Kafka, tmp_path, restarted):
+def test_an_opaque_spout_reads_a_recreated_topic_from_its_start(kafka_broker: Kafka, tmp_path, restarted):
     """A restart raises the epoch of the leaders; a topic that is recreated begins at 0 again, which old readers do not believe."""
     topic = kafka_broker.make_topic()
     produce(kafka_broker, topic, range(50 if restarted else 100))

@@ -54,7 +54,7 @@ def done(kafka_broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.integration
-def test_what_is_right_is_found_right(done: Done):
+def test_a_correct_directory_is_clean(done: Done):
     verifier = done.verify()
     assert (verifier.lost, verifier.twice, verifier.problems) == (0, 0, [])
     assert verifier.clean
@@ -122,7 +122,7 @@ ALTERED: dict[str, tuple[Callable[[Path], None], int, int, str]] = {
 
 @pytest.mark.integration
 @pytest.mark.parametrize("what", ALTERED)
-def test_what_is_wrong_is_found(done: Done, tmp_path: Path, what: str):
+def test_damage_is_reported(done: Done, tmp_path: Path, what: str):
     alter, lost, twice, problem = ALTERED[what]
     shutil.copytree(done.data_dir, tmp_path / "data")
     alter(tmp_path / "data")
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_found(done: Done, tmp_path: Path, what: str):
 
 
 @pytest.mark.integration
-def test_a_record_that_nobody_has_read_is_lost_in_every_table(done: Done):
+def test_an_unread_record_is_lost_in_every_table(done: Done):
     later = Done(done.data_dir, done.topic, [*done.committed, (0, 5000, "word-0-0 7")])
     verifier = later.verify()
     assert verifier.lost == 4

@@ -267,7 +267,7 @@ def test_what_is_no_json_value_is_refused_by_name(value):
         Commit(MemoryBackend())(1, lambda it: it.put("a", value))
 
 
-def test_values_come_back_as_json_and_are_nobodys_alias(backend):
+def test_values_come_back_as_json_and_are_copies(backend):
     commit = Commit(backend)
     mine = {"n": [1, (2, 3)], "text": "\0 ünï ☃", "none": None, "big": 1 << 80, "real": 1.5, "yes": True}
     told = {**mine, "n": [1, [2, 3]]}

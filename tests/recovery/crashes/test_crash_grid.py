@@ -129,7 +129,7 @@ def test_killed_again_while_it_rolls_a_decided_group_forward(forks, undisturbed,
     check(place / "data", TXIDS)
 
 
-def test_killed_at_every_start_it_still_arrives(forks, undisturbed, place):
+def test_a_run_that_is_killed_at_every_start_still_finishes(forks, undisturbed, place):
     """Each start gets a little further than the one before it: one more decided group is all that is asked of it."""
     argv = [place / "data", "--set", "max_group_txids=1"]
     for fault in ("p0.2.created:kill:1", *["p6.after:kill:1"] * TXIDS, "compact.staged:kill:2", "sweep.before:kill:1"):

@@ -114,7 +114,7 @@ def test_where_something_stands_nothing_is_copied_to(forks, place):
 
 
 @pytest.mark.parametrize("nth", [3, 4])
-def test_a_copy_that_was_interrupted_is_begun_anew(forks, undisturbed, place, monkeypatch, nth):
+def test_an_interrupted_copy_starts_over(forks, undisturbed, place, monkeypatch, nth):
     data_dir, commits = place / "data", []
     assert forks.run([data_dir], "p6.after:kill:2")[0] == KILLED
     written = DeltaLedger._append

@@ -114,7 +114,7 @@ DAMAGES = [
 ]
 
 
-def test_what_an_undisturbed_run_leaves_is_right(undamaged: Path) -> None:
+def test_an_undisturbed_run_is_clean(undamaged: Path) -> None:
     found = verify(undamaged)
     assert found.batches() == expected("same", 0)
     assert found.epochs == {1}

@@ -121,7 +121,7 @@ def says(program: Program, text: str) -> None:
     assert program.poll() is None, program.complained
 
 
-def test_one_that_takes_over_waits_for_brokers_that_are_away(kafka_broker, place):
+def test_a_takeover_waits_for_brokers_that_are_away(kafka_broker, place):
     """What the one before it has decided and not sent is sent when they are back."""
     sending = Sending(place, kafka_broker)
     first = sending.start("--available-now", fault="p6.after:freeze:3")

@@ -263,7 +263,7 @@ def _planned(data_dir: Path) -> bool:
 
 
 @pytest.mark.integration
-def test_what_takes_longer_than_the_wait_is_dropped(data_dir, diary):
+def test_transactions_in_flight_beyond_the_wait_are_dropped(data_dir, diary):
     child = start("life", data_dir, diary.path, 3600)
     eventually(lambda: (data_dir / "ledger.db").exists() and _planned(data_dir))
     told = kill(data_dir, 0.4)

@@ -77,7 +77,7 @@ def test_only_what_is_decided_and_not_completed_can_be_abandoned(data_dir, txid,
     assert_goes_on(data_dir)
 
 
-def test_not_while_somebody_runs_it(data_dir):
+def test_a_running_topology_is_refused(data_dir):
     decided(data_dir)
     holder = open_ledger(data_dir, create=False)
     holder.acquire("life")

@@ -218,7 +218,7 @@ def test_what_is_refused(copied, place):
     assert timeline(data_dir) == timeline(place / "copy") == 0
 
 
-def test_a_pending_one_is_shown(forks, copied, capsys):
+def test_a_pending_rewind_is_shown(forks, copied, capsys):
     data_dir, _ = copied()
     assert execute(["inspect", str(data_dir), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rewind"] is None

@@ -43,14 +43,14 @@ def test_a_reader_of_the_plain_table_sees_two_keys_of_a_busy_run(place):
     assert seen(place / "data") == handle.progress.committed
 
 
-def test_polars_sees_them_too(place):
+def test_polars_sees_both_keys_of_a_busy_run(place):
     polars = pytest.importorskip("polars")
     with running(place / "data", **SOON) as handle:
         follows(lambda: as_of(polars.read_delta(str(place / "data/state/counts")).to_dicts()), handle)
 
 
 @pytest.mark.spark
-def test_spark_sees_them_too(place, spark):
+def test_spark_sees_both_keys_of_a_busy_run(place, spark):
     def read():
         return as_of(
             [row.asDict() for row in spark.read.format("delta").load(str(place / "data/state/counts")).collect()]
@@ -69,7 +69,7 @@ def exact(spark, data_dir):
     return [row.asDict() for row in spark.sql(query.replace("word", "kind")).collect()]
 
 
-def test_a_killed_run_leaves_it_and_the_next_one_brings_it_up_to_date(place):
+def test_a_state_table_that_a_killed_run_left_behind_is_brought_up_to_date_by_the_next(place):
     data_dir = place / "data"
     child = start("lag", data_dir, "state_max_lag=0.2")
     try:
@@ -88,13 +88,13 @@ def as_of_state(data_dir):
     return max(row["n"] for row in read_state(data_dir, "counts").to_pylist())
 
 
-def test_what_is_available_now_leaves_it_exact(place):
+def test_an_available_now_run_leaves_the_state_table_exact(place):
     handle = run(kinds(), engine="local", data_dir=place / "data", until_txid=30)
     assert handle.awaitTermination(60)
     assert seen(place / "data") == 30
 
 
-def test_without_a_bound_it_is_left_until_the_end(place):
+def test_without_a_bound_the_state_table_is_written_at_the_end_only(place):
     with running(place / "data", state_max_lag=None) as handle:
         eventually(lambda: handle.progress.committed > 50)
         assert seen(place / "data") == 0

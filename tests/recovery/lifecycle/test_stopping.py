@@ -155,7 +155,7 @@ def test_stop_does_not_wait_for_a_bolt_that_hangs(place, diary):
     go_on(place / "data", diary)
 
 
-def test_who_waits_for_all_is_told_when_the_run_is_stopped(place, diary):
+def test_process_all_available_returns_when_the_run_is_stopped(place, diary):
     gate = place / "gate"
 
     def trouble(txid, nth):

@@ -212,7 +212,7 @@ def test_a_ledger_that_is_away_for_a_while_is_waited_for(held, place, monkeypatc
     standby.returned().awaitTermination()
 
 
-def test_without_being_asked_to_nobody_waits(held, place):
+def test_without_standby_a_held_lease_is_refused(held, place):
     engine = Recorder()
     with pytest.raises(HeldError, match="'first'"):
         run(life(Diary(place / "diary")), engine=engine, data_dir=place / "data")
@@ -378,7 +378,7 @@ def test_the_loss_of_the_lease_is_named_and_what_came_of_it_is_its_cause(place):
     assert real_end(found, books) is found
 
 
-def test_who_waits_for_everything_is_told_of_the_loss(go, lock):
+def test_process_all_available_raises_when_the_lease_is_lost(go, lock):
     handle = go(lambda txid: lock.unlink() if txid == 4 else None)
     with pytest.raises(FencedError):
         handle.processAllAvailable()

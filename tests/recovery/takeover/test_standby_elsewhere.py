@@ -90,7 +90,7 @@ def test_a_driver_that_was_frozen_never_commits_again_and_says_so(driving, place
     assert_as_undisturbed(place / "data", told["committed_txid"])
 
 
-def test_one_that_is_frozen_while_it_sweeps_takes_nothing_away_from_the_next(place, zookeeper_server):
+def test_a_coordinator_frozen_in_its_sweep_removes_no_file_of_the_next(place, zookeeper_server):
     ledger = f"zookeeper:{zookeeper_server.new_chroot()}"
     child = start("ledger-sweep", place / "data", ledger)
     try:

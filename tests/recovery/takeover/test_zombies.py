@@ -110,12 +110,14 @@ def _topics(kafka: Kafka) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(BLOCK))
-def test_one_of_each_step(world: Callable[[Zombie], World], progress: Say, number: int) -> None:
+def test_a_coordinator_frozen_at_any_step_changes_nothing_when_it_wakes_up(
+    world: Callable[[Zombie], World], progress: Say, number: int
+) -> None:
     wakes_up_too_late(world, drawn(seed(), BLOCK)[number], progress)
 
 
 @pytest.mark.parametrize("point", ["p0.3.created", "history.before"])
-def test_one_that_finds_the_table_made_that_it_was_about_to_make(
+def test_a_frozen_coordinator_finds_the_table_that_it_was_about_to_create(
     world: Callable[[Zombie], World], progress: Say, point: str
 ) -> None:
     wakes_up_too_late(world, Zombie("transactional", 1, "zookeeper", point, 1), progress)
@@ -123,7 +125,7 @@ def test_one_that_finds_the_table_made_that_it_was_about_to_make(
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(200))
-def test_two_hundred(world: Callable[[Zombie], World], progress: Say, number: int) -> None:
+def test_two_hundred_frozen_coordinators(world: Callable[[Zombie], World], progress: Say, number: int) -> None:
     wakes_up_too_late(world, drawn(seed(), 200)[number], progress)
 
 

@@ -87,7 +87,7 @@ def test_a_bad_table_name_is_a_fault_of_the_topology():
 @pytest.mark.parametrize(
     "bolt", [CountByKey("word", "table", ttl=HOUR), SumByKey("word", "n", "table", ttl=HOUR, layout="merge")]
 )
-def test_a_key_that_does_not_come_for_its_time_to_live_begins_anew(bolt):
+def test_a_key_that_has_expired_starts_over(bolt):
     rows = [("a", 1), ("b", 1), ("a", 1), ("a", 1)]
     spout = MemoryTransactionalSpout([rows], ["word", "n"], take=1)
     builder = TransactionalTopologyBuilder("t", "rows", spout)

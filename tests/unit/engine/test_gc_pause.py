@@ -19,7 +19,7 @@ def usual():
     gc.set_threshold(*before)
 
 
-def test_turned_down_until_the_last_one_has_left(usual):
+def test_collections_stay_rare_until_the_last_pause_ends(usual):
     first, second = ExitStack(), ExitStack()
     first.enter_context(seldom_collected())
     second.enter_context(seldom_collected())

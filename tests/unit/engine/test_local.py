@@ -60,5 +60,5 @@ def test_a_fault_of_the_engine_itself_reaches_who_waits(engine: LocalEngine, mon
         engine.submit(pack([1])).result(timeout=60)
 
 
-def test_it_says_what_it_is(engine: LocalEngine) -> None:
+def test_it_describes_itself(engine: LocalEngine) -> None:
     assert engine.describe()["engine"] == "local"

@@ -145,7 +145,7 @@ def committed(upto: int, in_flight: int = 0) -> State:
     return state
 
 
-def test_who_waits_is_told_when_what_was_there_is_committed(tmp_path: Path) -> None:
+def test_waiters_return_when_the_rows_of_their_call_are_committed(tmp_path: Path) -> None:
     queue = Queue(tmp_path, Source(3))
     first = queue.wait(committed(0))
     queue.source.held = 5

@@ -46,7 +46,7 @@ def test_whatever_strikes_at_any_command_is_survived(capsys):
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
-def test_what_strikes_after_that_is_survived_too(scope):
+def test_a_strike_after_the_search_is_survived(scope):
     search = searched(STRIKES, [scope])
     print(search.to_json())
     assert [story(found) for found in search.found[:1]] == []

@@ -263,7 +263,7 @@ def test_a_batch_is_appended_as_its_rows_are():
     assert tables[2] == tables[0]
 
 
-def test_values_read_are_nobody_elses(bench):
+def test_values_that_were_read_are_copies(bench):
     made = bench(LISTS)
     made.commit(1, lambda h: h.append(1, 1, [1]))
     made.open(2).scan(1)[0][1].append(2)

@@ -284,7 +284,7 @@ def test_the_sink_alone(tmp_path):
     assert len(staged_files(tmp_path)) == 1
 
 
-def test_closing_lets_go(tmp_path):
+def test_a_store_can_be_used_again_after_close(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     store.close()

@@ -163,7 +163,7 @@ def test_items_15_16_81_late_answers_of_old_attempts_change_nothing(drive) -> No
     assert driver.status(1) == "committing"
 
 
-def test_a_failure_of_one_that_waits_for_its_turn(drive) -> None:
+def test_a_processed_txid_fails_while_it_waits_for_its_turn(drive) -> None:
     driver = drive(topology(), pending=3)
     driver.ack(2)
     driver.fail(2)

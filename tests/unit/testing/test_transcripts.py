@@ -87,7 +87,7 @@ def test_every_kind_of_step(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_difference_is_told(tmp_path: Path, steps: list[dict], says: str) -> None:
+def test_a_difference_is_reported(tmp_path: Path, steps: list[dict], says: str) -> None:
     with pytest.raises(CheckFailed, match=says) as failed:
         play(tmp_path, *steps)
     assert str(tmp_path / "steps.json") in str(failed.value)

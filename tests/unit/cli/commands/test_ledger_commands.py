@@ -7,7 +7,7 @@ RUN = ("run", "words", "--engine", "local", "--available-now")
 DATA = "txstorm-data/words"
 
 
-def test_a_ledger_of_ones_own_and_every_command_finds_it(words: Path, txstorm, txstorm_json):
+def test_every_command_finds_a_user_defined_ledger(words: Path, txstorm, txstorm_json):
     assert txstorm(*RUN, "--ledger", "delta:control")[0] == 0
     spec, other = f"delta:{words}/control", f"sqlite:{words}/x.db"
     assert json.loads((words / DATA / "ledger.json").read_text())["ledger"] == spec

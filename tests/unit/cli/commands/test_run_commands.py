@@ -107,7 +107,7 @@ BAD_RUNS = {
 
 
 @pytest.mark.parametrize("case", BAD_RUNS)
-def test_bad_input_is_told_in_json_and_changes_nothing(case, txstorm_json, words: Path):
+def test_bad_input_is_reported_in_json_and_changes_nothing(case, txstorm_json, words: Path):
     arguments, kind, text = BAD_RUNS[case]
     before = {path.name for path in words.rglob("*") if path.suffix != ".pyc"} | {"__pycache__"}
     code, result = txstorm_json(*arguments)

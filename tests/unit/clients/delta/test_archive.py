@@ -67,6 +67,6 @@ def test_a_damaged_archived_entry_is_named(table):
         list(table.history())
 
 
-def test_what_never_was_is_refused(table):
+def test_a_version_that_never_existed_is_refused(table):
     with pytest.raises(TableCorrupt, match="at version 1000"):
         DeltaHandle.open(table.path, 1000)

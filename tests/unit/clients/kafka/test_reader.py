@@ -26,7 +26,7 @@ class Record:
 
 
 @pytest.mark.parametrize("topics", [["a"], ["a", "b"]])
-def test_mixed_partitions_are_told_apart(topics):
+def test_mixed_partitions_are_distinguished(topics):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)

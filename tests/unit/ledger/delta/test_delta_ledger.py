@@ -320,7 +320,7 @@ def test_the_store_does_not_answer_for_the_length_of_a_lease(handle, monkeypatch
     ledger.commit([Put("a", b"")])
 
 
-def test_of_which_processes_it_is_known_that_they_are_gone():
+def test_only_processes_of_this_machine_are_known_to_have_ended():
     own = process_mark()
     place, number, started = own.rsplit("/", 2)
     child = os.fork()

@@ -122,7 +122,7 @@ def test_another_attempt_than_the_discarded_one_stays(line):
 
 
 @pytest.mark.parametrize("group", [[ready(5, 1)], [ready(5), ready(6, 1)], [ready(5)]])
-def test_the_turn_of_other_attempts_begins_anew(line, group):
+def test_the_turn_of_other_attempts_starts_over(line, group):
     line.finish(5)
     line.finish(6)
     assert line.ahead.take(group) is None

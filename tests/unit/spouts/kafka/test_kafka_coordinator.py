@@ -238,7 +238,7 @@ def answered(planner: KafkaCoordinator, txid: int, before):
     return made
 
 
-def test_brokers_that_take_long_keep_nobody_waiting():
+def test_slow_brokers_do_not_hold_up_the_caller():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01, opaque=True)
     assert planner.initialize_transaction(1, None) is NOT_READY

@@ -32,7 +32,7 @@ def test_bytes_and_text_and_json():
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("utf-8", b"\xff"), ("json", b"{"), (int, b"x")])
-def test_what_cannot_be_decoded_is_told_row_by_row(kind, wrong):
+def test_undecodable_records_are_reported_row_by_row(kind, wrong):
     values, bad = column(kind, [b"1", wrong, b"2", wrong])
     assert [values[row] is None for row in range(4)] == [False, True, False, True]
     assert sorted(bad) == [1, 3]
@@ -117,7 +117,7 @@ def test_avro_values_have_their_schemas_in_the_registry_which_is_asked_once(regi
     assert sorted(Registry.asked) == ["/schemas/ids/7", "/schemas/ids/8", "/subjects", "/subjects/a%20place/versions/2"]
 
 
-def test_bytes_that_are_not_avro_are_told_apart(registry):
+def test_bytes_that_are_not_avro_are_distinguished(registry):
     wrong = [b"plain", encoded(6, "long", 1), encoded(9, "long", 1), encoded(8, "long", 1), b""]
     values, bad = column(Avro(registry, auth=("user", "secret")), wrong)
     assert values == [None] * 5

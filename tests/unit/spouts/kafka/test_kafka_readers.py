@@ -50,7 +50,7 @@ def test_a_reader_is_kept_and_lent_again_to_who_has_its_settings():
     assert first.rested == 2
 
 
-def test_the_one_that_stands_where_the_ranges_begin_comes_first():
+def test_the_reader_at_the_start_of_the_range_comes_first():
     readers = Readers(Reader)
     with lend(readers) as one, lend(readers) as two:
         one.at, two.at = (5, "id"), (9, "id")

@@ -263,7 +263,7 @@ def test_a_place_that_cannot_be_made_leaves_the_state_in_memory(tmp_path, caplog
     assert "stays in memory" in caplog.text
 
 
-def test_a_closed_index_answers_nobody(tmp_path):
+def test_a_closed_index_refuses_to_answer(tmp_path):
     index = disk_index(tmp_path)
     apply(index, {key: Row((n,), 1, None) for key, n in words(0, 100).items()})
     index.close()

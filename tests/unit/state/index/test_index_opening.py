@@ -159,7 +159,7 @@ def test_an_index_ahead_of_its_table_is_never_believed(tmp_path, caplog):
     assert "it is as of txid 5, the table as of 2" in caplog.text
 
 
-def test_one_that_somebody_still_has_open_is_left_to_him(tmp_path):
+def test_an_index_that_another_coordinator_has_open_is_left_alone(tmp_path):
     frozen = filled(tmp_path)
     store = opened(tmp_path, epoch=2)
     commit(store, 4, {"w1": 1}, epoch=2)

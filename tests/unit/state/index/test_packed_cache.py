@@ -57,7 +57,7 @@ def test_any_steps_give_what_a_dictionary_gives(steps):
 
 
 @pytest.mark.parametrize("different", [1, 2, 5])
-def test_keys_with_the_same_hash_are_told_apart(monkeypatch, different):
+def test_keys_with_the_same_hash_are_distinguished(monkeypatch, different):
     usual = keybytes.hash_rows
     # Nulls keep a hash that no other key has: their content is that of "".
     monkeypatch.setattr(

@@ -67,7 +67,7 @@ def test_what_a_replay_starts_from_is_decided_by_its_own_stamp():
         bench.group.drop_from(2)
 
 
-def test_every_way_to_write_begins_the_time_anew():
+def test_every_kind_of_write_restarts_the_time_to_live():
     bench = Bench(COUNTS)
     keys = ["put", "put_many", "update", "update_many", "merge"]
     turn(bench, 1, 0).put_many(dict.fromkeys([*keys, "get"], 1))

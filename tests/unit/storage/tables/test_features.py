@@ -98,7 +98,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS))))
-def test_between_runs_it_is_refused_before_anything_is_written(tmp_path, what, uri):
+def test_a_feature_switched_on_between_runs_is_refused_before_anything_is_written(tmp_path, what, uri):
     on, off = REFUSED[what]
     merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
     store = open_store(tmp_path, create=True, states=merged)
@@ -122,7 +122,7 @@ def test_between_runs_it_is_refused_before_anything_is_written(tmp_path, what, u
 
 
 @pytest.mark.parametrize(("what", "uri"), list(zip(REFUSED, cycle(KINDS[1:] + KINDS[:1]))))
-def test_in_a_run_nothing_is_lost_and_it_goes_on_when_it_is_gone(tmp_path, what, uri):
+def test_a_feature_switched_on_in_a_run_loses_nothing_and_the_run_continues_without_it(tmp_path, what, uri):
     on, off = REFUSED[what]
     merged = MERGED if uri.startswith("state/") else {"count": [COUNTS, TOTALS]}
     store = open_store(tmp_path, create=True, states=merged)
@@ -181,7 +181,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("what", ALLOWED)
-def test_what_is_obeyed_goes_on(tmp_path, what, monkeypatch):
+def test_features_that_are_obeyed_do_not_stop_a_run(tmp_path, what, monkeypatch):
     small(monkeypatch.setattr)
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
@@ -280,7 +280,7 @@ def ask(spark, path, text):
         for name in SPARK
     ],
 )
-def test_what_spark_switches_on(tmp_path, spark, monkeypatch, name):
+def test_features_switched_on_by_spark(tmp_path, spark, monkeypatch, name):
     """On a sink, in a run and before the next; what Spark reads is what the topology committed."""
     small(monkeypatch.setattr)
     on, refused, off = SPARK[name]

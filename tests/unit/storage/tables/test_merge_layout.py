@@ -260,7 +260,7 @@ def test_a_group_whose_staged_rows_are_gone_was_completed(tmp_path):
     assert unfinished_group(tmp_path, find_tables(tmp_path)) is None
 
 
-def test_what_the_tables_tell_of_a_lost_ledger(tmp_path):
+def test_tables_are_found_without_their_ledger(tmp_path):
     commit(opened(tmp_path, create=True), 1, {"a": 1}, {"b": 1})
     found = find_tables(tmp_path)
     assert sorted(found.tables) == ["changes/totals", "sinks/out", "state/counts"]

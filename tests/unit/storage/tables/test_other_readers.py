@@ -97,7 +97,7 @@ def found(data_dir, uri):
     return DeltaTable(str(data_dir / uri)).metadata().configuration.get(STATS)
 
 
-def test_tables_that_do_not_say_so_are_mended_by_the_next_start(old):
+def test_tables_without_the_statistics_property_get_it_at_the_next_start(old):
     assert differences(old / "sinks/out", READERS["deltalake"])
     store = opened(old, epoch=2)
     versions = {ref.uri: table.version for ref, table in store.tables.items()}
@@ -112,7 +112,7 @@ def test_tables_that_do_not_say_so_are_mended_by_the_next_start(old):
     assert [one for uri in TABLES for one in differences(old / uri, READERS["dataset"], every=3)] == []
 
 
-def test_what_a_user_makes_of_it_is_undone(tmp_path):
+def test_a_statistics_property_set_by_a_user_is_undone(tmp_path):
     """The files have no statistics of other columns, whatever the table says."""
     filled(tmp_path, 4).close()
     table = DeltaTable(str(tmp_path / "sinks/out"))

@@ -256,7 +256,7 @@ def test_a_commit_in_flight_loses_against_a_new_epoch(copied, delta, tmp_path, m
     assert rows(copied) == content
 
 
-def test_who_has_been_taken_over_from_writes_nothing(copied, delta):
+def test_a_fenced_coordinator_writes_nothing(copied, delta):
     store = opened_by(delta, copied, 4)
     intent, content = decided(store, 4, {"e": 1}), rows(copied)
     zombie = table(copied, delta)  # has looked at the table before
@@ -307,7 +307,7 @@ def test_the_log_is_shortened_and_spark_goes_on(copied, delta):
         ({"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}, r"LocalLogStore has lost commits"),
     ],
 )
-def test_a_session_that_is_not_fit_is_refused(spark, conf, message):
+def test_a_session_without_the_settings_of_delta_is_refused(spark, conf, message):
     """The settings of a session without Delta, or with a log store that loses commits."""
     if conf:
         fit = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
@@ -324,7 +324,7 @@ def test_spark_connect_is_refused():
         SparkDelta(SimpleNamespace())
 
 
-def test_a_lock_that_holds_nobody_off_is_refused(copied, delta, tmp_path):
+def test_a_lock_that_does_not_exclude_this_process_is_refused(copied, delta, tmp_path):
     """As of a JVM on another machine: what it locks is another file."""
 
     class Elsewhere(SparkDelta):

@@ -108,7 +108,7 @@ def test_the_other_points(tmp_path, store, point):
     assert data_commits(tmp_path) == [1]
 
 
-def test_already_there_below_later_commits(tmp_path, store):
+def test_a_published_txid_is_found_below_later_commits(tmp_path, store):
     first = commit(store, 1, {"a": 1})
     commit(store, 2, {"a": 1})
     opened(tmp_path).raise_epoch(2)

@@ -97,7 +97,7 @@ def test_what_is_under_way_is_not_swept_and_what_was_given_up_is_gone(tmp_path, 
     assert store.sweep([]) == []  # the old files are those of versions that are kept
 
 
-def test_what_a_clean_end_comes_before_is_swept(tmp_path, store):
+def test_files_of_upkeep_that_was_not_published_are_swept(tmp_path, store):
     for uri in ("changes/counts", "state/counts"):
         list(store.upkeep.begin(uri, 1).steps())
     written = [
@@ -109,7 +109,7 @@ def test_what_a_clean_end_comes_before_is_swept(tmp_path, store):
     assert sorted(path.rpartition("/")[2] for path in store.sweep([])) == sorted(Path(one).name for one in written)
 
 
-def test_it_is_due_after_so_many_commits(tmp_path, store):
+def test_upkeep_is_due_after_a_number_of_commits(tmp_path, store):
     keep_up(store)
     assert store.upkeep.due(0.0) is None
     commit(store, LAST + 1, counts(LAST + 1))

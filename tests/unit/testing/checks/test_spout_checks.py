@@ -21,12 +21,12 @@ def source(tmp_path: Path) -> spouts.Source:
 
 
 @pytest.mark.parametrize("kind", [spouts.Plain, spouts.Slow, spouts.Partitioned])
-def test_transactional_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
+def test_user_defined_transactional_spouts_pass(kind, source: spouts.Source) -> None:
     check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
 
 
 @pytest.mark.parametrize("kind", [spouts.OpaquePlain, spouts.Opaque])
-def test_opaque_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
+def test_user_defined_opaque_spouts_pass(kind, source: spouts.Source) -> None:
     check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[1])
 
 
@@ -34,14 +34,14 @@ def test_opaque_spouts_of_ones_own_pass(kind, source: spouts.Source) -> None:
 @pytest.mark.parametrize(
     "kind", [spouts.SeldomReady, spouts.FailsToEmit, spouts.PartitionedAway, spouts.PartitionedFails]
 )
-def test_a_source_that_is_away_half_of_the_time_is_no_fault(kind, chance: int, source: spouts.Source) -> None:
+def test_a_source_that_is_often_away_is_no_fault(kind, chance: int, source: spouts.Source) -> None:
     spouts.CHANCE.seed(chance)
     check_transactional_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
 
 
 @pytest.mark.parametrize("chance", range(2))
 @pytest.mark.parametrize("kind", [spouts.OpaqueAway, spouts.OpaqueFails, spouts.OpaqueSeldomReady])
-def test_nor_is_one_of_an_opaque_spout(kind, chance: int, source: spouts.Source) -> None:
+def test_an_opaque_source_that_is_often_away_is_no_fault(kind, chance: int, source: spouts.Source) -> None:
     spouts.CHANCE.seed(chance)
     check_opaque_spout(lambda: kind(source), expected=EXPECTED, grow=source.grow, seeds=[chance])
 
