@@ -22,7 +22,7 @@ from txstorm.ledger.values import decode_value, encode_value
 FORMAT, VERSION = "txstorm-request", 1
 PATIENCE = 10.0
 STALE = 15.0
-ACTIVATE, DEACTIVATE, REBALANCE, KILL = COMMANDS = ("activate", "deactivate", "rebalance", "kill")
+ACTIVATE, DEACTIVATE, REBALANCE, KILL = "activate", "deactivate", "rebalance", "kill"
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Request:
 
     Attributes:
         id: identifies the request and its answer.
-        command: one of `COMMANDS`.
-        arguments: arguments of the command, as JSON values.
+        command: name of the command; the run refuses one that it has no handler for.
+        arguments: arguments of the command, as JSON values, which the run validates.
         asker: the process that asks, in words.
         asked_at: time of the request, ISO 8601 in UTC.
     """

@@ -97,7 +97,7 @@ def rebalance(
         NotRunningError: the topology is not running.
         BusyError, HeldError: as `deactivate`.
     """
-    return _asked(data_dir, REBALANCE, {"parallelism": dict(parallelism)}, waiting)
+    return ask(data_dir, REBALANCE, {"parallelism": dict(parallelism)}, waiting)
 
 
 def kill(
@@ -121,7 +121,7 @@ def kill(
     until = waiting.monotonic() + waiting.patience
     with _opened(data_dir, waiting) as books:
         killed = books.ledger.holder()
-        result = _asked(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
+        result = ask(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
         # Another holder is a standby coordinator: it sees that the one before it was killed, and ends as well.
         while (held := books.ledger.holder()) == killed and held is not None and waiting.monotonic() < until:
             waiting.sleep(LOOK)
@@ -130,7 +130,7 @@ def kill(
 
 def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[str, Any]:
     try:
-        return _asked(data_dir, command, {}, waiting)
+        return ask(data_dir, command, {}, waiting)
     except NotRunningError:
         pass
     active = command == ACTIVATE
@@ -147,7 +147,25 @@ def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[st
         }
 
 
-def _asked(data_dir: str | Path, command: str, arguments: Mapping[str, Any], waiting: Waiting) -> dict[str, Any]:
+def ask(
+    data_dir: str | Path, command: str, arguments: Mapping[str, Any], waiting: Waiting = Waiting()
+) -> dict[str, Any]:
+    """Send a command to the run in `data_dir`, and wait for its answer; commands of front ends are sent with this.
+
+    Args:
+        data_dir: the data directory.
+        command: the name under which the run has a handler.
+        arguments: JSON values, validated by the run.
+        waiting: time limits and clocks.
+
+    Returns:
+        The result that the handler decided on.
+
+    Raises:
+        InputError: there is no topology in `data_dir`, or the run refuses the command; the run goes on as before.
+        NotRunningError: the topology is not running.
+        BusyError, HeldError: as `deactivate`.
+    """
     with _opened(data_dir, waiting) as books:
         if books.ledger.holder() is None:
             raise _not_running(books, data_dir, command)

@@ -1,15 +1,19 @@
-"""Life-cycle control of a run: carries out the requests that other processes put into the ledger, writes its status."""
+"""Life-cycle control of a run: carries out the requests that other processes put into the ledger, writes its status.
+
+Each command has a `CommandHandler`; a front end adds its own when it starts a run (`with_commands`).
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from txstorm.books.requests import (
     ACTIVATE,
@@ -36,6 +40,7 @@ from txstorm.topology.rebalance import rebalanced
 log = logging.getLogger("txstorm.control")
 POLL = 0.2
 TELL = 0.5
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,23 @@ class Decision:
     values: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class CommandHandler(Generic[P]):
+    """A life-cycle command as the run carries it out.
+
+    Attributes:
+        name: its name in requests; commands of a front end begin with that front end's name (``dadstorm.freeze``).
+        parse: returns the payload, from the arguments of a request; raises `InputError`, or `KeyError`, `TypeError` or
+            `ValueError` for arguments of a wrong form. Any other field than those it needs is to be ignored.
+        decide: returns the decision, without any effect yet; raises `InputError` to refuse. Called by the driver
+            thread, with the run's `Control`, the payload and the request.
+    """
+
+    name: str
+    parse: Callable[[Mapping[str, Any]], P]
+    decide: Callable[[Control, P, Request], Decision]
+
+
 class Control:
     """Answers life-cycle requests and writes the status; the driver thread calls `poll` in every round of its loop.
 
@@ -65,9 +87,11 @@ class Control:
         state: returns the coordinator's state.
         feed: gives an event to the coordinator.
         stop: ends the run; with True, after what is in flight is committed.
+        commands: name → handler; see `with_commands`.
         clock: the wall clock.
 
     Attributes:
+        session, state, feed, stop: as given, for handlers of commands.
         killer: description of the process that ended the run with `kill`; None if the run was not killed.
     """
 
@@ -78,15 +102,12 @@ class Control:
         state: Callable[[], State],
         feed: Callable[[ev.Event], None],
         stop: Callable[[bool], None],
+        commands: Mapping[str, CommandHandler[Any]],
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._session = session
-        self._books = session.books
-        self._monitor = monitor
-        self._state = state
-        self._feed = feed
-        self._stop = stop
-        self._clock = clock
+        self.session, self.state, self.feed, self.stop = session, state, feed, stop
+        self._books, self._monitor, self._clock = session.books, monitor, clock
+        self._handlers = commands
         self._started_at = clock().isoformat()
         self._active = True
         self._next: Topology | None = None
@@ -108,21 +129,21 @@ class Control:
         """Restore the mode, active or inactive, of the last run. Call once, after opening the coordinator."""
         self._active = self._books.active()
         if not self._active:
-            self._feed(ev.Deactivated())
+            self.feed(ev.Deactivated())
             log.warning(
                 "topology %s is inactive and starts no new transaction; txstorm activate %s",
-                self._session.identity.topology,
-                self._session.data_dir,
+                self.session.identity.topology,
+                self.session.data_dir,
             )
 
     def poll(self) -> None:
         """Carry out whatever is due: a rebalance, the end of a killed run, a request, the status."""
-        now = self._session.monotonic()
-        if self._next is not None and self._state().drained:
+        now = self.session.monotonic()
+        if self._next is not None and self.state().drained:
             self._rebalance(self._next)
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
-            self._stop(False)
+            self.stop(False)
         if now >= self._look_at:
             self._look_at = now + POLL
             self._look()
@@ -156,7 +177,7 @@ class Control:
             self._answer(request, taken, error=f"arguments {request.arguments!r} are not understood here: {error!r}")
         else:
             if self._answer(request, taken, decision):
-                log.warning("topology %s: %s", self._session.identity.topology, request)
+                log.warning("topology %s: %s", self.session.identity.topology, request)
                 decision.act()
                 self.tell(self.mode)
 
@@ -171,31 +192,31 @@ class Control:
 
     def _decide(self, request: Request) -> Decision:
         if self.killer is not None:
-            msg = f"topology {self._session.identity.topology!r} is being killed: {self.killer}"
+            msg = f"topology {self.session.identity.topology!r} is being killed: {self.killer}"
             raise InputError(msg)
-        match request.command:
-            case command if command == ACTIVATE:
-                return self._activation(True)
-            case command if command == DEACTIVATE:
-                return self._activation(False)
-            case command if command == REBALANCE:
-                return self._rebalancing(request.arguments)
-            case command if command == KILL:
-                return self._killing(request)
-        msg = f"command {request.command!r} is unknown to the txstorm of this run; use the same version for both"
-        raise InputError(msg)
+        handler = self._handlers.get(request.command)
+        if handler is None:
+            msg = (
+                f"command {request.command!r} is unknown to this run, which has {', '.join(sorted(self._handlers))}; "
+                "use the same version of txstorm for both, and start the run with the front end that sends the command"
+            )
+            raise InputError(msg)
+        return handler.decide(self, handler.parse(request.arguments), request)
 
-    def _activation(self, active: bool) -> Decision:
+    def activation(self, active: bool) -> Decision:
+        """Decide that new transactions start, or that none do; lasts over restarts."""
+
         def act() -> None:
             self._active = active
             if self._next is None:
-                self._feed(ev.Activated() if active else ev.Deactivated())
+                self.feed(ev.Activated() if active else ev.Deactivated())
 
-        return Decision(self._result(active=active), act, {names.MODE: {"active": active}})
+        return Decision(self.result(active=active), act, {names.MODE: {"active": active}})
 
-    def _rebalancing(self, arguments: Mapping[str, Any]) -> Decision:
-        topology = rebalanced(self._next or self._session.topology, arguments["parallelism"])
-        declared = {component.id: component.parallelism for component in self._session.coded.components}
+    def rebalancing(self, parallelism: Mapping[str, int]) -> Decision:
+        """Decide on other numbers of tasks, component → tasks, from the next new transaction on."""
+        topology = rebalanced(self._next or self.session.topology, parallelism)
+        declared = {component.id: component.parallelism for component in self.session.coded.components}
         tasks = _parallelism(topology)
         chosen = {
             name: {"declared": number, "chosen": tasks[name]}
@@ -205,37 +226,38 @@ class Control:
 
         def act() -> None:
             self._next = topology
-            self._feed(ev.Deactivated())
+            self.feed(ev.Deactivated())
 
-        state = self._state()
+        state = self.state()
         first = max(state.started, state.currtx + len(state.entries))
-        result = {**self._result(), "parallelism": tasks, "from_txid": first}
+        result = {**self.result(), "parallelism": tasks, "from_txid": first}
         return Decision(result, act, {names.PARALLELISM: chosen})
 
     def _rebalance(self, topology: Topology) -> None:
         """Switch to the new numbers of tasks; nothing is in flight now."""
-        self._session.rebalance(topology)
+        self.session.rebalance(topology)
         self._next = None
         if self._active:
-            self._feed(ev.Activated())
+            self.feed(ev.Activated())
         tasks = ", ".join(f"{name}={number}" for name, number in _parallelism(topology).items())
         log.warning("topology %s is rebalanced: %s", topology.id, tasks)
 
-    def _killing(self, request: Request) -> Decision:
-        wait = float(request.arguments["wait_seconds"])
+    def killing(self, wait: float, request: Request) -> Decision:
+        """Decide to end the run, and to cancel what is in flight `wait` seconds later."""
 
         def act() -> None:
             self.killer = f"{request.asker} at {request.asked_at}"
             if wait > 0:
-                self._deadline = self._session.monotonic() + wait
-            self._stop(wait > 0)
+                self._deadline = self.session.monotonic() + wait
+            self.stop(wait > 0)
 
-        return Decision({**self._result(), "wait_seconds": wait}, act, {})
+        return Decision({**self.result(), "wait_seconds": wait}, act, {})
 
-    def _result(self, *, active: bool | None = None) -> dict[str, Any]:
+    def result(self, *, active: bool | None = None) -> dict[str, Any]:
+        """The facts in the answer to every command: the topology and how far it is."""
         now = self._monitor.snapshot()
         return {
-            "topology": self._session.identity.topology,
+            "topology": self.session.identity.topology,
             "running": True,
             "active": self._active if active is None else active,
             "committed_txid": now.committed,
@@ -268,7 +290,7 @@ class Control:
             self.tell("failed" if error is not None else "stopped" if self.killer is None else "killed", error)
 
     def _status(self, mode: str, error: BaseException | None) -> dict[str, Any]:
-        session, now = self._session, self._monitor.snapshot()
+        session, now = self.session, self._monitor.snapshot()
         return {
             "version": 1,
             "mode": mode,
@@ -292,3 +314,48 @@ class Control:
 def _parallelism(topology: Topology) -> dict[str, int]:
     """Component → number of tasks."""
     return {component.id: component.parallelism for component in topology.components}
+
+
+def _parallelism_argument(arguments: Mapping[str, Any]) -> Mapping[str, int]:
+    parallelism = arguments["parallelism"]
+    if not isinstance(parallelism, Mapping):
+        msg = f"parallelism: expected component → number of tasks, got {parallelism!r}"
+        raise TypeError(msg)
+    return parallelism
+
+
+def _wait_argument(arguments: Mapping[str, Any]) -> float:
+    wait = float(arguments["wait_seconds"])
+    if not math.isfinite(wait):
+        msg = f"wait_seconds: expected a number of seconds, got {wait}"
+        raise ValueError(msg)
+    return wait
+
+
+CORE_COMMANDS: Mapping[str, CommandHandler[Any]] = {
+    handler.name: handler
+    for handler in (
+        CommandHandler(ACTIVATE, lambda arguments: True, lambda control, active, request: control.activation(active)),
+        CommandHandler(
+            DEACTIVATE, lambda arguments: False, lambda control, active, request: control.activation(active)
+        ),
+        CommandHandler(REBALANCE, _parallelism_argument, lambda control, tasks, request: control.rebalancing(tasks)),
+        CommandHandler(KILL, _wait_argument, Control.killing),
+    )
+}
+"""The commands that every run has."""
+
+
+def with_commands(added: Iterable[CommandHandler[Any]]) -> Mapping[str, CommandHandler[Any]]:
+    """Name → handler, of `CORE_COMMANDS` and the commands that a front end adds.
+
+    Raises:
+        ValueError: two commands have the same name.
+    """
+    found = dict(CORE_COMMANDS)
+    for handler in added:
+        if handler.name in found:
+            msg = f"command {handler.name!r}: two handlers have this name; begin it with the name of the front end"
+            raise ValueError(msg)
+        found[handler.name] = handler
+    return found

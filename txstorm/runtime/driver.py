@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitThread
-from txstorm.runtime.control import Control
+from txstorm.runtime.control import CORE_COMMANDS, CommandHandler, Control
 from txstorm.runtime.event_queue import Inbox, Waiters
 from txstorm.runtime.failures import batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.maintenance import Upkeep
@@ -62,6 +62,7 @@ class Driver:
         monitor: observes the run.
         stopping: set when the run is to stop; ends the pauses between attempts to publish.
         ends: take over the ends of phases; None: a phase ends when its work is done, and groups commit on their thread.
+        commands: name → handler of the life-cycle commands.
 
     Attributes:
         state: the coordinator's state.
@@ -71,7 +72,12 @@ class Driver:
     """
 
     def __init__(
-        self, session: Session, monitor: Monitor, stopping: threading.Event, ends: PhaseEnds | None = None
+        self,
+        session: Session,
+        monitor: Monitor,
+        stopping: threading.Event,
+        ends: PhaseEnds | None = None,
+        commands: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS,
     ) -> None:
         self._session = session
         self._monitor = monitor
@@ -97,7 +103,9 @@ class Driver:
             session.retention,
         )
         self._waiters = Waiters(session.planning)
-        self.control = Control(session, monitor, lambda: self.state, self._feed, lambda drain: self.stop(drain=drain))
+        self.control = Control(
+            session, monitor, lambda: self.state, self._feed, lambda drain: self.stop(drain=drain), commands
+        )
         self.stopping = stopping
         config = session.machine_config()
         self.state: State = initial(config)

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -24,6 +24,7 @@ from txstorm.plan.explain import explain
 from txstorm.results.snapshot import TopologySnapshot, snapshot
 from txstorm.results.spark_views import register_views
 from txstorm.results.views import DeadLettersView, SinkView, StateView, read_directory_history
+from txstorm.runtime.control import CORE_COMMANDS, CommandHandler
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failures import letters_command, system_failure
 from txstorm.runtime.session import Session
@@ -57,10 +58,17 @@ class RunHandle:
         data_dir: directory of its tables and its ledger.
     """
 
-    def __init__(self, topology: Topology, session: Session, monitor: Monitor, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        session: Session,
+        monitor: Monitor,
+        stopping: threading.Event,
+        commands: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS,
+    ) -> None:
         self._session = session
         self._monitor = monitor
-        self._driver = Driver(session, monitor, stopping)
+        self._driver = Driver(session, monitor, stopping, commands=commands)
         self._error: BaseException | None = None
         self._phase = "starting"
         self._compact = session.settings.compact_on_stop
@@ -74,7 +82,7 @@ class RunHandle:
         self._thread = threading.Thread(target=self._body, name=f"txstorm-{topology.id}", daemon=True)
 
     def start(self) -> None:
-        """Start the driver thread. Called once, by `txstorm.run`."""
+        """Start the driver thread. Called once, by `launch`."""
         self._driver.control.starting()
         self._thread.start()
 

@@ -16,6 +16,7 @@ from txstorm.engine.port import Engine
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Listener, Monitor
+from txstorm.runtime.control import CommandHandler, with_commands
 from txstorm.runtime.failures import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
@@ -86,18 +87,42 @@ def run(
         available_now, until, record, origin=origin, ledger=ledger, standby=teller(standby), drop=_names(drop)
     )
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
-    _stop_live(directory)
+    return launch(topology, chosen, directory, options, listeners)
+
+
+def launch(
+    topology: Topology,
+    engine: Engine,
+    data_dir: Path,
+    options: RunOptions,
+    listeners: Sequence[Listener] = (),
+    commands: Sequence[CommandHandler[Any]] = (),
+) -> RunHandle:
+    """Start a run for `run` or for another front end, which may add life-cycle commands; raises what `run` raises.
+
+    A live run of the same directory in this process is stopped first.
+
+    Args:
+        topology: the topology with its settings.
+        engine: runs the packs; closed at the end of the run.
+        data_dir: absolute path of the data directory.
+        options: see `RunOptions`.
+        listeners: called after every commit.
+        commands: life-cycle commands of the front end, which other processes send with `operations.lifecycle.ask`.
+    """
+    handlers = with_commands(commands)
+    _stop_live(data_dir)
     monitor = Monitor(listeners)
     stopping = threading.Event()
     try:
-        with closed_on_error(chosen, standby):
-            session = open_session(topology, chosen, directory, options, monitor, stopping.wait)
+        with closed_on_error(engine, standby=options.standby is not None):
+            session = open_session(topology, engine, data_dir, options, monitor, stopping.wait)
     except OSError as error:
-        raise system_failure(error, directory) from error
-    handle = RunHandle(topology, session, monitor, stopping)
+        raise system_failure(error, data_dir) from error
+    handle = RunHandle(topology, session, monitor, stopping, handlers)
     with _live_lock:
-        _live[directory] = handle
-    handle.on_end(lambda: _forget(directory, handle))
+        _live[data_dir] = handle
+    handle.on_end(lambda: _forget(data_dir, handle))
     handle.start()
     return handle
 

@@ -27,7 +27,7 @@ def teller(standby: bool | Tell) -> Tell | None:
 
 
 @contextmanager
-def closed_on_error(engine: Engine, standby: bool | Tell) -> Iterator[None]:
+def closed_on_error(engine: Engine, *, standby: bool) -> Iterator[None]:
     """Close the engine of a run on standby if an error keeps it from leading: it may have been started meanwhile."""
     try:
         yield
